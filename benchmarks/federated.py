@@ -70,7 +70,7 @@ def train(
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
     plain = torch.optim.SGD(model.parameters(), lr=rate)
-    optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
     data = torch.utils.data.TensorDataset(x, y)
     loader = quorate.shard(data, batch_size, partition=partition, clients=clients, seed=seed)
     found = list[float]()

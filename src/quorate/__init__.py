@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quorate import optim as optim
+    from quorate import strategies as strategies
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
     from quorate.launch import flower as flower
@@ -62,6 +63,7 @@ __all__ = [
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "strategies",
     "sync_batch_norm",
     "tensor_plan",
 ]
@@ -93,7 +95,7 @@ _PLACES = {
 
 _PACKAGES = {
     "flower": "quorate.launch.flower",
-    **{name: f"quorate.{name}" for name in ("launch", "optim", "report")},
+    **{name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")},
 }
 """Those that are part of it; `launch` and `report` can be called."""
 

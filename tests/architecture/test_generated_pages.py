@@ -56,7 +56,7 @@ def test_every_option_of_every_verb_is_there(pages: dict[str, str]) -> None:
     commands = getattr(typer.main.get_command(app), "commands", {})
     assert set(sections) == set(commands)
     for verb, command in commands.items():
-        for parameter in command.params:
+        for parameter in [one for one in command.params if not getattr(one, "hidden", False)]:
             names = (
                 parameter.opts
                 if parameter.param_type_name == "option"

@@ -217,7 +217,7 @@ def test_ways_are_short_messages_between_hosts(under: str) -> None:
         ({"compress": "power-sgd"}, "is for sums of all workers (all-reduce); under decoupled-diloco"),
         ({"compress": "top-k", "reduce": "gather"}, "is for sums of all workers (all-reduce); under decoupled-diloco"),
         ({"compress": "demo"}, "remembers more than what it leaves out"),
-        ({"compress": "top-k", "error_decay": 0.9}, "error_decay=0.9 does not go with decoupled-diloco"),
+        ({"compress": "top-k", "error_decay": 0.9}, "error_decay=0.9 cannot be combined with decoupled-diloco"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:

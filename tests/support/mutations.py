@@ -29,7 +29,7 @@ RUN: tuple[tuple[str, ...], ...] = (
     ("run", "--config", "run.toml", "train.py"),
     ("run", "--resume", "done", "--seed", "2"),
     ("run", "-n", "2", "--print-config", "train.py"),
-    ("run", "-n", "2", "--restart", "1", "--room", "2", "train.py"),
+    ("run", "-n", "2", "--restart", "1", "--spare", "2", "train.py"),
     ("run", "-n", "2", "--chaos", "1", "--failures", "mtbf=9s,stop=0.2:1s,slow=0.1:x2:1s,burst=0.1:2", "train.py"),
 )
 """Right command lines of `quorate run`."""
@@ -39,7 +39,7 @@ COMPARE: tuple[tuple[str, ...], ...] = (
     ("compare", "-n", "2", "--baseline", "ddp", "--seeds", "1,2", "--epochs", "1", "--batch", "4", "least-squares"),
     ("compare", "--virtual", "2", "--seeds", "2", "--tune-lr", "0.5,1", "--workload-set", "features=3", "hyperplane"),
     ("compare", "-n", "2", "--metric", "loss", "--lower", "--target", "0.5", "train.py", "--lr", "1"),
-    ("compare", "-n", "2", "--seconds", "2", "--timeout", "9", "--imbalance", "rank:1:x2", "digits"),
+    ("compare", "-n", "2", "--seconds", "2", "--timeout", "9s", "--imbalance", "rank:1:x2", "digits"),
     ("compare", "--virtual", "2", "--evaluations", "2", "--stop-at-target", "--target", "1", "--name", "c", "digits"),
     ("compare", "--continue", "done"),
     ("compare", "--config", "compare.toml", "least-squares"),
@@ -51,7 +51,7 @@ OTHERS: tuple[tuple[str, ...], ...] = (
     ("explain", "quorum", "--json"),
     ("report", "done", "--json"),
     ("trace", "done", "--output", "t.json"),
-    ("join", "done", "-n", "2", "--timeout", "5"),
+    ("join", "done", "-n", "2", "--timeout", "5s"),
 )
 """Right command lines of verbs that start nothing."""
 

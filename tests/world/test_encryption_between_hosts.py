@@ -129,7 +129,7 @@ def test_without_the_library_all_are_told(two: list[Host], tmp_path: Path) -> No
 @pytest.mark.on_hosts
 def test_what_is_no_answer_is_refused(two: list[Host], tmp_path: Path) -> None:
     for status, _, err in run(two, tmp_path, ["yes", "yes"]):
-        assert status == 2 and "QUORATE_TLS=yes says neither 1 (encrypt) nor 0" in err
+        assert status == 2 and "QUORATE_TLS=yes must be 1 (encrypt) or 0" in err
 
 
 def test_who_shows_another_certificate_ends_the_run_with_one_sentence(two: list[Host], tmp_path: Path) -> None:

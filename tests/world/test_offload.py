@@ -220,13 +220,13 @@ def test_what_cannot_be_is_refused() -> None:
     assert first == second
     words = (
         "offload='gpu' is unknown; known: optimizer, all, disk",
-        'delayed_update is of the step on the host; say offload="optimizer" as well',
-        "delayed_update=1 is not known; it is True or False",
-        'offload_folder is where files are mapped; say offload="disk" as well',
+        'delayed_update needs the step on the host; give offload="optimizer" as well',
+        "delayed_update=1 is not known; it must be True or False",
+        'offload_folder needs offload="disk"',
         "offload_folder is /dev/null/folder, which cannot be made: Not a directory",
         "Adam with capturable=True steps on a GPU",
         "LBFGS asks for the loss several times a step",
         "delayed_update makes steps in a thread beside the training's, and OfAnother may send something",
-        "delayed_update does not go with LocalSGD, which writes parameters between steps",
+        "delayed_update cannot be combined with LocalSGD, which writes parameters between steps",
     )
     assert [said[: len(word)] for said, word in zip(first, words, strict=True)] == list(words)

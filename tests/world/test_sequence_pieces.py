@@ -90,7 +90,7 @@ def ends_of(world: Any) -> list[str | int]:
 
 
 REFUSED = (
-    "query has 3 heads, which 2 workers cannot share evenly: 3 is no multiple of 2",
+    "query has 3 heads, which 2 workers cannot share evenly: 3 is not a multiple of 2",
     "sequence_attention is of one sequence",
     "query has 6 heads, key 2 and value 2; they are as many, or with enable_gqa=True",
     'by="ring" is attention without attn_mask and dropout_p',
@@ -98,7 +98,7 @@ REFUSED = (
     "a sequence of 1 positions cannot be cut for 2 workers",
     "sequence_piece cuts what a model is given, and this has a gradient",
     "weights are of the shape",
-    "were given different ones (call 1 of sequence_piece); deal data by quorate.shard",
+    "were given different ones (call 1 of sequence_piece); load data with quorate.shard",
     "has not called quorate.sequence_attention",
 )
 

@@ -104,11 +104,11 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["-n", "2", "--mesh", "shards=3"], "2 workers cannot be laid out as shards=3"),
-        (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is no mesh; write replicas=R,stages=L,shards=S'),
+        (["-n", "2", "--mesh", "pieces=2"], '"pieces=2" is not a mesh; write replicas=R,stages=L,shards=S'),
         (["-n", "2", "--zero", "4"], "zero=4 is unknown; known: 1, 2, 3"),
         (
             ["-n", "2", "--zero", "3", "--strategy", "ddp"],
-            "--mesh, --zero and --offload do not go with the baseline ddp",
+            "--mesh, --zero and --offload cannot be combined with the baseline ddp",
         ),
         (["-n", "2", "--offload", "gpu"], "offload='gpu' is unknown; known: optimizer, all, disk"),
         (["--virtual", "2", "--zero", "3"], "--mesh, --zero and --offload need processes (-n); virtual workers hold"),

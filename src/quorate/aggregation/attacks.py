@@ -37,7 +37,7 @@ class Attack:
     def __post_init__(self) -> None:
         if self.count < 0 or self.steps < 1:
             raise ConfigurationError(
-                f"{self.name}: count is {self.count} and steps {self.steps}; they are counts, from 0 and from 1 on"
+                f"{self.name}: count is {self.count} and steps {self.steps}; they must be counts, from 0 and from 1 on"
             )
 
     @property
@@ -104,4 +104,4 @@ def attack_from(text: str) -> Attack:
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
     made: Any = name
-    return replace(Attack(name=made), **settings_for(Attack, {**raw, "name": name}))
+    return replace(Attack(name=made), **settings_for(Attack, {**raw, "name": name}, name))

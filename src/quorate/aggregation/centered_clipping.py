@@ -30,7 +30,7 @@ from quorate.core.errors import ConfigurationError
 @register("centered-clipping")
 @dataclass(frozen=True, kw_only=True)
 class CenteredClipping(Rule):
-    """From the newest result, the mean of what is clipped to a radius."""
+    """The mean of differences from the latest result, clipped to a radius."""
 
     tau: float | None = None
     """The radius. None: the median distance of the vectors from the newest result, anew in each iteration."""
@@ -44,7 +44,7 @@ class CenteredClipping(Rule):
         super().__post_init__()
         if self.iterations < 1 or (self.tau is not None and not self.tau > 0):
             raise ConfigurationError(
-                f"tau is {self.tau} and iterations {self.iterations}; they are above 0 (or None), and from 1 on"
+                f"tau is {self.tau} and iterations {self.iterations}; they must be above 0 (or None), and from 1 on"
             )
 
     @property

@@ -46,7 +46,7 @@ class GeometricMedian(Rule):
         super().__post_init__()
         if self.iterations < 1 or not self.smallest > 0:
             raise ConfigurationError(
-                f"iterations is {self.iterations} and smallest {self.smallest}; they are from 1 on, and above 0"
+                f"iterations is {self.iterations} and smallest {self.smallest}; they must be from 1 on, and above 0"
             )
 
     @property

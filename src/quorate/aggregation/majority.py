@@ -30,7 +30,7 @@ from quorate.core.errors import Mismatch
 @register("majority")
 @dataclass(frozen=True, kw_only=True)
 class Majority(Rule):
-    """The vector that more than half of all have sent."""
+    """The vector that more than half of the workers have sent."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
 

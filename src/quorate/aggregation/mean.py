@@ -23,7 +23,7 @@ from quorate.aggregation.rule import Rule
 @register("mean")
 @dataclass(frozen=True, kw_only=True)
 class Mean(Rule):
-    """The mean of all vectors, which takes no wrong one."""
+    """The mean of all vectors; it tolerates no wrong vector."""
 
     f: int = 0
 

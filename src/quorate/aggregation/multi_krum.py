@@ -39,7 +39,7 @@ class MultiKrum(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.m is not None and self.m < 1:
-            raise ConfigurationError(f"m is {self.m}; it is a count of vectors, from 1 on")
+            raise ConfigurationError(f"m is {self.m}; it must be a count of vectors (at least 1)")
 
     @property
     def least(self) -> int:

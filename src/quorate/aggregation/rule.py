@@ -44,7 +44,7 @@ class Rule(ABC):
 
     def __post_init__(self) -> None:
         if self.f < 0:
-            raise ConfigurationError(f"f is {self.f}; it is a count of vectors, from 0 on")
+            raise ConfigurationError(f"f is {self.f}; it must be a count of vectors (at least 0)")
 
     @property
     def mixes(self) -> bool:
@@ -160,7 +160,7 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
     gram = inner_products(rows, is_exact=rule.is_exact)
     kept = finite_rows(gram)
     if not bool(kept.any()):
-        raise ConfigurationError(f"none of {len(vectors)} vectors is finite")
+        raise ConfigurationError(f"none of the {len(vectors)} vectors is finite")
     left = rule.with_f(max(0, rule.f - int((~kept).sum())))
     weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
     found = mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, torch.empty_like(whole[0]))

@@ -21,7 +21,9 @@ class Wrapping(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.inner.has_centre:
-            raise ConfigurationError(f"{self.rule} looks from its newest result, and is not applied to mixed vectors")
+            raise ConfigurationError(
+                f"{self.rule} starts from its latest result, and cannot be applied to mixed vectors"
+            )
 
     @property
     def inner(self) -> Rule:

@@ -199,8 +199,8 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
     hosts = {wire.host_of(rank) for rank in range(wire.size)}
     if len(hosts) > 1:
         raise ConfigurationError(
-            f"{label} updates parameters in memory that the processes of one host share, and these workers are on "
-            f"{len(hosts)} hosts; start all on one host, or choose ad-psgd, which waits for nobody either"
+            f"{label} updates parameters in memory that the processes of one host share, and the workers are on "
+            f"{len(hosts)} hosts; start all of them on one host, or choose ad-psgd, which does not wait either"
         )
     names = {id(p): name for name, p in replica.model.named_parameters()}
     for p in replica.every:

@@ -144,7 +144,9 @@ class NeighbourExchange:
         self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> StartedExchange:
         if self._is_away:
-            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the exchanges of all")
+            raise ConfigurationError(
+                "this worker has called finish() on an optimizer, which ended the exchanges of all workers"
+            )
         self._timer.arrived()
         self.round += 1
         kept, gone = 0.0, self.dead

@@ -45,7 +45,7 @@ class _Served:
             hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
             types = {word: TypeAdapter[Any](hint, config=_STRICT) for word, hint in hints.items()}
         except (TypeError, ValueError, NameError, QuorateError) as error:
-            raise ConfigurationError(f'what is served as "{name}" is no function with types: {error}') from None
+            raise ConfigurationError(f'what is served as "{name}" is not a function with types: {error}') from None
         return cls(function, signature, types)
 
     def __call__(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -149,7 +149,7 @@ class Requests:
         """
         with self._lock:
             if name in self._served:
-                raise ConfigurationError(f'"{name}" is served already; another function needs another name')
+                raise ConfigurationError(f'"{name}" is already served; give the other function another name')
             self._served[name] = _Served.of(name, function)
         self._questions.send(Message(header={"served": name}), self.wire.rank)
 
@@ -159,7 +159,8 @@ class Requests:
         """Ask worker `rank`. Raises `ConfigurationError` for what cannot be sent, and what has ended the task."""
         if self._questions.is_here:
             raise ConfigurationError(
-                f'a function that is served cannot ask others, who may wait for it: "{name}" was asked inside one'
+                "a served function cannot ask other workers, since they may be waiting for it: "
+                f'"{name}" was asked inside one'
             )
         self.check()
         self._asks += 1

@@ -62,7 +62,7 @@ class WorkerRounds:
         """`row`: the workers of this replica, where it is in pieces. `counts_ended`: whether rounds are divided by the
         workers that have ended, too. `fragments`: see `hand_in`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise ConfigurationError(f"clip_norm is {clip_norm!r}; it is a number above 0, or None")
+            raise ConfigurationError(f"clip_norm is {clip_norm!r}; it must be a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance

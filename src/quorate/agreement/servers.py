@@ -246,7 +246,9 @@ class ServedParameters:
     def _begin(self) -> None:
         """A push."""
         if self._is_away:
-            raise ConfigurationError("this worker has called finish() on an optimizer, which ends the pushes of all")
+            raise ConfigurationError(
+                "this worker has called finish() on an optimizer, which ended the pushes of all workers"
+            )
         self._timer.arrived()
         self._task.check()
         self._number += 1

@@ -100,15 +100,17 @@ def _as_filled(places: list[tuple[int, int]], parts: Sequence[Part]) -> tuple[li
 def _check(name: str, x: Tensor) -> None:
     """Raise `ConfigurationError` for what cannot be laid out."""
     if is_lazy(x):
-        raise ConfigurationError(f"{name} has no shape yet; run its lazy module once before parameters are distributed")
+        raise ConfigurationError(
+            f"{name} has no shape yet; run its lazy module once before you call quorate.distribute"
+        )
     if not (x.is_floating_point() or x.is_complex()):
         raise ConfigurationError(f"{name} is {x.dtype}; only floating-point and complex tensors can be averaged")
     if x.dtype not in _AVERAGED:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _AVERAGED)
-        raise ConfigurationError(f"{name} is {x.dtype}, which cannot be averaged; what can is {known}")
+        raise ConfigurationError(f"{name} is {x.dtype}, which cannot be averaged; allowed are {known}")
     if x.is_meta or x.layout is not torch.strided:
         kind = "is on the meta device" if x.is_meta else f"has the layout {x.layout}"
-        raise ConfigurationError(f"{name} {kind}; only dense tensors that have numbers can be averaged")
+        raise ConfigurationError(f"{name} {kind}; only dense tensors with values can be averaged")
     if any(stride == 0 and count > 1 for stride, count in zip(x.stride(), x.shape, strict=True)):
         raise ConfigurationError(
             f"{name} is expanded, so that several of its elements are one number in memory, and cannot be updated; "

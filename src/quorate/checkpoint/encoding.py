@@ -47,7 +47,7 @@ def check_tensor(name: str, x: Tensor, cannot: str = KEEP) -> Tensor:
     """`x`. Raises `ConfigurationError` for one that cannot be kept."""
     if not can_be_written(x):
         kind = x.dtype if x.layout is torch.strided else x.layout
-        raise ConfigurationError(f"{cannot} {name} ({kind}): it is no dense tensor of usual numbers")
+        raise ConfigurationError(f"{cannot} {name} ({kind}): it is not a dense tensor of usual numbers")
     return x
 
 

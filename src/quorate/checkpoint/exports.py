@@ -153,7 +153,7 @@ def _read_folder(one: Distributed, path: Path) -> int:
     try:
         return read_folder(one.model, one.optimizer, path, is_alone=one.seat is None)
     except Exception as error:  # of whatever kind torch raises for what it cannot read, or load
-        raise CheckpointError(f"{path} is no checkpoint of this model: {_last_line(error)}") from None
+        raise CheckpointError(f"{path} is not a checkpoint of this model: {_last_line(error)}") from None
 
 
 def _read_file(path: Path, form: Form) -> dict[str, Any]:

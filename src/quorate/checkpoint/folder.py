@@ -96,15 +96,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error!r}") from None
     if version != FORMAT and type(version) is int and version > FORMAT:
-        raise CheckpointError(f"it has the format {version}, and this version of quorate reads up to {FORMAT}")
+        raise CheckpointError(f"it has the format {version}, but this version of quorate reads formats up to {FORMAT}")
     body, _, seal = text.rpartition(f',\n "{_SEAL}": ')
     closed = body + "\n}"
     if version != FORMAT or seal != f'"{hashlib.sha256(closed.encode()).hexdigest()}"\n}}\n':
-        raise CheckpointError(f"{MANIFEST} has been changed: it does not match its own SHA-256")
+        raise CheckpointError(f"{MANIFEST} was changed: it does not match its own SHA-256")
     found = check_manifest(said, MANIFEST, rank_file, shard_file)
     named = _NAME.fullmatch(folder.name)
     if named and int(named[1]) != found["step"]:
-        raise CheckpointError(f"{MANIFEST} is of step {found['step']}, and the folder's name of another one")
+        raise CheckpointError(f"{MANIFEST} is of step {found['step']}, but the name of the folder says another step")
     return found
 
 
@@ -118,7 +118,7 @@ def _check_file(path: Path, *, most: int | None = None) -> int:
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path.name} is no regular file")
+        raise CheckpointError(f"{path.name} is not a regular file")
     if most is not None and found.st_size > most:
         raise CheckpointError(f"{path.name} has {found.st_size} bytes, and at most {most} can be")
     return found.st_size
@@ -148,9 +148,9 @@ def verify(folder: Path) -> dict[str, Any]:
         except OSError as error:
             raise CheckpointError(f"{name} cannot be read: {error.strerror}") from None
         if found is None:
-            raise CheckpointError(f"{name} has {size} bytes, and {wanted.bytes} were written")
+            raise CheckpointError(f"{name} has {size} bytes, but {wanted.bytes} were written")
         if found != wanted:
-            raise CheckpointError(f"{name} is not what was written: its SHA-256 differs from the manifest's")
+            raise CheckpointError(f"{name} is damaged: its SHA-256 differs from the one in the manifest")
     return manifest
 
 
@@ -238,7 +238,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
             return  # a later checkpoint is complete already, and this one was removed
         tell(f"a checkpoint could not be written: the folder {part.root} is gone")
     except OSError as error:
-        tell(f"a checkpoint could not be written, and the one before it stays the newest: {error}")
+        tell(f"a checkpoint could not be written, and the previous one stays the newest: {error}")
     except QuorateError:
         pass  # the run is ending, and with it the board
 

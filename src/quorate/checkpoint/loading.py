@@ -43,7 +43,8 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
     everything = trained(place)
     if not everything.optimizers:
         raise ConfigurationError(
-            "quorate.load() gives back what was distributed; call it after quorate.distribute() and quorate.shard()"
+            "quorate.load() restores distributed optimizers and loaders; call it after quorate.distribute() "
+            "and quorate.shard()"
         )
     everything.add_extras(extras)
     if everything.entered is not None:
@@ -89,7 +90,7 @@ def _enter(one: Distributed, entered: Entered, extras: Mapping[str, Any]) -> int
     """A worker that joined goes on from where the one is whose replica it has; the steps that one had made."""
     for name, thing in extras.items():
         if name not in entered.extras:
-            raise CheckpointError(f"the workers that train have not given {name} to load() or save() yet")
+            raise CheckpointError(f"the workers that are training have not passed {name} to load() or save() yet")
         thing.load_state_dict(entered.extras[name])
     for group, options in zip(one.optimizer.param_groups, entered.options, strict=True):
         group.update(options)  # a scheduler that was made meanwhile has put its own first numbers there

@@ -33,7 +33,7 @@ def with_rows(x: Tensor, rows: Rows) -> Tensor:
     if not (x.dim() and first >= 0 and first + x.shape[0] <= max(first, count)):
         raise ValueError(f"{x.shape[0] if x.dim() else 'no'} rows from {first} on are not among {count}")
     if cut and not (-1 <= cut[0] < x.dim() and cut[1] > 0 and 0 <= cut[2] < cut[3]):
-        raise ValueError(f"{cut} is no part of a tensor of {x.dim()} dimensions")
+        raise ValueError(f"{cut} is not a part of a tensor of {x.dim()} dimensions")
     found = x.view(x.shape)  # a tensor of its own
     setattr(found, _ROWS, rows)
     return found

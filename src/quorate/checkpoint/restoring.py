@@ -177,22 +177,22 @@ def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mappin
     for key, x in state.items():
         mine = own[key]
         if isinstance(x, Tensor) != isinstance(mine, Tensor):
-            raise CheckpointError(f"{key} is no tensor in the checkpoint, or none here")
+            raise CheckpointError(f"{key} is not a tensor in the checkpoint, or none here")
         if isinstance(x, Tensor) and x.is_complex() != mine.is_complex():
-            raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, and {mine.dtype} here")
+            raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, but {mine.dtype} here")
         if isinstance(x, Tensor) and shape_of(x) != mine.shape:
-            raise CheckpointError(f"{key} has the shape {shape_of(x)} in the checkpoint, and {tuple(mine.shape)} here")
+            raise CheckpointError(f"{key} has the shape {shape_of(x)} in the checkpoint, but {tuple(mine.shape)} here")
     fitting = {key: fitted(own[key], x) if isinstance(x, Tensor) else x for key, x in state.items()}
     try:
         one.model.load_state_dict(fitting, strict=one.pipeline is None)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
-        raise CheckpointError(f"the model does not take what was kept of it: {why}") from error
+        raise CheckpointError(f"the model cannot load its saved state: {why}") from error
 
 
 def _copy_all(there: Sequence[Tensor], kept: list[Tensor], what: str) -> None:
     if [x.shape for x in there] != [shape_of(x) for x in kept]:
-        raise CheckpointError(f"the {what} are not those of the script's optimizer")
+        raise CheckpointError(f"the {what} do not match the script's optimizer")
     with torch.no_grad():
         for mine, x in zip(there, kept, strict=True):
             mine.copy_(fitted(mine, x))

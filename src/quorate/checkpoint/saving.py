@@ -70,7 +70,7 @@ class Saving:
         """See `quorate.save`."""
         found = self.trained
         if not found.optimizers:
-            raise ConfigurationError("quorate.save() keeps what was distributed; call it after quorate.distribute()")
+            raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
         found.add_extras(extras)
         check_state(found)
         self._root()
@@ -111,7 +111,7 @@ class Saving:
         root = checkpoint_context(self._place).root
         if root is None:
             raise ConfigurationError(
-                "this run keeps no records, so there is no folder for its checkpoints; start it with quorate run, or "
+                "this run keeps no records and so has no folder for checkpoints; start it with quorate run, or "
                 "join with quorate.join(records=True)"
             )
         return root

@@ -50,7 +50,7 @@ def drawn_steps(name: str, workers: int) -> DrawnSteps | None:
     Raises `ConfigurationError` for numbers of workers that nothing is told of.
     """
     if not 1 <= workers <= MOST_TOLD:
-        raise ConfigurationError(f"-n is {workers}; an all-reduce is told for 1 to {MOST_TOLD} workers")
+        raise ConfigurationError(f"-n is {workers}; an all-reduce can be shown for 1 to {MOST_TOLD} workers")
     if not hasattr(reducers.get(name), "steps"):
         return None
     algorithm = cast("type[ByMessages]", reducers.get(name))

@@ -19,14 +19,14 @@ def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
     if options.chaos is None and options.failures is None:
         return None
     if options.chaos is None:
-        raise ConfigurationError("--failures needs the seed of its schedule; give --chaos SEED as well")
+        raise ConfigurationError("--failures needs a seed; give --chaos SEED as well")
     if options.virtual is not None:
-        raise ConfigurationError("--chaos strikes processes (-n); it cannot be given with --virtual")
+        raise ConfigurationError("--chaos kills processes (-n); it cannot be given with --virtual")
     if not 0 <= options.chaos <= MOST_SEED:
-        raise ConfigurationError(f"--chaos {options.chaos}: a seed is a whole number from 0 on, at most {MOST_SEED}")
+        raise ConfigurationError(f"--chaos {options.chaos}: a seed is a whole number from 0 to {MOST_SEED}")
     if strategy in registry("baselines"):
         raise ConfigurationError(
-            f"the baseline {strategy} cannot go on without a worker; choose a strategy for --chaos"
+            f"the baseline {strategy} cannot continue after the death of a worker; choose another strategy for --chaos"
         )
     return ChaosPlan(failures_from(options.failures or USUAL), options.chaos)
 
@@ -34,4 +34,4 @@ def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
 def room_of(options: RunOptions) -> Room:
     """Under chaos all that died may be replaced by default."""
     usual = 0 if options.chaos is None else MOST
-    return Room(usual if options.restart is None else options.restart, options.room)
+    return Room(usual if options.restart is None else options.restart, options.spare)

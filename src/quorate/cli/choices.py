@@ -18,16 +18,16 @@ def check_workers(workers: int | None, virtual: int | None) -> None:
     """Raises `ConfigurationError` for fewer than one, and for more than one machine can hold."""
     for option, count, most in (("-n", workers, MOST_PROCESSES), ("--virtual", virtual, MOST_VIRTUAL)):
         if count is not None and count < 1:
-            raise ConfigurationError(f"{option} {count}: a run has at least one worker")
+            raise ConfigurationError(f"{option} {count}: a run needs at least one worker")
         if count is not None and count > most:
-            raise ConfigurationError(f"{option} {count}: a run on one machine has at most {most} workers of this kind")
+            raise ConfigurationError(f"{option} {count}: a run on one machine can have at most {most} such workers")
 
 
 def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
     if chosen.seed is not None and not 0 <= chosen.seed <= MOST_SEED:
-        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 on, at most {MOST_SEED}")
+        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 to {MOST_SEED}")
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
     if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
@@ -35,16 +35,17 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         offload_of(chosen.offload)
         if is_virtual:
             raise ConfigurationError(
-                "--mesh, --zero and --offload need processes (-n); virtual workers hold whole models"
+                "--mesh, --zero and --offload need processes (-n); a virtual worker holds the whole model"
             )
         if chosen.strategy is not None and chosen.strategy in registry("baselines"):
             raise ConfigurationError(
-                f"--mesh, --zero and --offload do not go with the baseline {chosen.strategy}, which holds whole models"
+                f"--mesh, --zero and --offload cannot be used with the baseline {chosen.strategy}, which holds "
+                "whole models"
             )
         if chosen.mesh is not None:
             axes_from_text(chosen.mesh, size)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
-        raise ConfigurationError(f"--seconds {chosen.seconds:g}: a training lasts a number of seconds above 0")
+        raise ConfigurationError(f"--seconds {chosen.seconds:g}: the time must be above 0")
     if chosen.imbalance is not None:
         from quorate.inject.imbalance import parse_imbalance
 
@@ -72,7 +73,7 @@ def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtu
             raise ConfigurationError(f"the baseline {name} has no settings; leave out {', '.join(sorted(settings))}")
         if is_virtual:
             raise ConfigurationError(
-                f"the baseline {name} needs processes (-n); among virtual workers compare with all-reduce"
+                f"the baseline {name} needs processes (-n); with virtual workers compare with all-reduce"
             )
         return
     if name not in strategies:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from quorate.cli.options import flags_of, types_written
+from quorate.cli.plain_help import PlainCommand
 from quorate.cli.values import is_plain, settings_from
 from quorate.core.errors import ConfigurationError, unknown
 
@@ -38,7 +38,7 @@ _INSTEAD = {
 """What a file says is left out where one of these is on the command line: they exclude each other."""
 
 
-class ConfiguredCommand(TyperCommand):
+class ConfiguredCommand(PlainCommand):
     """A command whose options may stand in a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f'--config "{path}" is no TOML: {str(error) or "nested too deeply"}') from None
+        raise ConfigurationError(f'--config "{path}" is not valid TOML: {str(error) or "nested too deeply"}') from None
 
 
 def _table(key: str, value: object, path: str) -> list[str]:

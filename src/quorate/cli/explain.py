@@ -25,19 +25,19 @@ _WIDEST = 100
 
 
 def explain(
-    name: Annotated[
-        str, typer.Argument(help="A name that `quorate list` shows, or a strategy's file.", metavar="NAME")
-    ],
+    name: Annotated[str, typer.Argument(help="A name from `quorate list`, or the file of a strategy.", metavar="NAME")],
     workers: Annotated[
         int | None,
-        typer.Option("-n", "--workers", help="Draw a topology or an all-reduce among so many workers.", metavar="N"),
+        typer.Option(
+            "-n", "--workers", help="Draw a topology or an all-reduce for this number of workers.", metavar="N"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list of cards.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of cards.")] = False,
 ) -> None:
-    """Explain one name: idea, cost, when it loses, what becomes of it under faults, its settings, the paper.
+    """Explain one name: its idea, its cost, when it loses, what happens under faults, its settings, the paper.
 
-    Of a topology, with or without settings (random:degree=3), -n draws the graph and tells how fast it mixes; of an
-    algorithm of all-reduce it shows who sends what to whom, step by step, and what that costs. A name of both has both.
+    For a topology (such as random:degree=3), -n draws the graph and says how fast it mixes. For an all-reduce
+    algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both.
     """
     cards = cards_of(name.partition(":")[0] if ":" in name else name)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
@@ -46,7 +46,7 @@ def explain(
         pictures = [picture(card.kind, name, workers, width) for card in cards]
         if not any(pictures):
             raise ConfigurationError(
-                f'-n draws topologies and all-reduce by messages; "{name}" is a {cards[0].kind} without a picture'
+                f'-n draws topologies and all-reduce algorithms; "{name}" is a {cards[0].kind}, which has no picture'
             )
     if as_json:
         told = [_as_json(card) | ({} if one is None else one.told) for card, one in zip(cards, pictures, strict=True)]

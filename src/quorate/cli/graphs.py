@@ -44,7 +44,7 @@ class Drawn:
 def drawn(text: str, workers: int) -> Drawn:
     """The topology that `text` says, among so many workers. Raises `ConfigurationError` where there is none."""
     if not 1 <= workers <= MOST_MEASURED:
-        raise ConfigurationError(f"-n is {workers}; a topology is measured for 1 to {MOST_MEASURED} workers")
+        raise ConfigurationError(f"-n is {workers}; a topology can be measured for 1 to {MOST_MEASURED} workers")
     from quorate.topology.mixing import mixing_of
 
     topology = topology_of(text, workers)

@@ -24,7 +24,7 @@ def hosts_of(options: Any) -> Hosts | None:
     size = layout_from(text).size
     if options.workers not in (None, size):
         raise ConfigurationError(f"-n is {options.workers}, and --hosts {text} has {size} workers; leave out -n")
-    excluded = given(options, "virtual", "chaos", "failures", "restart", "room", "servers")
+    excluded = given(options, "virtual", "chaos", "failures", "restart", "spare", "servers")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --hosts")
     env = list(options.env)

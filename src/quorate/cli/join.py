@@ -11,6 +11,7 @@ from rich.console import Console
 from quorate.cli.resume import folder_of
 from quorate.core.contracts import Board
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
+from quorate.core.quantities import seconds_from
 from quorate.launch.local.newcomers import ask_for_one, has_ended
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.address import board_of
@@ -21,14 +22,20 @@ _ANSWER_SECONDS = 10.0
 
 
 def join(
-    run: Annotated[str, typer.Argument(help="The folder of a run under way, or its name below runs.", metavar="RUN")],
-    workers: Annotated[int, typer.Option("-n", help="How many more workers.", min=1, max=64)] = 1,
-    timeout: Annotated[float, typer.Option(help="Seconds in which they have joined.", min=1.0)] = 120.0,
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
+    workers: Annotated[int, typer.Option("-n", help="How many more workers.", min=1, max=64, metavar="N")] = 1,
+    timeout: Annotated[
+        str, typer.Option(help="How long to wait until they have joined, such as 5min.", metavar="TIME")
+    ] = "120s",
 ) -> int:
-    """Let more workers join a run that is under way.
+    """Let more workers join a run that is running.
 
-    The run was started with `quorate run --room N`, and its launcher starts them; returns when they train.
+    The run must have been started with `quorate run --spare N`; its launcher starts the new workers. The command
+    returns when they train.
     """
+    longest = seconds_from(timeout, f"--timeout {timeout}")
+    if longest < 1:
+        raise ConfigurationError(f"--timeout {timeout}: the time must be at least 1s")
     folder = folder_of(run, "join")
     board = board_of(folder)
     begin = time.monotonic()
@@ -36,12 +43,12 @@ def join(
         ranks, refused = _asked(board, workers)
         for rank in ranks:
             with Console(stderr=True, highlight=False).status(f"rank {rank} is on its way"):
-                why = _wait(board, rank, begin + timeout)
+                why = _wait(board, rank, begin + longest)
             if why is not None:
                 raise QuorateError(f"rank {rank} {why}; its log is {log_of(folder, rank)}")
             typer.echo(f"rank {rank} has joined {folder} after {time.monotonic() - begin:.1f} s")
     except (PeerFailed, WireTimeout):
-        raise QuorateError(f"the run in {folder} has ended, or is ending") from None
+        raise QuorateError(f"the run in {folder} has ended or is about to end") from None
     if refused is not None:
         raise ConfigurationError(refused)
     return 0

@@ -25,10 +25,12 @@ FAMILIES = {
 
 
 def list_names(
-    family: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(FAMILIES)}.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    family: Annotated[
+        str | None, typer.Argument(help=f"One of: {', '.join(FAMILIES)}.", show_default=False, metavar="[FAMILY]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List what has names: strategies, baselines, workloads, traces, topologies, codecs, reducers, rules."""
+    """List all names: strategies, baselines, workloads, traces, topologies, codecs, reducers, rules."""
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     shown = {name: _summaries(registry(name)) for name in FAMILIES if family in (None, name)}

@@ -16,16 +16,23 @@ from typer.models import ArgumentInfo
 
 T = TypeVar("T")
 
-# What several verbs say of an option.
-ARGUMENTS = "What the script is given, untouched."
-IMBALANCE = "Who is late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE."
-PACE = "How long a step lasts at least: 280ms, 50us/token."
-LATENCY, BANDWIDTH = "Of the virtual network, such as 50us.", "Of the virtual network, such as 10Gbit."
-HOSTS = "Workers on several hosts, reached over ssh, instead of -n."
-SSH = "The command that reaches hosts, with its options (default: ssh)."
-ENV = "A variable for the workers on all hosts, NAME or NAME=VALUE; may be repeated."
-SILENCE = "After which silence a worker on another host is taken for dead (5s)."
-CONFIG = "Options from a TOML file; the command line overrides it."
+# What several verbs say of an option: its help, and the word for its value.
+ARGUMENTS = "Arguments for the script, passed on unchanged."
+STRATEGIES = "NAME or NAME:key=value,…"
+IMBALANCE = "Make workers late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE."
+PACE = "The shortest time a step may take: 280ms, 50us/token."
+COMPUTE = "Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5."
+LATENCY, BANDWIDTH = "Latency of the virtual network, such as 50us.", "Its bandwidth, such as 10Gbit."
+HOSTS = "Workers on several hosts, reached over ssh; in place of -n."
+SSH = "The command that reaches a host, with its options (default: ssh)."
+ENV = "A variable for the workers on all hosts; may be repeated."
+SILENCE = "How long a host may be silent before its workers count as dead (default: 5s)."
+SETTING = "A setting of the strategy; may be repeated."
+WORKLOAD_SETTING = "A setting of the workload; may be repeated."
+CONFIG = "Read options from a TOML file; the command line overrides them."
+PRINT_CONFIG = "Print the options as TOML for --config, and start nothing."
+N, NUMBER, TIME, WORDS, PAIR, SIZE, RATE = "N", "NUMBER", "TIME", "TEXT", "KEY=VALUE", "BYTES", "BANDWIDTH"
+DELAYS, SHARES = "DELAYS", "static|dynamic"
 
 
 def option(
@@ -35,10 +42,12 @@ def option(
     reads: Callable[[str], Any] | None = None,
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
+    hidden: bool = False,
 ) -> Any:
     """A field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
+    `metavar` stands for the value in the help. A `hidden` option is an earlier name, which the help does not show.
     """
     shown = typer.Option(
         False if default is False else None,
@@ -47,6 +56,7 @@ def option(
         metavar=metavar,
         callback=eager,
         is_eager=eager is not None,
+        hidden=hidden,
     )
     return _field(default, shown=shown, reads=reads)
 

@@ -10,19 +10,28 @@ from quorate.cli.config import read_config
 from quorate.cli.options import (
     ARGUMENTS,
     BANDWIDTH,
+    COMPUTE,
     CONFIG,
+    DELAYS,
     ENV,
     HOSTS,
     IMBALANCE,
     LATENCY,
     PACE,
+    PAIR,
+    PRINT_CONFIG,
+    RATE,
+    SETTING,
+    SHARES,
     SILENCE,
     SSH,
+    TIME,
+    N,
     argument,
     option,
 )
 from quorate.cli.resume import read_resumed
-from quorate.cli.values import bytes_per_second_from, seconds_from
+from quorate.cli.values import bytes_per_second_from, limit_from, seconds_from
 from quorate.launch.local.chaos import ChaosPlan
 from quorate.launch.local.newcomers import Room
 from quorate.launch.warm.request import RunRequest
@@ -35,52 +44,57 @@ class RunOptions:
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Worker processes (default: 1).", "-n")
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=N)
     hosts: str | None = option(HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(SSH, metavar="COMMAND")
-    env: list[str] = option(ENV, "--env", default=[])
-    silence: str | None = option(SILENCE)
-    virtual: int | None = option("Virtual workers in this one process, instead of -n.")
-    strategy: str | None = option("Overrides the script's own strategy; NAME, or NAME:key=value,…")
-    settings: list[str] = option("A setting of the strategy, key=value; may be repeated.", "--set", default=[])
-    name: str | None = option("Keep the records in runs/NAME.")
+    env: list[str] = option(ENV, "--env", default=[], metavar="NAME[=VALUE]")
+    silence: str | None = option(SILENCE, metavar=TIME)
+    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=N)
+    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
+    settings: list[str] = option(SETTING, "--set", default=[], metavar=PAIR)
+    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
     resume: str | None = option(
-        "Go on in the folder of a run, with its script and options by default.", metavar="RUN", eager=read_resumed
+        "Continue a run in its folder, by default with its script and options.", metavar="RUN", eager=read_resumed
     )
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
-    seed: int | None = option("Of everything drawn: data order, generators, imbalance.")
-    imbalance: str | None = option(IMBALANCE)
-    attack: str | None = option("What the last workers send in place of gradients: sign-flip:2, noise, nan ...")
-    pace: str | None = option(PACE)
-    share: str | None = option("How data is cut, instead of the script's: static, dynamic.")
-    mesh: str | None = option(
-        "Replicas of the model, each in shards, layers computed together: replicas=R,shards=S,tensor=T."
+    seed: int | None = option("The seed of data order, random generators and delays.", metavar=N)
+    imbalance: str | None = option(IMBALANCE, metavar=DELAYS)
+    attack: str | None = option(
+        "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )
-    zero: int | None = option("Stage of ZeRO for the shards: 1, 2, 3.")
-    offload: str | None = option("What of a model in shards rests in host memory: optimizer, all, disk.")
-    seconds: float | None = option("End the training after so many seconds.")
-    failures: str | None = option("How workers fail, for --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.")
-    chaos: int | None = option(
-        "Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED", default=None
+    pace: str | None = option(PACE, metavar=TIME)
+    share: str | None = option("How the data is divided, in place of the script's choice.", metavar=SHARES)
+    mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
+    zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
+    offload: str | None = option(
+        "What a model in shards keeps in host memory or on disk.", metavar="optimizer|all|disk"
     )
+    seconds: float | None = option(
+        "End the training after this many seconds, or a time such as 30min.", reads=limit_from, metavar=TIME
+    )
+    failures: str | None = option(
+        "How workers fail, with --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.", metavar="FAILURES"
+    )
+    chaos: int | None = option("Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED")
     restart: int | None = option(
-        "Start another worker in place of one that died, at most so many times (0; 64 with --chaos)."
+        "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=N
     )
-    room: int = option("How many more workers may come by `quorate join`.", default=0)
-    servers: int = option("Ranks that only keep parameters for workers of parameter-server; 0: none.", default=0)
-    cold: bool = option("Start every worker as a program, and fork none.", default=False)
-    compute: str | None = option("Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.")
-    latency: float | None = option(LATENCY, reads=seconds_from)
+    spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=N)
+    room: int = option("Earlier name of --spare.", default=0, hidden=True)
+    servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=N)
+    cold: bool = option("Start every worker as a new program instead of forking.", default=False)
+    compute: str | None = option(COMPUTE, metavar=TIME)
+    latency: float | None = option(LATENCY, reads=seconds_from, metavar=TIME)
     """Seconds."""
-    bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
+    bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from, metavar=RATE)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    log: str | None = option("Where numbers go beside the records: tensorboard,wandb,mlflow,csv,json or none.")
-    no_progress: bool = option("Show no progress while it runs.", default=False)
+    log: str | None = option("Loggers: tensorboard,wandb,mlflow,csv,json, or none.", metavar="NAME,…")
+    no_progress: bool = option("Do not show progress.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
-    print_config: bool = option("Show the options as TOML for --config, and start nothing.", default=False)
-    dry_run: bool = option("Say what would start, and start nothing.", default=False)
-    as_json: bool = option("With --dry-run: as one JSON object.", "--json", default=False)
+    print_config: bool = option(PRINT_CONFIG, default=False)
+    dry_run: bool = option("Print what would start, and start nothing.", default=False)
+    as_json: bool = option("With --dry-run, print it as one JSON object.", "--json", default=False)
 
 
 FORKED = 3
@@ -122,7 +136,7 @@ class RunPlan:
         if self.chaos is not None:
             told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
         if self.room.all:
-            told += f", room for {self.room.all} more"
+            told += f", up to {counted(self.room.all, 'more worker')}"
         beside_them = f" and {counted(request.servers, 'server')}" if request.servers else ""
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
@@ -134,4 +148,4 @@ class RunPlan:
     @property
     def as_json(self) -> dict[str, Any]:
         """What `run.json` keeps of it."""
-        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "room": self.room.more}
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "spare": self.room.more}

@@ -27,14 +27,18 @@ from quorate.report.wording import counted
 
 
 def replay(
-    run: Annotated[str, typer.Argument(help="The folder of a run, or its name below runs.", metavar="RUN")],
-    name: Annotated[str | None, typer.Option(help="Keep the replay's records in runs/NAME (RUN-replay).")] = None,
-    virtual: Annotated[bool, typer.Option("--virtual", help="Virtual workers, where the run had processes.")] = False,
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
+    name: Annotated[
+        str | None, typer.Option(help="Keep the records in runs/NAME (default: RUN-replay).", metavar="NAME")
+    ] = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="Use virtual workers, also if the run had processes.")
+    ] = False,
 ) -> int:
-    """Train a run under rounds once more, as its records say it went.
+    """Train a run again exactly as its records say it went; for strategies with rounds.
 
-    Every round takes in what it took in, and every worker applies it where it did. The status is 1 unless all of them
-    have the same bits.
+    Every round receives the same gradients as before, and every worker applies it at the same step. The exit status is
+    1 if the bits of any round differ.
     """
     folder = folder_of(run, "replay")
     tape = tape_of(folder)
@@ -53,17 +57,17 @@ def replay(
 
 def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, is_virtual: bool) -> RunPlan:
     if about.get("seconds_limit") is not None:
-        raise ConfigurationError(f"{folder} was to end after a time, which a replay does not keep; it is not replayed")
+        raise ConfigurationError(f"{folder} had a time limit, which cannot be replayed")
     learners = (about.get("settings") or {}).get("learners", "each")
     if learners != "each":
-        raise ConfigurationError(f"{folder} had learners={learners}; learners of several workers are not replayed")
+        raise ConfigurationError(f"{folder} had learners={learners}; learners of several workers cannot be replayed")
     said = options_of(folder, about)
     was_virtual = about.get("world") == "virtual"
     check_module(said["script"]) if said.get("is_module") else check_script(said["script"])
     if is_virtual and said.get("is_module"):
-        raise ConfigurationError("virtual workers run a script, not a module; replay it without --virtual")
+        raise ConfigurationError("--virtual runs a script, not a module; replay the run without --virtual")
     if tape.joined and not (was_virtual or is_virtual):
-        raise ConfigurationError(f"workers joined {folder} later; replay it in virtual workers, with --virtual")
+        raise ConfigurationError(f"workers joined {folder} during the run; replay it with --virtual")
     overrides = Overrides(
         strategy=about.get("strategy"),
         settings=about.get("settings") or {},

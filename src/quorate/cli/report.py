@@ -8,10 +8,14 @@ import typer
 
 
 def report(
-    folder: Annotated[str, typer.Argument(help="Of a comparison or a run, or its name in runs/.", metavar="FOLDER")],
-    as_json: Annotated[bool, typer.Option("--json", help="Show summary.json instead of where the page is.")] = False,
+    folder: Annotated[
+        str, typer.Argument(help="The folder of a run or comparison, or its name in runs/.", metavar="FOLDER")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print summary.json in place of the path of the page.")
+    ] = False,
 ) -> None:
-    """Write the report of a comparison, or of one run, from its records: page, summary and data."""
+    """Write the report of a run or a comparison from its records: page, summary and data."""
     from quorate.report.reading.folders import find_folder
     from quorate.report.scaling.write import is_scaling, write_scaling
     from quorate.report.write import write_report

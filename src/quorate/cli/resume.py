@@ -48,7 +48,7 @@ def run_file(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{folder}/run.json cannot be read: {error}") from None
     if not isinstance(about, dict) or not isinstance(about.get("script"), str) or about.get("world") is None:
-        raise ConfigurationError(f"{folder} was not begun by quorate run, so it says no script to go on with")
+        raise ConfigurationError(f"{folder} was not started by quorate run, so no script is known")
     return about
 
 
@@ -67,7 +67,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     }
     said |= {name: value for name, value in numbers.items() if type(value) is int}
     if type(about.get("seconds_limit")) in (int, float):
-        said["seconds"] = float(about["seconds_limit"])
+        said["seconds"] = repr(float(about["seconds_limit"]))
     if is_virtual:
         said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
     if isinstance(about.get("env"), list):

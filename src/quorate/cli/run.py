@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from quorate.launch.warm.virtual import run_request
 def run(context: typer.Context, options: RunOptions) -> int:
     """Run a training script with several workers on this machine, or on several hosts.
 
-    Options go before SCRIPT; everything after it is the script's.
+    Options come before SCRIPT; what follows SCRIPT is passed to the script.
     """
     plan = _planned(options)
     if options.print_config:
@@ -57,22 +58,21 @@ _BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "sec
 
 def _planned(options: RunOptions) -> RunPlan:
     """Raises `ConfigurationError` for the first thing that is wrong."""
+    options = replace(options, spare=options.spare or options.room, room=0)
     is_virtual = options.virtual is not None
     if options.workers is not None and is_virtual:
-        raise ConfigurationError("-n and --virtual exclude each other: workers are processes, or virtual")
+        raise ConfigurationError("give -n (processes) or --virtual (virtual workers), not both")
     check_workers(options.workers, options.virtual)
     if is_virtual and options.is_module:
-        raise ConfigurationError("virtual workers run a script, not a module; give its file instead of -m")
+        raise ConfigurationError("--virtual runs a script, not a module; give the file in place of -m")
     of_virtual = given(options, "compute", "latency", "bandwidth")
     if not is_virtual and of_virtual:
-        raise ConfigurationError(
-            f"{' and '.join(of_virtual)} can be chosen for a virtual world only; give --virtual N as well"
-        )
+        raise ConfigurationError(f"{' and '.join(of_virtual)} can be given with --virtual N only")
     check_module(options.script) if options.is_module else check_script(options.script)
     if options.resume is not None and options.name is not None:
-        raise ConfigurationError("--resume goes on in the run's own folder; leave out --name")
+        raise ConfigurationError("--resume continues in the run's own folder; leave out --name")
     if options.as_json and not options.dry_run:
-        raise ConfigurationError("--json goes with --dry-run; a run shows what its rank 0 prints")
+        raise ConfigurationError("--json can be given with --dry-run only")
     strategy, settings = (None, {}) if options.strategy is None else strategy_from(options.strategy)
     settings = settings | settings_from(options.settings)
     if options.attack is not None:
@@ -92,8 +92,8 @@ def _planned(options: RunOptions) -> RunPlan:
         known_names(options.log)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
-    if is_virtual and (options.restart or options.room):
-        raise ConfigurationError("--restart and --room start processes; virtual workers are as many as at the start")
+    if is_virtual and (options.restart or options.spare):
+        raise ConfigurationError("--restart and --spare start processes; the number of virtual workers is fixed")
     virtual = VirtualRun(
         seed=options.seed or 0, compute=options.compute, latency=options.latency, bandwidth=options.bandwidth
     )

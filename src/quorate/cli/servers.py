@@ -22,15 +22,15 @@ def settings_of_servers(
     if not count:
         return settings
     if not 0 < count <= MOST:
-        raise ConfigurationError(f"--servers is {count}; it is a number of servers from 1 to {MOST}")
-    excluded = given(options, "chaos", "failures", "restart", "room")
+        raise ConfigurationError(f"--servers is {count}; it must be a number of servers from 1 to {MOST}")
+    excluded = given(options, "chaos", "failures", "restart", "spare")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":
-        raise ConfigurationError(f"--servers {count} starts servers that are no workers; leave out the setting servers")
+        raise ConfigurationError(f"--servers {count} starts separate servers; leave out the setting servers")
     why = None if strategy is None else _why_not(strategy)
     if why is not None:
-        raise ConfigurationError(f"{why}; --servers goes with parameter-server and its presets")
+        raise ConfigurationError(f"{why}; --servers needs parameter-server or one of its presets")
     return {**settings, "servers": "own"}
 
 

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 
 def trace(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its name in runs/.", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
     output: Annotated[
         Path | None,
-        typer.Option(help="Where to write it; compressed if it ends in .gz.", show_default="RUN/trace.json.gz"),
+        typer.Option(
+            help="The file to write; compressed if it ends in .gz.", show_default="RUN/trace.json.gz", metavar="FILE"
+        ),
     ] = None,
     profile: Annotated[
         list[str] | None,
-        typer.Option(help="A trace of torch.profiler to be shown beside it; may be repeated.", metavar="RANK=FILE"),
+        typer.Option(help="Add a trace of torch.profiler; may be repeated.", metavar="RANK=FILE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What was written, as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
-    """Write the timeline of a run: who computed, who waited for whom, step by step."""
+    """Write the timeline of a run: who computed and who waited for whom, step by step."""
     from quorate.report.trace.trace import write_trace
 
     folder = find_run(run)

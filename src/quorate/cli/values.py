@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import bytes_per_second_from, seconds_from
+from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
 
-__all__ = ["Value", "bytes_per_second_from", "is_plain", "seconds_from", "settings_from", "strategy_from"]
+__all__ = ["Value", "bytes_per_second_from", "is_plain", "limit_from", "seconds_from", "settings_from", "strategy_from"]
 
 Value = bool | int | float | str | list["Value"]
 _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from quorate.cli.doctor.verb import doctor
 from quorate.cli.explain import explain
 from quorate.cli.join import join
 from quorate.cli.listing import list_names
+from quorate.cli.plain_help import PlainCommand
 from quorate.cli.planner.verb import plan
 from quorate.cli.replay import replay
 from quorate.cli.report import report
@@ -38,18 +39,26 @@ _LONGEST_SENTENCE = 1500
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("run", cls=ConfiguredCommand, context_settings={"allow_interspersed_args": False})(run)
-app.command("join")(join)
-app.command("compare", cls=CompareCommand, context_settings={"allow_interspersed_args": False})(compare)
-app.command("simulate", cls=ConfiguredCommand)(simulate)
-app.command("plan", context_settings={"allow_interspersed_args": False})(plan)
-app.command("replay")(replay)
-app.command("report")(report)
-app.command("list")(list_names)
-app.command("explain")(explain)
-app.command("trace")(trace)
-app.command("watch")(watch)
-app.command("doctor", context_settings={"allow_interspersed_args": False})(doctor)
+_SCRIPT_LAST: dict[str, Any] = {"context_settings": {"allow_interspersed_args": False}}
+# The short helps are what `quorate --help` shows: it would cut longer ones.
+app.command("run", cls=ConfiguredCommand, short_help="Run a training script with several workers.", **_SCRIPT_LAST)(run)
+app.command("join", cls=PlainCommand, short_help="Let more workers join a run that is running.")(join)
+app.command(
+    "compare", cls=CompareCommand, short_help="Compare strategies, and write a report about them.", **_SCRIPT_LAST
+)(compare)
+app.command("simulate", cls=ConfiguredCommand, short_help="Simulate strategies with up to 100,000 workers.")(simulate)
+app.command("plan", cls=PlainCommand, short_help="Find the fastest layouts of a model that fit.", **_SCRIPT_LAST)(plan)
+app.command("replay", cls=PlainCommand, short_help="Train a recorded run again, exactly as it went.")(replay)
+app.command("report", cls=PlainCommand, short_help="Write the report of a run or a comparison.")(report)
+app.command("list", cls=PlainCommand, short_help="List the names of strategies, workloads, codecs and more.")(
+    list_names
+)
+app.command("explain", cls=PlainCommand, short_help="Explain a strategy or another name in full.")(explain)
+app.command("trace", cls=PlainCommand, short_help="Write the timeline of a run for a trace viewer.")(trace)
+app.command("watch", cls=PlainCommand, short_help="Watch a run in the browser or on the terminal.")(watch)
+app.command("doctor", cls=PlainCommand, short_help="Check this machine, and say how to fix problems.", **_SCRIPT_LAST)(
+    doctor
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,10 +70,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def quorate(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Distributed training in PyTorch in which how workers agree is one argument."""
+    """Distributed training for PyTorch: how workers agree is one argument."""
 
 
 def status_of(arguments: Sequence[str] | None) -> int:
@@ -91,7 +100,10 @@ def _sentence_of(error: BaseException) -> str:
     told = str(getattr(error, "format_message", error.__str__)())
     place, of_type, wanted = told.partition(": Input should be ")
     if of_type:
-        told = f"{place}; it is {wanted_in_words(wanted.rstrip('.'))}"
+        option = place.removeprefix("Invalid value for ").strip("'")
+        words = wanted_in_words(wanted.rstrip("."))
+        verb = "must be" if words.startswith(("at ", "above ", "below ")) else "takes"
+        return f"{option} {verb} {words}; see quorate --help"
     return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
 
 

@@ -18,13 +18,16 @@ _EVERY = 1.0
 
 
 def watch(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its name in runs/.", metavar="RUN")],
-    text: Annotated[bool, typer.Option("--text", help="On the terminal, instead of a page.")] = False,
+    run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
+    text: Annotated[bool, typer.Option("--text", help="Show it on the terminal, not as a page.")] = False,
     port: Annotated[
-        int, typer.Option("--port", help="The port of the page on the loopback; 0: a free one.", min=0, max=65535)
+        int,
+        typer.Option(
+            "--port", help="Port of the page on this machine; 0: any free one.", min=0, max=65535, metavar="N"
+        ),
     ] = 0,
 ) -> None:
-    """Watch a run, under way or ended: loss, speed, who is late, rounds, bytes, deaths and joins."""
+    """Watch a run that is running or has ended: loss, speed, late workers, rounds, bytes, deaths and joins."""
     folder = _watched(run)
     with suppress(KeyboardInterrupt):
         if text:

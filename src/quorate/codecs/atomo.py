@@ -51,7 +51,7 @@ def probabilities(sizes: Tensor, budget: int) -> Tensor:
 @register("atomo")
 @dataclass(frozen=True, kw_only=True)
 class Atomo(Codec):
-    """A few singular triplets of each matrix, right in the mean."""
+    """A few singular triplets of each matrix; unbiased."""
 
     is_biased: ClassVar[bool] = False
 
@@ -60,7 +60,7 @@ class Atomo(Codec):
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise ConfigurationError(f"rank is {self.rank}; it is a number of singular triplets from 1 on")
+            raise ConfigurationError(f"rank is {self.rank}; it must be a number of singular triplets (at least 1)")
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x, draws = x.float(), draw.generator(x.device)

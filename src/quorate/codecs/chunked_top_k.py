@@ -47,10 +47,10 @@ class ChunkedTopK(Codec):
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 1 << WIDEST:
-            raise ConfigurationError(f"chunk is {self.chunk}; it is a number of numbers from 1 to {1 << WIDEST}")
+            raise ConfigurationError(f"chunk is {self.chunk}; it must be a number of numbers from 1 to {1 << WIDEST}")
         if not 1 <= self.keep <= self.chunk:
             raise ConfigurationError(
-                f"keep is {self.keep}; it is a number of numbers from 1 to {self.chunk}, the chunk"
+                f"keep is {self.keep}; it must be a number of numbers from 1 to {self.chunk}, the chunk"
             )
 
     @property

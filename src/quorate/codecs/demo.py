@@ -55,11 +55,13 @@ class DeMo(Codec):
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:
-            raise ConfigurationError(f"decay is {self.decay}; it is from 0 to 1")
+            raise ConfigurationError(f"decay is {self.decay}; it must be from 0 to 1")
         if not 1 <= self.chunk <= _LARGEST:
-            raise ConfigurationError(f"chunk is {self.chunk}; it is a number of numbers from 1 to {_LARGEST}")
+            raise ConfigurationError(f"chunk is {self.chunk}; it must be a number of numbers from 1 to {_LARGEST}")
         if not 1 <= self.keep <= self.chunk:
-            raise ConfigurationError(f"keep is {self.keep}; it is a number of waves from 1 to {self.chunk}, the chunk")
+            raise ConfigurationError(
+                f"keep is {self.keep}; it must be a number of waves from 1 to {self.chunk}, the chunk"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         momentum = self.decay * memory[MOMENTUM] + x.float()

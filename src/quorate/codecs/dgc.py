@@ -62,14 +62,17 @@ class DGC(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+            raise ConfigurationError(
+                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
+            )
         if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"momentum is {self.momentum}; it is from 0 to below 1")
+            raise ConfigurationError(f"momentum is {self.momentum}; it must be from 0 to below 1")
         if not 0 <= self.clip_norm < math.inf:
-            raise ConfigurationError(f"clip_norm is {self.clip_norm}; it is a norm above 0, or 0 for none")
+            raise ConfigurationError(f"clip_norm is {self.clip_norm}; it must be a norm above 0, or 0 for none")
         if self.warmup_rounds < 0 or self.warmup_stages < 1:
             raise ConfigurationError(
-                f"warmup_rounds is {self.warmup_rounds} and warmup_stages {self.warmup_stages}; they are whole numbers "
+                f"warmup_rounds is {self.warmup_rounds} and warmup_stages {self.warmup_stages}; they must be whole "
+                "numbers "
                 "from 0 and from 1 on"
             )
 

@@ -36,7 +36,7 @@ from quorate.core.errors import ConfigurationError
 @register("mask")
 @dataclass(frozen=True, kw_only=True)
 class Mask(Codec):
-    """A share of the numbers, another one in each round, the same ones on every worker."""
+    """A share of the numbers, a different one in each round, the same on every worker."""
 
     is_linear: ClassVar[bool] = True
 
@@ -47,7 +47,9 @@ class Mask(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+            raise ConfigurationError(
+                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         chosen = [

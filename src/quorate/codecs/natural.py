@@ -38,7 +38,7 @@ _LARGEST = 254
 @register("natural")
 @dataclass(frozen=True, kw_only=True)
 class Natural(Codec):
-    """Powers of two around the numbers, right in the mean, in 9 bits."""
+    """Random rounding to powers of two, in 9 bits; unbiased."""
 
     is_biased: ClassVar[bool] = False
 

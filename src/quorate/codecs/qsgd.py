@@ -38,7 +38,7 @@ _SQUARABLE = 1e-18
 @register("qsgd")
 @dataclass(frozen=True, kw_only=True)
 class QSGD(Codec):
-    """Numbers as one of a few levels of their bucket's norm, right in the mean."""
+    """Each number as one of a few levels of its bucket's norm; unbiased."""
 
     is_biased: ClassVar[bool] = False
 
@@ -52,7 +52,7 @@ class QSGD(Codec):
     def __post_init__(self) -> None:
         most = 2 ** (WIDEST - 1) - 1
         if not 1 <= self.levels <= most:
-            raise ConfigurationError(f"levels is {self.levels}; it is a number from 1 to {most}")
+            raise ConfigurationError(f"levels is {self.levels}; it must be a number from 1 to {most}")
         check_block("bucket", self.bucket)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -46,7 +46,9 @@ class RandomK(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+            raise ConfigurationError(
+                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
+            )
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says

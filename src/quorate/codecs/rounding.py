@@ -107,4 +107,4 @@ def coded_bytes(levels: int, numel: int, size: int) -> int:
 def check_block(name: str, size: int) -> None:
     """Raises `ConfigurationError` where `size` is no length of a block."""
     if size < 1:
-        raise ConfigurationError(f"{name} is {size}; it is a number of numbers from 1 on")
+        raise ConfigurationError(f"{name} is {size}; it must be a number of numbers (at least 1)")

@@ -36,7 +36,7 @@ from quorate.core.errors import ConfigurationError
 @register("terngrad")
 @dataclass(frozen=True, kw_only=True)
 class TernGrad(Codec):
-    """Each number as -1, 0 or 1 times its tensor's largest, right in the mean."""
+    """Each number as -1, 0 or 1 times the largest of its tensor; unbiased."""
 
     is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
 
@@ -45,7 +45,9 @@ class TernGrad(Codec):
 
     def __post_init__(self) -> None:
         if not (self.clip == 0 or self.clip >= 1):
-            raise ConfigurationError(f"clip is {self.clip}; it is a number of standard deviations from 1 on, or 0")
+            raise ConfigurationError(
+                f"clip is {self.clip}; it must be a number of standard deviations (at least 1), or 0"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x, draws = x.float(), draw.generator(x.device)

@@ -37,7 +37,7 @@ _HEAD = 8
 @register("threshold")
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Codec):
-    """The numbers of at least a given absolute value, and where they are."""
+    """The numbers of at least a given absolute value, with their positions."""
 
     at: float = 3.0
     """The threshold, above 0."""
@@ -46,7 +46,7 @@ class Threshold(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.at < math.inf:
-            raise ConfigurationError(f"at is {self.at}; it is a threshold above 0")
+            raise ConfigurationError(f"at is {self.at}; it must be a threshold above 0")
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

@@ -33,14 +33,16 @@ from quorate.core.errors import ConfigurationError
 @register("top-k")
 @dataclass(frozen=True, kw_only=True)
 class TopK(Codec):
-    """The largest numbers of each tensor, and where they are."""
+    """The largest numbers of each tensor, with their positions."""
 
     density: float = 0.01
     """The share of numbers that travel, above 0, at most 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise ConfigurationError(f"density is {self.density}; it is a share of all numbers, above 0 and at most 1")
+            raise ConfigurationError(
+                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
+            )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         numels = [math.prod(shape) for shape in shapes]

@@ -136,7 +136,7 @@ class Comparison:
             value = getattr(self, name)
             if value is not None and not 0 < value < most:
                 below = "" if not value > 0 or most == math.inf else f" and below {most:g}"
-                raise ConfigurationError(f"--{name} {value:g}: it is a number above 0{below}")
+                raise ConfigurationError(f"--{name} {value:g}: it must be a number above 0{below}")
         for factor in self.learning_rates or ():
             if not 0 < factor < math.inf:
                 raise ConfigurationError(f"--tune-lr {factor:g}: factors of a learning rate are numbers above 0")
@@ -215,5 +215,5 @@ def read_plan(folder: Path) -> Comparison:
         raise ConfigurationError(f"{path} is damaged: {f'{place}: ' if place else ''}{why}") from None
     wrong = next((arm.name for arm in plan.arms if not _NAME.fullmatch(arm.name)), None)
     if wrong is not None:
-        raise ConfigurationError(f"{path} is damaged: {wrong!r} is no name of an arm")
+        raise ConfigurationError(f"{path} is damaged: {wrong!r} is not a name of an arm")
     return plan

@@ -101,7 +101,7 @@ def main() -> None:
 
     world = quorate.join()
     kind = workloads.get(options.workload)
-    workload = kind(**settings_for(kind, options.settings))
+    workload = kind(**settings_for(kind, options.settings, options.workload))
     batch_size: int = options.batch or workload.batch_size
     model = workload.model(seed=world.seed).to(world.device)
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)

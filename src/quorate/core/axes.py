@@ -64,10 +64,12 @@ def axes_for(
     given = {REPLICAS: replicas, STAGES: stages, SHARDS: shards, TENSOR: tensor}
     for name, number in given.items():
         if number is not None and _is_no_size(number):
-            raise ConfigurationError(f"{name}={number!r} is no size of a mesh; it is a whole number from 1 on")
+            raise ConfigurationError(
+                f"{name}={number!r} is not a size of a mesh; it must be a whole number (at least 1)"
+            )
     if all(number is None for number in given.values()):
         raise ConfigurationError(
-            "a mesh needs replicas=, stages=, shards= or tensor=; what is left out is found from the others"
+            "a mesh needs replicas=, stages=, shards= or tensor=; the remaining size follows from the others"
         )
     known = (replicas or 1) * (stages or 1) * (shards or 1) * (tensor or 1)
     is_right = size % known == 0 if replicas is None or shards is None else size == known
@@ -93,7 +95,7 @@ def axes_from_text(text: str, size: int) -> Axes:
         name, _, number = item.strip().partition("=")
         if name not in AXES or name in told or not (number.isdecimal() and len(number) < 7):
             raise ConfigurationError(
-                f'"{text}" is no mesh; write replicas=R,stages=L,shards=S,tensor=T (some may be left out), in '
+                f'"{text}" is not a mesh; write replicas=R,stages=L,shards=S,tensor=T (some may be left out), in '
                 "whole numbers"
             )
         told[name] = int(number)

@@ -58,7 +58,7 @@ class Sampled:
         if self.distribution not in ("normal", "lognormal", "uniform"):
             raise ConfigurationError(f'unknown distribution "{self.distribution}". Known: lognormal, normal, uniform.')
         if self.distribution == "uniform" and self.b < self.a:
-            raise ConfigurationError(f"uniform is from a smaller to a greater number, not from {self.a} to {self.b}")
+            raise ConfigurationError(f"uniform needs a smaller and then a greater number, not {self.a} and {self.b}")
 
     def __call__(self, rank: int, step: int) -> float:
         u = uniform(self.seed, rank, step)
@@ -78,7 +78,7 @@ class Trace:
         lists = self.seconds.values() if isinstance(self.seconds, Mapping) else [self.seconds]
         for times in lists:
             if not times:
-                raise ConfigurationError("a trace of times has at least one number")
+                raise ConfigurationError("a trace of times needs at least one number")
             for time in times:
                 _check_seconds(time)
 
@@ -154,10 +154,12 @@ def _read(path: Path) -> Trace:
                 f'line {number} of the trace {path} is neither a number nor {{"seconds": ..., "rank": ...}}: {line!r}'
             ) from None
     if shared and by_rank:
-        raise ConfigurationError(f"the trace {path} has lines with and without a rank; write all or none with one")
+        raise ConfigurationError(
+            f"the trace {path} has lines with and without a rank; give a rank in all lines or in none"
+        )
     return Trace(by_rank or shared)
 
 
 def _check_seconds(seconds: float) -> None:
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ConfigurationError(f"times are finite numbers from 0 on, not {seconds!r}")
+        raise ConfigurationError(f"times must be finite and at least 0, not {seconds!r}")

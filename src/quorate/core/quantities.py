@@ -28,8 +28,13 @@ def seconds_from(text: str, within: str = "") -> float:
     seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
     bare = text.strip()
     if seconds >= 1 and not bare[-1].isalpha():
-        raise _wrong(text, within, f"a duration, for want of a unit; write {bare}ms or {bare}s")
+        raise ConfigurationError(f"{_place(text, within)} has no unit: {bare}ms or {bare}s?")
     return seconds
+
+
+def limit_from(text: str) -> float:
+    """How long something lasts: a number of seconds, for an option that is called so, or a duration with a unit."""
+    return _quantity(text, _SECONDS, "", "a number of seconds, or a duration such as 90s, 30min or 6h")
 
 
 def bytes_per_second_from(text: str) -> float:
@@ -69,5 +74,8 @@ def _quantity(text: str, units: Mapping[str, float], within: str, wanted: str, *
 
 
 def _wrong(text: str, within: str, wanted: str) -> ConfigurationError:
-    place = f' in "{within}"' if within and within != text else ""
-    return ConfigurationError(f'"{text}"{place} is not {wanted}')
+    return ConfigurationError(f"{_place(text, within)} is not {wanted}")
+
+
+def _place(text: str, within: str) -> str:
+    return f'"{text}" in "{within}"' if within and within != text else f'"{text}"'

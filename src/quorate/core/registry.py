@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -89,6 +90,17 @@ class Registry(Generic[T]):
                 )
             self._files[path] = found[0]
         return self._files[path]
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """By name, `module.path:attribute` of what it stands for."""
+        return MappingProxyType(self._places)
+
+    def name_of(self, thing: object) -> str | None:
+        """The name of a class or function that is registered; None for any other."""
+        definition: Any = thing
+        place = f"{definition.__module__}:{definition.__qualname__}"
+        return next((name for name, known in self._places.items() if known == place), None)
 
     def names(self) -> tuple[str, ...]:
         """Every known name, sorted. Imports nothing."""

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
-    """`raw`, each value checked against the type of the field of `declared` (a dataclass) that it names.
+def settings_for(declared: type, raw: Mapping[str, object], label: str | None = None) -> dict[str, Any]:
+    """`raw`, each value checked against the type of the field of `declared` (a dataclass) that it names; `label` is
+    what a user calls `declared` (its class name by default).
 
     Types are taken strictly: `True` and `"3"` are no integers, 3.5 is none either; 3 is a float. What JSON and TOML
     cannot say is taken from what they can (a list for a tuple). Fields that `raw` leaves out are left out of the
@@ -26,11 +27,12 @@ def settings_for(declared: type, raw: Mapping[str, object]) -> dict[str, Any]:
     """
     hints = typing.get_type_hints(declared, include_extras=True)
     known = [field.name for field in dataclasses.fields(declared) if field.init]
+    of_what = label or declared.__name__
     settings = {}
     for name, value in raw.items():
         if name not in known:
-            raise unknown(f"setting of {declared.__name__}", name, known)
-        settings[name] = _checked(f"{name} of {declared.__name__}", hints[name], value)
+            raise unknown(f"setting of {of_what}", name, known)
+        settings[name] = _checked(f"{name} of {of_what}", hints[name], value)
     return settings
 
 
@@ -43,7 +45,7 @@ def written_settings(text: str, kind: str) -> tuple[str, dict[str, object]]:
         key, equals, value = piece.partition("=")
         if not equals:
             raise ConfigurationError(
-                f'"{piece}" of the {kind} "{text}" is no setting; write {name}:key=value, and more after commas'
+                f'"{piece}" in the {kind} "{text}" is not a setting; write {name}:key=value,key=value'
             )
         raw[key] = _value(value)
     return name, raw
@@ -68,7 +70,10 @@ def _checked(place: str, hint: Any, value: object) -> Any:
                 return adapter.validate_json(json.dumps(value), strict=True)
             except (ValidationError, TypeError):
                 pass  # the first error says what is wrong with the value as it was given
-        wanted = " or ".join(dict.fromkeys(wanted_in_words(line["msg"]) for line in error.errors()))
+        ways = dict.fromkeys(wanted_in_words(line["msg"]) for line in error.errors())
+        if "a number" in ways:
+            ways.pop("a whole number", None)
+        wanted = " or ".join(ways)
         raise ConfigurationError(f"the setting {place} is {value!r}; it should be {wanted}") from None
 
 

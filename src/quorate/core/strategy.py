@@ -175,11 +175,11 @@ class Strategy(ABC):
     """How its means are formed where `compress` is not given: that, and the settings beside it, by name."""
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on without it."""
+    """Whether all workers stop when a worker dies, or the others continue without it."""
     on_error: Literal["stop", "continue"] = "stop"
-    """Whether all stop when the script of a worker raises, or the others go on as after a death, and the run fails."""
+    """Whether all stop when a worker's script raises, or the others continue as after a death; the run fails."""
     buffers: Literal["none", "mean", "rank0"] = "rank0"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
 
     @property
     def is_gossip(self) -> bool:

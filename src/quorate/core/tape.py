@@ -201,10 +201,10 @@ def tape_of(folder: Path) -> Tape:
             except (KeyError, TypeError, ValueError):
                 raise ConfigurationError(f"a row of {records_of(folder, rank)} is damaged: {row}") from None
         if sessions > 1:
-            raise ConfigurationError(f"{folder} was resumed, and a run is replayed from its first step only")
+            raise ConfigurationError(f"{folder} was resumed, but a run can only be replayed from its first step")
     if not tape.rounds:
         raise ConfigurationError(
-            f"{folder} has records of no rounds, by which a replay goes: it is for quorum and its presets, adaptive, "
+            f"{folder} has records of no rounds, by which a replay needs: it is for quorum and its presets, adaptive, "
             "eager-averaging, decoupled-diloco and async-local-sgd"
         )
     for optimizer, rank in ((optimizer, rank) for optimizer in tape.copies for rank in tape.joined):
@@ -212,7 +212,7 @@ def tape_of(folder: Path) -> Tape:
             raise _says_too_little(folder)
     unfinished = sorted({*range(tape.size), *tape.joined} - ended - tape.gone)
     if unfinished:
-        raise ConfigurationError(f"{folder} did not come to its end (rank {unfinished[0]}), so it is not replayed")
+        raise ConfigurationError(f"{folder} did not end normally (rank {unfinished[0]}), so it cannot be replayed")
     return tape
 
 
@@ -239,7 +239,7 @@ def _check(row: Mapping[str, Any], folder: Path) -> None:
 
 
 def _says_too_little(folder: Path) -> ConfigurationError:
-    return ConfigurationError(f"{folder} was recorded by an earlier version, which says too little")
+    return ConfigurationError(f"{folder} was recorded by an earlier version, whose records are not sufficient")
 
 
 def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:

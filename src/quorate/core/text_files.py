@@ -20,7 +20,9 @@ def text_of(path: Path, what: str) -> str:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # who opens a pipe waits for its writer
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigurationError(f"{what} {path} is no file, but {_kind(os.fstat(file.fileno()).st_mode)}")
+                raise ConfigurationError(
+                    f"{what} {path} is not a regular file, but {_kind(os.fstat(file.fileno()).st_mode)}"
+                )
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ConfigurationError(f"{what} {path} is longer than {MOST_BYTES >> 20} MiB")
@@ -28,11 +30,11 @@ def text_of(path: Path, what: str) -> str:
     except FileNotFoundError:
         raise
     except IsADirectoryError:
-        raise ConfigurationError(f"{what} {path} is no file, but a folder") from None
+        raise ConfigurationError(f"{what} {path} is a folder, not a file") from None
     except OSError as error:
         raise ConfigurationError(f"{what} {path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{what} {path} cannot be read: it is no text") from None
+        raise ConfigurationError(f"{what} {path} cannot be read: it is not text") from None
 
 
 def _kind(mode: int) -> str:

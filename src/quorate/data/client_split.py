@@ -53,16 +53,16 @@ def clients_from(
     together."""
     if partition is None and clients is None:
         if labels is not None:
-            raise ConfigurationError(
-                'labels= are what a partition goes by; give partition="label" or another with them'
-            )
+            raise ConfigurationError('labels= needs partition=, such as partition="label"')
         return None
     for given, name in ((share is not None, "share="), (files, 'files(..., read="own")')):
         if given:
-            raise ConfigurationError(f"clients have examples of their own, so {name} does not go with partition=")
+            raise ConfigurationError(
+                f"clients have examples of their own, so {name} cannot be combined with partition="
+            )
     if data_context(place).deals is not None:
         raise ConfigurationError(
-            "clients are whole replicas: a model that is cut along a mesh has none; use one worker"
+            "clients need whole replicas, but this model is divided along a mesh; use one worker per replica"
         )
     if clients is not None:
         check_count("clients", clients)
@@ -78,6 +78,6 @@ def _terms(context: DataContext) -> ClientTerms | None:
     if context.bypassed is not None:
         raise ConfigurationError(
             f"a world of one worker leaves {context.bypassed} out, and its clients with it; give quorate.distribute "
-            'alone="algorithm" to play clients in one process'
+            'with_one_worker="algorithm" to play clients in one process'
         )
     return context.client_terms

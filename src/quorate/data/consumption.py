@@ -74,7 +74,7 @@ class Consumed:
     def of_step(self) -> int:
         """Examples of the step that is being made. Raises `ConfigurationError` where nobody counts them."""
         if self.examples is None:
-            raise ConfigurationError("examples are counted by quorate.shard's loader only; count steps or seconds")
+            raise ConfigurationError("only the loader of quorate.shard counts examples; count steps or seconds")
         return self.examples
 
     def follow_steps(self) -> None:

@@ -36,9 +36,9 @@ class Loading:
         for name in ("collate_fn", "worker_init_fn"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise ConfigurationError(f"{name} is a function, not a {type(given).__name__}")
+                raise ConfigurationError(f"{name} must be a function, not a {type(given).__name__}")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
-            raise ConfigurationError(f"generator is a torch.Generator, not a {type(self.generator).__name__}")
+            raise ConfigurationError(f"generator must be a torch.Generator, not a {type(self.generator).__name__}")
 
     def over(self, dataset: Dataset[Any], batches: Any, labelled: Labelled | None) -> DataLoader[Any]:
         """torch's DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
@@ -46,24 +46,24 @@ class Loading:
             given = {**vars(self), "collate_fn": labelled.collate if labelled else self.collate_fn}
             return DataLoader(labelled or dataset, batch_sampler=batches, **given)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"torch's DataLoader does not take what shard was given: {error}") from None
+            raise ConfigurationError(f"torch's DataLoader refuses these arguments: {error}") from None
 
 
 def check_count(name: str, value: object) -> None:
     """Raise `ConfigurationError` for what is no number of things."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name} is a whole number from 0 on, not {value!r}")
+        raise ConfigurationError(f"{name} must be a whole number (at least 0), not {value!r}")
 
 
 def check_dataset(dataset: object) -> None:
     """Raise `ConfigurationError` for what is no map-style dataset, but easily taken for one."""
     kind = type(dataset).__name__
     if isinstance(dataset, type):
-        raise ConfigurationError(f"shard takes a dataset, not the class {dataset.__name__}; make one of it")
+        raise ConfigurationError(f"shard takes a dataset, not the class {dataset.__name__}; create an instance of it")
     if isinstance(dataset, DataLoader) or isinstance(getattr(dataset, "torch_loader", None), DataLoader):
-        raise ConfigurationError("shard makes the loader itself, of a dataset, not a DataLoader; give its .dataset")
+        raise ConfigurationError("shard takes a dataset and creates the loader itself; give the DataLoader's .dataset")
     if isinstance(dataset, str | bytes):
-        raise ConfigurationError(f"shard takes a dataset, not a {kind}; open the file that it names first")
+        raise ConfigurationError(f"shard takes a dataset, not a {kind}; open the file first")
 
 
 def number_of_examples(dataset: Any) -> int:
@@ -78,7 +78,7 @@ def number_of_examples(dataset: Any) -> int:
     try:
         examples = len(dataset)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise ConfigurationError(f"the dataset ({kind}) does not say how long it is: {error}") from None
+        raise ConfigurationError(f"the dataset ({kind}) cannot tell its length: {error}") from None
     if examples == 0:
         raise ConfigurationError(f"the dataset ({kind}) is empty; there is nothing to shard")
     return examples
@@ -87,10 +87,12 @@ def number_of_examples(dataset: Any) -> int:
 def check_choices(*, seed: object, **choices: object) -> None:
     """Raise `ConfigurationError` for a seed that is no whole number, and for other choices than yes or no."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63):
-        raise ConfigurationError(f"seed is a whole number of 64 bits, or None for the run's, not {seed!r}")
+        raise ConfigurationError(
+            f"seed must be a whole number of 64 bits, or None for the seed of the run, not {seed!r}"
+        )
     for name, value in choices.items():
         if not (isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))):
-            raise ConfigurationError(f"{name} is True or False, not {value!r}")
+            raise ConfigurationError(f"{name} must be True or False, not {value!r}")
 
 
 def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
@@ -108,5 +110,6 @@ def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
         )
     if share.shuffle and batch_size > examples:  # what is not shuffled serves evaluation, in batches of any size
         raise ConfigurationError(
-            f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it is at most {examples}"
+            f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it must be at most "
+            f"{examples}"
         )

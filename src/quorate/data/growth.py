@@ -87,7 +87,7 @@ def growing(place: Place, number: int, batch: str, most: Any, share: Share, size
         raise unknown("batch", str(batch), BATCHES)
     if batch == "fixed":
         if most is not None:
-            raise ConfigurationError('most_batch_size is the limit of batch="auto"; leave it out, or say batch="auto"')
+            raise ConfigurationError('most_batch_size is the limit of batch="auto"; leave it out, or give batch="auto"')
         return None
     if share.kind == DYNAMIC or data_context(place).nobody_waits:
         raise ConfigurationError(

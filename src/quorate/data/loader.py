@@ -167,7 +167,9 @@ class Loader:
         given: object = workers
         if given is None or isinstance(given, dict | str):
             kind = type(given).__name__
-            raise ConfigurationError(f"load_state_dicts takes a list of all workers' state_dict(), not a {kind}")
+            raise ConfigurationError(
+                f"load_state_dicts takes a list with the state_dict() of every worker, not a {kind}"
+            )
         found = sorted(map(Position.read, workers), key=lambda each: each.rank)
         ranks = [each.rank for each in found]
         if not found or ranks != sorted(set(ranks)) or ranks[-1] >= found[0].size:
@@ -177,7 +179,7 @@ class Loader:
         if self._growing is not None and len(sizes := {each.batch_size for each in found}) == 1:
             self._resize(sizes.pop())
         if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in found}) > 1:
-            raise ConfigurationError("these positions are not those of one loader of one run: its settings differ")
+            raise ConfigurationError("these positions do not belong to one loader of one run: their settings differ")
         if len(found) == found[0].size and found[0].is_shared_as(self.share, self.batch_size):
             self._continue(found[self.share.rank])
             return

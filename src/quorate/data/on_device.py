@@ -18,9 +18,9 @@ def device_from(given: str | int | torch.device | None) -> torch.device | None:
     try:
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device is {given!r}, and torch knows no such device: {error}") from None
+        raise ConfigurationError(f"device is {given!r}, which torch does not know: {error}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(f'device is "{device}", and there is no GPU here that torch can use; leave it out')
+        raise ConfigurationError(f'device is "{device}", but torch finds no usable GPU here; leave it out')
     return device
 
 

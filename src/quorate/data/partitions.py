@@ -44,11 +44,13 @@ def split(
     """
     name, raw = written_settings(text, "partition")
     kind = partitions.get(name)
-    chosen = kind(**settings_for(kind, raw))
+    chosen = kind(**settings_for(kind, raw, name))
     if not 1 <= clients <= examples:
-        raise ConfigurationError(f"clients is {clients}; it is a number from 1 to that of the examples, {examples}")
+        raise ConfigurationError(
+            f"clients is {clients}; it must be a number from 1 to that of the examples, {examples}"
+        )
     if labels is None and chosen.needs_labels:
-        raise ConfigurationError(f'partition="{text}" goes by labels, and the dataset has none; give labels=')
+        raise ConfigurationError(f'partition="{text}" needs labels, but the dataset has none; give labels=')
     numbered = np.zeros(examples, np.int64) if labels is None else np.unique(np.asarray(labels), return_inverse=True)[1]
     if len(numbered) != examples:
         raise ConfigurationError(f"labels are {len(numbered)}, and there are {examples} examples; give one for each")
@@ -94,7 +96,7 @@ class Dirichlet(Partition):
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
-            raise ConfigurationError(f"alpha is {self.alpha}; it is above 0")
+            raise ConfigurationError(f"alpha is {self.alpha}; it must be above 0")
 
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         piles = [list(draw.permutation(np.flatnonzero(labels == label))) for label in range(labels.max() + 1)]
@@ -133,7 +135,7 @@ class ByLabel(Partition):
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         if not 1 <= self.each <= len(labels) // clients:
             raise ConfigurationError(
-                f"each is {self.each}; it is a number from 1 to {len(labels) // clients}: {clients} clients have "
+                f"each is {self.each}; it must be a number from 1 to {len(labels) // clients}: {clients} clients have "
                 f"{len(labels)} examples together"
             )
         mixed = draw.permutation(len(labels))
@@ -153,7 +155,9 @@ class ByGroup(Partition):
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         counts = np.bincount(labels)
         if clients > len(counts):
-            raise ConfigurationError(f"clients is {clients}, and there are {len(counts)} groups; it is at most that")
+            raise ConfigurationError(
+                f"clients is {clients}, and there are {len(counts)} groups; it must be at most that"
+            )
         owner, held = np.zeros(len(counts), np.int64), np.zeros(clients, np.int64)
         for label in np.argsort(-counts, kind="stable"):
             owner[label] = np.argmin(held)

@@ -136,7 +136,7 @@ class Position:
             return found
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"this is not the state of a loader that quorate.shard made ({type(error).__name__}: {error})"
+                f"this is not the state of a loader from quorate.shard ({type(error).__name__}: {error})"
             ) from error
 
     def _check_bounds(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,9 +51,9 @@ def shard(
     dataset: Dataset[Any],
     batch_size: int,
     *,
-    batch: str = "fixed",
+    batch: Literal["fixed", "auto"] = "fixed",
     most_batch_size: int | None = None,
-    share: str | None = None,
+    share: Literal["static", "dynamic"] | None = None,
     partition: str | None = None,
     clients: int | None = None,
     labels: Sequence[Any] | Tensor | None = None,
@@ -111,7 +111,7 @@ def shard(
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
     split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
     if ends is not None and share is not None:
-        raise ConfigurationError(f'share is "{share}", and every worker has files of its own here: leave it out')
+        raise ConfigurationError(f'share is "{share}", but every worker has its own files here: leave it out')
     chosen = OWN if ends is not None else (context.share if shuffle else None) or share or usual
     chosen = chosen if split is None else CLIENTS
     number = context.made = context.made + 1
@@ -156,7 +156,8 @@ def _share(
     known = context.redundancy if shuffle else Redundancy()  # what is not shuffled serves evaluation
     if known.is_there and kind != STATIC:
         raise ConfigurationError(
-            f'share="{kind}" does not go with a strategy under which several workers compute the same batches; use '
+            f'share="{kind}" cannot be combined with a strategy under which several workers compute the same '
+            "batches; use "
             'share="static", and read no files by worker'
         )
     if known.groups:
@@ -184,7 +185,9 @@ def _share(
         return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares
     if baseline is not None:
-        raise ConfigurationError(f'{baseline} needs equally many batches on every worker; use share="static" with it')
+        raise ConfigurationError(
+            f'{baseline} needs the same number of batches on every worker; use share="static" with it'
+        )
 
     replaying = place.context(Replaying)
     context.deals_out = True

@@ -66,18 +66,18 @@ class Failures:
 
     def __post_init__(self) -> None:
         if not self.mtbf > 0:
-            raise ConfigurationError(f"mtbf is {self.mtbf:g} s; it is longer than 0")
+            raise ConfigurationError(f"mtbf is {self.mtbf:g} s; it must be above 0")
         for name, share in (("stop", self.stops), ("slow", self.slows), ("burst", self.bursts)):
             if not 0 <= share <= 1:
-                raise ConfigurationError(f"the share of {name} is {share:g}; it is from 0 to 1")
+                raise ConfigurationError(f"the share of {name} is {share:g}; it must be from 0 to 1")
         if self.stops + self.slows > 1:
             raise ConfigurationError(
                 f"stop and slow are {self.stops:g} and {self.slows:g} of all failures, more than all of them together"
             )
         if self.together < 1:
-            raise ConfigurationError(f"a burst strikes {self.together} ranks; it is 1 or more")
+            raise ConfigurationError(f"a burst strikes {self.together} ranks; it must be 1 or more")
         if self.factor < 1:
-            raise ConfigurationError(f"a slow worker takes x{self.factor:g} as long; it is x1 or more")
+            raise ConfigurationError(f"a slow worker takes x{self.factor:g} as long; it must be x1 or more")
 
     @property
     def kills(self) -> bool:
@@ -134,13 +134,13 @@ def failures_from(text: str) -> Failures:
     for part in text.split(","):
         key, equals, value = (one.strip() for one in part.partition("="))
         if not equals or key not in KEYS:
-            raise ConfigurationError(f'"{part.strip()}" in "{text}" is no failure; write {FORMS}')
+            raise ConfigurationError(f'"{part.strip()}" in "{text}" is not a failure; write {FORMS}')
         if key in seen:
-            raise ConfigurationError(f'{key} is in "{text}" twice; write it once')
+            raise ConfigurationError(f'{key} appears twice in "{text}"; write it once')
         seen.add(key)
         found |= _values(key, value, text)
     if "mtbf" not in found:
-        raise ConfigurationError(f'"{text}" does not say mtbf, the mean time between failures of one worker')
+        raise ConfigurationError(f'"{text}" lacks mtbf, the mean time between failures of one worker')
     return Failures(text=text, **found)
 
 

@@ -112,7 +112,7 @@ def _term(text: str, seed: int, size: int) -> Delay:
             return _SomeOf(_count(count.removesuffix("-of"), text, size), size, seconds_from(seconds, text), seed)
     durations = parse_sampled(text, seed=seed) or parse_trace(text, seed=seed)
     if durations is None:
-        raise ConfigurationError(f'"{text}" is no imbalance; write {FORMS}')
+        raise ConfigurationError(f'"{text}" is not an imbalance; write {FORMS}')
     if isinstance(durations, Trace):
         durations.check_ranks(size)
     return _Each(durations, durations.least if isinstance(durations, Batches) else 0.0)
@@ -120,7 +120,7 @@ def _term(text: str, seed: int, size: int) -> Delay:
 
 def _one_rank(rank: str, late: str, text: str, size: int) -> _OneRank:
     if not re.fullmatch(r"[0-9]+", rank):
-        raise ConfigurationError(f'"{rank}" in "{text}" is not a rank, which is a whole number from 0 on')
+        raise ConfigurationError(f'"{rank}" in "{text}" is not a rank, which is a whole number (at least 0)')
     if int(rank) >= size:
         there = f"there are {size} workers, ranks 0 to {size - 1}" if size > 1 else "there is one worker, rank 0"
         raise ConfigurationError(f'"{text}" is about rank {int(rank)}, but {there}')
@@ -128,7 +128,7 @@ def _one_rank(rank: str, late: str, text: str, size: int) -> _OneRank:
         return _OneRank(int(rank), seconds=seconds_from(late, text))
     factor = factor_from(late, text)
     if factor < 1:
-        raise ConfigurationError(f'"{text}" would make a worker faster; a factor of imbalance is x1 or more')
+        raise ConfigurationError(f'"{text}" would make a worker faster; the factor must be x1 or more')
     return _OneRank(int(rank), share=factor - 1)
 
 

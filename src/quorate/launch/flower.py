@@ -43,10 +43,10 @@ def strategy(name: str, *, weighted_by_key: str = "num-examples", **settings: An
     """
     kind = strategies.get(name)
     if not issubclass(kind, FederatedSettings):
-        raise ConfigurationError(f"{name} is not federated; Flower can be given fed-avg, fed-opt, fed-prox, scaffold")
+        raise ConfigurationError(f"{name} is not a federated strategy; use fed-avg, fed-opt, fed-prox or scaffold")
     own = {field.name for field in dataclasses.fields(kind)}
     flowers = {key: value for key, value in settings.items() if key not in own}
-    chosen = kind(**settings_for(kind, {key: value for key, value in settings.items() if key in own}))
+    chosen = kind(**settings_for(kind, {key: value for key, value in settings.items() if key in own}, name))
     if chosen.noise or chosen.secure or chosen.stragglers or chosen.dropouts:
         raise ConfigurationError(
             "noise and secure are Flower's to see to (its differential privacy and SecAgg+), and stragglers and "

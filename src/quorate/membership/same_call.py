@@ -95,7 +95,9 @@ def compare_calls(mine: Call, wire: Wire) -> None:
             continue
         if name in mine.tensors:
             raise _different_models(name, mine.tensors[name], wire)
-        raise ConfigurationError(f"{_difference(name, values)}; every worker calls quorate.distribute alike")
+        raise ConfigurationError(
+            f"{_difference(name, values)}; every worker must call quorate.distribute with the same arguments"
+        )
 
 
 def compare_layouts(layout: Layout, wire: Wire) -> None:
@@ -115,7 +117,7 @@ def _different_models(kind: str, mine: Sequence[str], wire: Wire) -> Configurati
         detail = f"{kind} {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
     else:
         detail = f"rank 0 has {len(every[0])} {kind}s and rank {rank} has {len(theirs)}"
-    return ConfigurationError(f"the workers built different models: {detail}; every worker must build the same")
+    return ConfigurationError(f"the workers built different models: {detail}; every worker must build the same model")
 
 
 def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any], *, who: str = "worker") -> None:
@@ -124,7 +126,9 @@ def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any], *, who: str
         if json.dumps(theirs.get(name)) == json.dumps(value):
             continue
         if name in mine.tensors:
-            raise ConfigurationError(f"this {who} has built another model than those it joins; run the same script")
+            raise ConfigurationError(
+                f"this {who} has built a different model than the workers it joins; run the same script"
+            )
         raise ConfigurationError(
             f"{name} is {_short(value)} here, and {_short(theirs.get(name))} on the workers that this one joins; run "
             "the same script"

@@ -81,11 +81,11 @@ def launch(
         raise ConfigurationError(f"quorate.launch takes a function, not a {type(function).__name__}")
     place = current.place()
     if place is not None and place.wire.size > 1:
-        raise ConfigurationError("quorate.launch starts workers, and this process is one of several already")
+        raise ConfigurationError("quorate.launch cannot be called in a process that is already one of several workers")
     of_virtual = {"compute": compute, "latency": latency, "bandwidth": bandwidth}
     given = [word for word, value in of_virtual.items() if value is not None]
     if virtual is None and given:
-        raise ConfigurationError(f"{' and '.join(given)} can be chosen for virtual workers only; give virtual= as well")
+        raise ConfigurationError(f"{' and '.join(given)} can be given with virtual= only")
     size = n or virtual or 1
     overrides = Overrides(
         strategy=strategy,

@@ -57,7 +57,8 @@ class ExclusionWatch:
         update = self._timer.rounds + 1
         if self._losses.is_first and len(known) == 1:
             tell(
-                f"quorate: rank {rank}'s gradient in update {update} is absurd beside those of the others; it {does}\n"
+                f"quorate: rank {rank}'s gradient in update {update} is far out of proportion to the other "
+                f"gradients; it {does}\n"
             )
         elif self._losses.is_first and len(known) == OFTEN and over <= WITHIN:
             seen = f"rank {rank}'s gradients were absurd in {OFTEN} of {over} updates"

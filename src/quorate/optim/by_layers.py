@@ -101,7 +101,7 @@ def without(params: Iterable[Any], exclude: Sequence[str], optimizer: str) -> li
         named = list(group["params"])
         if not all(isinstance(one, tuple) for one in named):
             raise ConfigurationError(
-                f"{optimizer}: exclude goes by names; give the optimizer model.named_parameters(), or groups of them"
+                f"{optimizer}: exclude needs names; give the optimizer model.named_parameters(), or groups of them"
             )
         hits = {name: _matches(name, exclude) for name, _ in named}
         matched.update(*hits.values())
@@ -132,4 +132,4 @@ def at_least(name: str, value: float, least: float, optimizer: str, *, below: fl
     """Raise `ConfigurationError` for a number that is not from `least` on and smaller than `below`."""
     if not least <= value < below:
         limit = f"at least {least:g}" if below == math.inf else f"at least {least:g} and below {below:g}"
-        raise ConfigurationError(f"{optimizer}: {name} is {limit}, not {value!r}")
+        raise ConfigurationError(f"{optimizer}: {name} must be {limit}, not {value!r}")

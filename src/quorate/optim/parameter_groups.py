@@ -30,7 +30,7 @@ def parameter_groups(
     if not isinstance(model, Module):
         raise ConfigurationError(f"parameter_groups takes a torch.nn.Module, not {type(model).__name__}")
     if not weight_decay >= 0:
-        raise ConfigurationError(f"weight_decay is at least 0, not {weight_decay!r}")
+        raise ConfigurationError(f"weight_decay must be at least 0, not {weight_decay!r}")
     for pattern in zero_gammas:
         for gamma in _gammas(model, pattern):
             with torch.no_grad():
@@ -53,7 +53,9 @@ def parameter_groups(
 def _gammas(model: Module, pattern: str) -> Iterator[Parameter]:
     found = [(name, module) for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
     if not found:
-        raise ConfigurationError(f'no module matches zero_gammas "{pattern}"; it is a name as in model.named_modules()')
+        raise ConfigurationError(
+            f'no module matches zero_gammas "{pattern}"; it must be a name as in model.named_modules()'
+        )
     for name, module in found:
         gamma = getattr(module, "weight", None)
         if not isinstance(gamma, Parameter) or gamma.dim() != 1:

@@ -37,7 +37,7 @@ def scaling_of(names: Iterable[str]) -> Scaling:
     found = next((_RULES[name] for name in known if name in _RULES), None)
     if found is None:
         raise ConfigurationError(
-            f'how the rate of {known[0]} goes by the batch is not known; say scaling="linear", "sqrt" or "none"'
+            f'the scaling rule of {known[0]} is not known; give scaling="linear", "sqrt" or "none"'
         )
     return found
 
@@ -82,18 +82,20 @@ class Rates:
         if self.decay not in get_args(Decay):
             raise unknown("decay", str(self.decay), get_args(Decay))
         if not 0 < self.total < math.inf:
-            raise ConfigurationError(f"total_examples is a number above 0, not {self.total!r}")
+            raise ConfigurationError(f"total_examples must be above 0, not {self.total!r}")
         if not 0 <= self.warm_up_examples < self.total:
             raise ConfigurationError(
-                f"warm_up_examples is from 0 on and less than total_examples, not {self.warm_up_examples!r}"
+                f"warm_up_examples must be at least 0 and less than total_examples, not {self.warm_up_examples!r}"
             )
         for name, value in {"begin": self.begin, "end": self.end, "power": self.power, "factor": self.factor}.items():
             if not 0 <= value < math.inf:
-                raise ConfigurationError(f"{name} is a number from 0 on, not {value!r}")
+                raise ConfigurationError(f"{name} must be a number (at least 0), not {value!r}")
         if (self.decay == "step") != bool(self.milestones):
             raise ConfigurationError('milestones, in examples, go with decay="step", and that with some of them')
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ConfigurationError(f"milestones are examples in ascending order, not {list(self.milestones)}")
+            raise ConfigurationError(
+                f"milestones must be numbers of examples in ascending order, not {list(self.milestones)}"
+            )
         if self.decay == "warmup-stable-decay" and not 0 < self._last <= self.total - self.warm_up_examples:
             raise ConfigurationError("decay_examples is above 0, and no more than what the warm-up leaves of the total")
         if self.decay != "warmup-stable-decay" and self.decay_examples is not None:

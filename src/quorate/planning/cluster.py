@@ -39,7 +39,7 @@ class Cluster:
     def __post_init__(self) -> None:
         """Raises `ConfigurationError` for figures that cannot be."""
         if self.workers < 1:
-            raise ConfigurationError(f"a plan is for workers from 1 on, not {self.workers}")
+            raise ConfigurationError(f"a plan needs at least one worker, not {self.workers}")
         for what in ("memory", "bandwidth", *(("inside_bandwidth",) if self.per_host else ())):
             if not getattr(self, what) > 0:
                 raise ConfigurationError(f"the {what.replace('_', ' ')} of a worker is above 0")

@@ -41,7 +41,7 @@ from quorate.wire.cost import all_reduce_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGDSettings:
-    """Each gradient matrix as a product of two thin ones."""
+    """Each gradient matrix as a product of two thin matrices."""
 
     rank: int = 4
     """r: columns of the thin matrices."""
@@ -54,11 +54,11 @@ class PowerSGDSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise ConfigurationError(f"rank is {self.rank}; it is a number of columns, from 1 on")
+            raise ConfigurationError(f"rank is {self.rank}; it must be a number of columns (at least 1)")
         if self.start < 0:
-            raise ConfigurationError(f"start is {self.start}; it is a number of steps, from 0 on")
+            raise ConfigurationError(f"start is {self.start}; it must be a number of steps (at least 0)")
         if not self.min_rate >= 1:
-            raise ConfigurationError(f"min_rate is {self.min_rate}; it is a factor, from 1 on")
+            raise ConfigurationError(f"min_rate is {self.min_rate}; it must be a factor (at least 1)")
 
 
 @dataclass(kw_only=True)

@@ -64,9 +64,9 @@ class ReductionSettings:
 
     def __post_init__(self) -> None:
         if not 0 < self.error_decay <= 1:
-            raise ConfigurationError(f"error_decay is {self.error_decay}; it is a factor above 0 and at most 1")
+            raise ConfigurationError(f"error_decay is {self.error_decay}; it must be a factor above 0 and at most 1")
         if self.dense_below < 0:
-            raise ConfigurationError(f"dense_below is {self.dense_below}; it is a count of numbers, from 0 on")
+            raise ConfigurationError(f"dense_below is {self.dense_below}; it must be a count of numbers (at least 0)")
 
 
 NAMES = tuple(one.name for one in dataclasses.fields(ReductionSettings))
@@ -131,8 +131,8 @@ class Reduction:
             if known.batches > 1:
                 if rule.name != "Mean":
                     raise ConfigurationError(
-                        f'reduce="{self.settings.reduce}" does not go with a cyclic code, which decodes the mean; '
-                        "leave reduce out"
+                        f'reduce="{self.settings.reduce}" cannot be combined with a cyclic code, which decodes the '
+                        "mean; leave reduce out"
                     )
                 from quorate.reducers.cyclic import Cyclic
 
@@ -201,7 +201,9 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if settings.compress == NONE:
         others = raw.keys() - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
-            raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
+            raise ConfigurationError(
+                f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
+            )
         if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
             raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
         if settings.reduce not in (AUTO, *WITHOUT_CODEC):
@@ -214,18 +216,16 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         )
     if settings.compress == POWER_SGD:
         if settings.error_decay != 1:
-            raise ConfigurationError(f"{POWER_SGD} keeps its errors as they are; leave error_decay out")
+            raise ConfigurationError(f"{POWER_SGD} keeps its errors undiminished; leave error_decay out")
         if settings.error_feedback is False:
-            raise ConfigurationError(f"{POWER_SGD} is nothing without error feedback; leave error_feedback out")
+            raise ConfigurationError(f"{POWER_SGD} does not work without error feedback; leave error_feedback out")
         if settings.reduce != AUTO:
-            raise ConfigurationError(
-                f'{POWER_SGD} forms its sums in a way of its own; leave out reduce="{settings.reduce}"'
-            )
-        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest)))
+            raise ConfigurationError(f'{POWER_SGD} forms its sums in its own way; leave out reduce="{settings.reduce}"')
+        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest, POWER_SGD)))
     if settings.compress not in codecs:
         raise unknown("codec", settings.compress, compressing())
     kind: Any = codecs.get(settings.compress)
-    codec: Codec = kind(**settings_for(kind, rest))
+    codec: Codec = kind(**settings_for(kind, rest, settings.compress))
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
     if settings.reduce not in ways:
         raise unknown("way to reduce", settings.reduce, ways)
@@ -243,19 +243,21 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
     others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
     if others:
-        raise ConfigurationError(f"{', '.join(sorted(others))}: there is no codec to set; {_how()}")
+        raise ConfigurationError(
+            f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
+        )
     if settings.compress != NONE:
         raise ConfigurationError(
             f'reduce="{settings.reduce}" needs gradients as they are, for their distances; leave out '
             f'compress="{settings.compress}"'
         )
     kind: Any = rules.get(settings.reduce)
-    return Reduction(settings=settings, rule=kind(**settings_for(kind, own)), is_bound="f" in own)
+    return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
 
 
 def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:
     if not needed:
-        raise ConfigurationError(f"{settings.compress} remembers no errors that could fade; leave error_decay out")
+        raise ConfigurationError(f"{settings.compress} keeps no errors that could decay; leave error_decay out")
     if settings.reduce in (TWO_PHASE, HIERARCHICAL):
         raise ConfigurationError(
             f'reduce="{settings.reduce}" hands errors on from worker to worker, and they are not to fade on the way; '

@@ -42,7 +42,7 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
     """
     if issubclass(plain, ByLayers):
         if told == "tensors":
-            raise ConfigurationError(f'{plain.__name__} adds up norms over the pieces; leave shard_by="tensors" out')
+            raise ConfigurationError(f'{plain.__name__} adds up norms over the pieces; leave out shard_by="tensors"')
         return "rows"
     name, is_own = plain.__name__, _is_of_torch(plain)
     if is_own and name == "LBFGS":
@@ -51,7 +51,7 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], tol
             "shards use an optimizer that treats numbers, or tensors, each by itself, such as AdamW, Muon or Adafactor"
         )
     if told == "rows" and is_own and name in _BY_TENSORS:
-        raise ConfigurationError(f'{name} calculates with whole tensors; leave shard_by="rows" out')
+        raise ConfigurationError(f'{name} computes with whole tensors; leave out shard_by="rows"')
     if told is not None:
         return told
     if is_own and name in (*_BY_NUMBERS, *_BY_TENSORS):

@@ -73,7 +73,7 @@ def say_over(wire: Wire) -> None:
 def leave_if_over(wire: Wire) -> None:
     """Raise `Stopped`, for one that has come too late to join those of `wire`."""
     if wire.board.get(_over(wire)) is not None:
-        tell("quorate: the training ended before this worker could join it\n")
+        tell("quorate: the training ended before this worker could join\n")
         raise Stopped(0)
 
 

@@ -31,7 +31,7 @@ def rounds_of(
     if tape is None:
         return Rounds(wire, agreed, layout, replica, fragments, watching, coding, row)
     if row is not None:
-        raise ConfigurationError("rounds of replicas in pieces are not replayed; this run has a mesh of shards")
+        raise ConfigurationError("runs with a mesh of shards cannot be replayed")
     if agreed.learners:
-        raise ConfigurationError("learners of several workers are not replayed; this run has learners=")
+        raise ConfigurationError("learners of several workers cannot be replayed; this run has learners=")
     return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape, coding)

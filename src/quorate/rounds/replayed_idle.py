@@ -37,8 +37,8 @@ class IdleInReplays:
 
     def keep(self) -> Kept:
         """Raises `ConfigurationError`."""
-        raise ConfigurationError("a replay keeps no checkpoints")
+        raise ConfigurationError("a replay writes no checkpoints")
 
     def restore(self, kept: Kept) -> None:
         """Raises `ConfigurationError`."""
-        raise ConfigurationError("a replay begins at the first step, and no checkpoint is loaded into it")
+        raise ConfigurationError("a replay begins at the first step and cannot load a checkpoint")

@@ -130,15 +130,15 @@ def check(agreed: Agreed) -> None:
     known = '"all", "majority", "designated", a count, or a fraction between 0 and 1'
     if isinstance(wanted, str):
         if wanted not in ("all", "majority", "designated"):
-            raise ConfigurationError(f'wait_for="{wanted}" is unknown; it is {known}')
+            raise ConfigurationError(f'wait_for="{wanted}" is unknown; it must be {known}')
     elif isinstance(wanted, bool) or (isinstance(wanted, float) and not 0 < wanted < 1):
-        raise ConfigurationError(f"wait_for is {wanted!r}; it is {known}")
+        raise ConfigurationError(f"wait_for is {wanted!r}; it must be {known}")
     elif isinstance(wanted, int) and not 1 <= wanted <= size:
-        raise ConfigurationError(f"wait_for is {wanted}, and there are {size} {noun}; it is from 1 to {size}")
+        raise ConfigurationError(f"wait_for is {wanted}, and there are {size} {noun}; it must be from 1 to {size}")
     if agreed.max_staleness < 0:
-        raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it is a number of rounds from 0 on")
+        raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it must be a number of rounds (at least 0)")
     if not 0 <= agreed.window < math.inf:
-        raise ConfigurationError(f"window is {agreed.window!r}; it is a number of seconds from 0 on")
+        raise ConfigurationError(f"window is {agreed.window!r}; it must be a number of seconds (at least 0)")
     for name in ("grace", "patience"):
         if not 0 < getattr(agreed, name) < math.inf:
-            raise ConfigurationError(f"{name} is {getattr(agreed, name)!r}; it is a number of seconds above 0")
+            raise ConfigurationError(f"{name} is {getattr(agreed, name)!r}; it must be a number of seconds above 0")

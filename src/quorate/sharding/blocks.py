@@ -47,7 +47,7 @@ def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -
         if not chosen:
             what = one if isinstance(one, str) else one.__name__ if isinstance(one, type) else type(one).__name__
             raise ConfigurationError(
-                f"blocks has {what}, and the model has no such module; list names (as in model.named_modules()), "
+                f"blocks has {what}, but the model has no such module; list names (as in model.named_modules()), "
                 "modules of the model, or their classes"
             )
         found.update(chosen)

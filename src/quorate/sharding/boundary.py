@@ -73,7 +73,8 @@ class HostMemory:
                 os.unlink(name)
         except OSError as error:
             raise ConfigurationError(
-                f'offload="disk" has no room for {nbytes:,} bytes in {self.folder}: {error.strerror}; name another '
+                f'offload="disk" needs {nbytes:,} bytes in {self.folder}, which are not free: '
+                f"{error.strerror}; name another "
                 "folder with offload_folder="
             ) from error
 

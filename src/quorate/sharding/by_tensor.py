@@ -41,7 +41,8 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
         plan = Plan(model, workers, tensor, why)
     else:
         raise ConfigurationError(
-            f'tensor={tensor!r} is no plan; it is "auto", "sequence", "space", what quorate.tensor_plan returns, or '
+            f'tensor={tensor!r} is not a plan; it must be "auto", "sequence", "space", what quorate.tensor_plan '
+            "returns, or "
             "names of modules and their styles"
         )
     check_plan(plan, model, workers)
@@ -60,7 +61,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
     device = next(model.parameters()).device
     if device.type != "cpu":
         raise ConfigurationError(
-            f"layers are computed together on the CPU only so far, and the model is on {device.type}; use shards there"
+            f"tensor parallelism works on the CPU only so far, but the model is on {device.type}; use shards there"
         )
     together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
     vectors = [(found, deal_out(found, name, model, together)) for name, found in branches_in(model).items()]
@@ -117,7 +118,8 @@ class _Calls:
             if any(int(other[at]) != int(found[0][at]) for other in found):
                 raise Mismatch(
                     f"workers that compute a model together were given different {what} (call {self._calls} of the "
-                    "model); deal data by quorate.shard, and draw alike on all workers along the tensor axis"
+                    "model); load data with quorate.shard, and draw the same random numbers on all workers "
+                    "of the tensor axis"
                 )
 
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:

@@ -50,7 +50,7 @@ def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
             known.start_group(f"replica {axes.replicas + replica}", position, each)
         if not dist.is_initialized():
             raise ConfigurationError(
-                "a mesh is of real processes, which torch's collectives connect; virtual workers have none"
+                "a mesh needs real processes, since torch's collectives do not connect virtual workers"
             )
         sizes = dict(zip(AXES, axes.sizes, strict=True))
         if place.wire.is_newcomer:
@@ -144,7 +144,9 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
         sizes[0] = wire.size // ranks.numel()
         ranks = torch.arange(wire.size).reshape(sizes)
     if ranks.numel() != wire.size:
-        raise ConfigurationError(f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it has to have all")
+        raise ConfigurationError(
+            f"the mesh has {ranks.numel()} workers, and this run {wire.size}; it must have all of them"
+        )
     if ranks.flatten().tolist() == list(range(wire.size)) and ranks[0].numel() > 1 and not wire.is_newcomer:
         note_axes(wire.board, _axes(sizes))
     ranks = torch.cat([ranks, newcomers(ranks, wire)])

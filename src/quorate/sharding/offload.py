@@ -45,11 +45,11 @@ class Offloaded:
 def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[str] | None) -> Offloaded | None:
     """Raises `ConfigurationError` for a folder that is none, and for what says nothing without `offload`."""
     if not isinstance(delays, bool):
-        raise ConfigurationError(f"delayed_update={delays!r} is not known; it is True or False")
+        raise ConfigurationError(f"delayed_update={delays!r} is not known; it must be True or False")
     if delays and where is None:
-        raise ConfigurationError('delayed_update is of the step on the host; say offload="optimizer" as well')
+        raise ConfigurationError('delayed_update needs the step on the host; give offload="optimizer" as well')
     if folder is not None and where != "disk":
-        raise ConfigurationError('offload_folder is where files are mapped; say offload="disk" as well')
+        raise ConfigurationError('offload_folder needs offload="disk"')
     if where is None:
         return None
     if where != "disk":
@@ -58,9 +58,9 @@ def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[s
     try:
         found.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"offload_folder is {found}, which cannot be made: {error.strerror}") from error
+        raise ConfigurationError(f"offload_folder is {found}, which cannot be created: {error.strerror}") from error
     if not os.access(found, os.W_OK):
-        raise ConfigurationError(f"offload_folder is {found}, into which nothing can be written")
+        raise ConfigurationError(f"offload_folder is {found}, which cannot be written to")
     return Offloaded(where, delays, found)
 
 

@@ -35,7 +35,8 @@ def check_meta(model: Module) -> bool:
     """
     if torch.get_default_device().type == "meta":
         raise ConfigurationError(
-            'quorate.parallelize was called inside of torch.device("meta"); make the model there, and call it behind'
+            'quorate.parallelize was called inside torch.device("meta"); build the model there, and call '
+            "parallelize after it"
         )
     there = [(name, p.is_meta) for name, p in model.named_parameters()]
     if any(is_meta for _, is_meta in there) and not all(is_meta for _, is_meta in there):

@@ -144,12 +144,11 @@ def parallelize(
     seat = seat_in(mesh, place.wire)
     axes, data = seat.axes, data_context(place)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
-        raise ConfigurationError(
-            "tensor= says how layers are cut, and the mesh has no tensor axis: world.mesh(tensor=2)"
-        )
+        raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
     if axes.tensor > 1 and is_on_meta:
         raise ConfigurationError(
-            "a model on the meta device is not cut along the tensor axis; make it on the CPU, or use shards alone"
+            "a model on the meta device cannot be divided along the tensor axis; build it on the CPU, or use "
+            "shards alone"
         )
     if axes.shards * axes.tensor > 1 and data.deals_out:
         raise ConfigurationError(
@@ -220,7 +219,7 @@ def _check(model: Module) -> None:
         if is_lazy(p):
             raise ConfigurationError(f"{name} has no shape yet; run its lazy module once before quorate.parallelize")
         if p.dim() == 0:
-            raise ConfigurationError(f"{name} is a single number without a dimension; give it the shape (1,)")
+            raise ConfigurationError(f"{name} has no dimensions; give it the shape (1,)")
 
 
 def _counted(count: int, what: str) -> str:

@@ -114,7 +114,7 @@ def sequence_attention(
         raise unknown("way of attention to pieces", str(by), ("heads", "ring"))
     if by == "ring":
         if attn_mask is not None or dropout_p:
-            raise ConfigurationError('by="ring" is attention without attn_mask and dropout_p; by="heads" takes both')
+            raise ConfigurationError('by="ring" does not support attn_mask and dropout_p; by="heads" supports both')
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         return ring_attention(query, key, value, together, is_causal=is_causal, scale=factor)
     mixed = torch.cat([x.unflatten(HEADS, (together.size, -1)) for x in every.values()], HEADS)
@@ -129,11 +129,11 @@ def sequence_attention(
 def _check(every: dict[str, Tensor], workers: int, *, enable_gqa: bool) -> None:
     for name, x in every.items():
         if x.dim() < 3:
-            raise ConfigurationError(f"{name} has {x.dim()} dimensions; it is (..., heads, positions, head size)")
+            raise ConfigurationError(f"{name} has {x.dim()} dimensions; it must be (..., heads, positions, head size)")
         if x.shape[HEADS] % workers:
             raise ConfigurationError(
                 f"{name} has {x.shape[HEADS]} heads, which {workers} workers cannot share evenly: "
-                f"{x.shape[HEADS]} is no multiple of {workers}"
+                f"{x.shape[HEADS]} is not a multiple of {workers}"
             )
     of_query, *others = (x.shape[HEADS] for x in every.values())
     if others[0] != others[1] or of_query % others[0] or (of_query != others[0] and not enable_gqa):
@@ -174,12 +174,15 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
     if together is None:
         return x
     if x.requires_grad:
-        raise ConfigurationError("sequence_piece cuts what a model is given, and this has a gradient; cut it before")
+        raise ConfigurationError(
+            "sequence_piece divides the model's inputs, but this tensor has a gradient; divide it before"
+        )
     if not -x.dim() <= dim < x.dim():
-        raise ConfigurationError(f"a tensor of the shape {tuple(x.shape)} has no dimension {dim} to cut")
+        raise ConfigurationError(f"a tensor of the shape {tuple(x.shape)} has no dimension {dim} to divide")
     if x.shape[dim] < together.size:
         raise ConfigurationError(
-            f"a sequence of {x.shape[dim]} positions cannot be cut for {together.size} workers; each has one at least"
+            f"a sequence of {x.shape[dim]} positions cannot be divided among {together.size} workers; each "
+            "needs at least one"
         )
     here.cuts += 1
     if not here.cuts & (here.cuts - 1):

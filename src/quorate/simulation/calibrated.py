@@ -69,7 +69,7 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
     folder = find_run(name)
     run = read_run(folder)
     if run.newcomers:
-        raise ConfigurationError(f"workers have joined the run in {folder}, and a simulation has all from the start on")
+        raise ConfigurationError(f"workers joined the run in {folder}, but a simulation has a fixed number of workers")
     told = next((one.distributed for one in run.ranks if one.distributed), {})
     strategy = run.about.get("strategy") or told.get("strategy")
     if not isinstance(strategy, str):
@@ -77,7 +77,8 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
     said = told.get("settings") or run.about.get("settings") or {}
     if said.get("compress", "none") != "none":
         raise ConfigurationError(
-            f"the run in {folder} had compress={said['compress']}, and what exchanges cost is learnt from whole vectors"
+            f"the run in {folder} had compress={said['compress']}, but the cost of exchanges is learnt from "
+            "whole vectors"
         )
     settings = {key: value for key, value in said.items() if key in settings_of(strategy)}
     times = times_of(strategy, settings)

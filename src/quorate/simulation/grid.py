@@ -160,7 +160,7 @@ class Grid:
         pace = parse_pace(text, seed=self.seed, size=workers)
         if pace.needs_tokens:
             raise ConfigurationError(
-                f'the pace "{text}" counts tokens, which times alone do not know; give --pace a duration or a trace'
+                f'the pace "{text}" counts tokens, which a simulation does not have; give --pace a duration or a trace'
             )
         return pace
 

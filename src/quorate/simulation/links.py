@@ -139,11 +139,11 @@ def links_from(text: str) -> Links:
     if unknown:
         raise ConfigurationError(f'--network "{text}": "{unknown[0]}" is not known; write {_FORM}')
     if not bandwidth > 0:
-        raise ConfigurationError(f'--network "{text}": a bandwidth is above 0')
+        raise ConfigurationError(f'--network "{text}": the bandwidth must be above 0')
     per_host, leader = numbers.get("per-host", "0"), numbers.get("leader", "0s")
     if not per_host.isdecimal() or ("per-host" in numbers and ("mesh" in words or int(per_host) < 1)):
         raise ConfigurationError(
-            f'--network "{text}": per-host is a number of workers from 1 on, which share a port (no :mesh)'
+            f'--network "{text}": per-host is a number of workers (at least 1), which share a port (no :mesh)'
         )
     return Links(
         text=text,

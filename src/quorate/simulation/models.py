@@ -103,7 +103,7 @@ class RoundTimes(Times):
         check(self.agreed(workers, 0))
         if not isinstance(self.sync_every, int) or self.sync_every < 1:
             raise ConfigurationError(
-                f"sync_every of {self.name} is {self.sync_every!r}; times alone know a number of steps from 1 on"
+                f"sync_every of {self.name} is {self.sync_every!r}; times alone know a number of steps (at least 1)"
             )
         if self.overlap and self.max_staleness < 1:
             raise ConfigurationError(
@@ -135,10 +135,10 @@ class ExchangeTimes(Times):
         graph = topology_of(self.topology, workers)
         if graph.directed and not self.directed:
             raise ConfigurationError(
-                f'edges of the topology "{self.topology}" lead one way, which {self.name} cannot use'
+                f'edges of the topology "{self.topology}" are directed, but {self.name} needs undirected ones'
             )
         if self.bound < 0:
-            raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+            raise ConfigurationError(f"bound is {self.bound}; it must be a number of steps, 0 or more")
 
     def play(self, case: Case) -> Played:
         graph = topology_of(self.topology, case.workers)
@@ -212,9 +212,9 @@ def filled(
     """A strategy as `kind` knows it, by the settings `own`; those that change no times are still to be right."""
     values: dict[str, Any] = {**(fixed or {}), **{key: one for key, one in usual_settings(name).items() if key in own}}
     _check_names(name, settings)
-    values |= settings_for(kind, {key: value for key, value in settings.items() if key in own})
+    values |= settings_for(kind, {key: value for key, value in settings.items() if key in own}, name)
     if set(settings) - own:
-        settings_for(strategies.get(name), settings)
+        settings_for(strategies.get(name), settings, name)
     return kind(name=name, **values)
 
 

@@ -131,7 +131,7 @@ def in_every_step(case: Case) -> Played:
 def every_so_many(case: Case, count: float, unit: str, *, vectors: int, after: int = 0) -> Played:
     """All meet in the first `after` steps; then every `count` steps, examples or seconds, with means of parameters."""
     if unit == "examples" and not case.examples:
-        raise ConfigurationError("a period in examples needs to know how many a step has; give --batch")
+        raise ConfigurationError("a period in examples needs the examples per step; give --batch")
     steps_of_a_period = count if unit == "steps" else count / (case.examples or 1)
     run = Meetings(case)
     while run.step < min(after, case.steps):

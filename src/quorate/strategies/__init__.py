@@ -1,8 +1,11 @@
-"""When and with whom workers agree, and on what: one file per strategy, each known by one name."""
+"""When and with whom workers agree, and on what: one file per strategy, each known by one name.
+
+The classes are found here, too (`quorate.strategies.EagerSolo`), and are imported when they are asked for.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorate.core.registry import Registry
 
@@ -62,3 +65,15 @@ strategies: Registry[type[Strategy]] = Registry(
     takes_files=True,
 )
 register = strategies.register
+_CLASSES = {place.rpartition(":")[2]: name for name, place in strategies.places.items()}
+"""By class of those that come with Quorate, the strategy's name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; its classes are {', '.join(_CLASSES)}")
+    return strategies.get(_CLASSES[name])
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_CLASSES])

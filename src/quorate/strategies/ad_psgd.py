@@ -14,13 +14,13 @@ When it loses: Where workers are equally fast: gradients are computed on paramet
 replicas differ more than under an all-reduce. Where one worker is much slower: its gradients are old when they count.
 
 Honesty:
-- worker death: goes on; a wait for its answer ends within a second, and it is drawn no more, from a graph among those
-  that are left; `on_death="stop"` makes all stop
-- pause: goes on; who has drawn the sleeping worker waits until it wakes up, the others go on
+- worker death: goes on; a wait for its answer ends within a second, and it is drawn no more, from a graph among the
+  remaining workers; with `on_death="stop"` all stop
+- pause: goes on; a worker that has drawn the sleeping worker waits until it wakes up, the others go on
 - slow worker: goes on; nobody waits for it, and it makes fewer steps
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some steps all
-- resize: goes on; every new worker begins at the mean of the old replicas
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one spoils its own replica, and within some steps all
+- resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
 Paper: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018,
@@ -55,7 +55,7 @@ class State(KeptCopy, OnGraph):
 @register("ad-psgd")
 @dataclass(frozen=True, kw_only=True)
 class ADPSGD(GossipSettings):
-    """Every step, parameters are averaged with those of one neighbour, which answers while it computes."""
+    """Each step averages the parameters with those of one neighbour, which answers while it computes."""
 
     meets = "asks"
 

@@ -20,13 +20,14 @@ fast and the model is large: its exchange goes through one worker and does not o
 `all-reduce` is faster.
 
 Honesty:
-- worker death: goes on; with a quorum of those that are left; `on_death="stop"` makes all stop
+- worker death: goes on; with a quorum of the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; it is not waited for where that costs more than it brings
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is added like the rest
-- resize: goes on; what was pending is dealt out to the new workers, and the quorum begins where it began
-- resume: goes on; with the quorum that was in force, and every gradient counts once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is added like a correct one
+- resize: goes on; pending gradients are distributed over the new workers, and the quorum starts again from its initial
+  value
+- resume: goes on; with the quorum in effect at the time, and every gradient counts once
 
 Paper: The rule is ours (`quorate.rounds.choosing`). The noise scale is that of McCandlish et al., "An empirical model
 of large-batch training", 2018; that lateness costs the signal and not the noise is Agarwal and Duchi, "Distributed
@@ -48,7 +49,7 @@ from quorate.strategies import register
 @register("adaptive")
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Strategy):
-    """A quorum that chooses itself, from who is late, how long exchanges take, and how noisy gradients are."""
+    """A quorum that adapts to who is late, how long exchanges take, and how noisy gradients are."""
 
     meets = "rounds"
     compresses = "gradients"
@@ -62,25 +63,25 @@ class Adaptive(Strategy):
     margin: float = 0.02
     """How much costlier the greatest quorum may be that is chosen."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of workers alive, or the weight that has arrived."""
+    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
     clip_norm: float | None = None
-    """The greatest norm of a round's mean."""
+    """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
     """As of `quorum`."""
     grace: float = 0.05
-    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
-    """Seconds of silence after which a worker is not counted in the divisor."""
+    """Seconds of silence after which the divisor no longer counts a worker."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, or stop as one."""
+    """Whether the others continue without a dead worker, or stop together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1 or self.lateness < 0 or self.margin < 0:
             found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
-            raise ConfigurationError(f"{found}: window is at least 1, lateness and margin are at least 0")
+            raise ConfigurationError(f"{found}: window must be at least 1, lateness and margin at least 0")
 
     def start(self, worker: Worker) -> Chooser:
         names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum", "grace", "patience")

@@ -12,11 +12,11 @@ When it loses: With few workers and small batches the drift is mostly noise of t
 is then near (P - 1) / P from the first step on, and H stays at `least` unless `drift` is set higher.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean
-- corrupt gradient: untested; it spoils one replica, and with it the next mean
+- corrupt gradient: untested; it corrupts one replica, and through it the next mean
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -71,7 +71,7 @@ class AdaptiveLocalSGD(LocalStepSettings):
         if not (0 < self.drift < 1 < self.factor and 1 <= self.least <= self.sync_every <= self.most):
             found = f"drift={self.drift}, factor={self.factor}, least={self.least}, most={self.most}"
             raise ConfigurationError(
-                f"{found}: drift is between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
+                f"{found}: drift must be between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
             )
 
     @property

@@ -1,27 +1,27 @@
 """Synchronous data parallelism: every step uses the mean of all workers' gradients.
 
-Idea: Every worker computes the gradient of its own batch, and every worker's optimizer gets the mean of them all. So
-all replicas take the same steps and stay equal, as if one worker had computed one batch as large as all of theirs.
-Parts of the gradient travel while the backward pass still computes the rest.
+Idea: Every worker computes the gradient of its own batch, and every worker's optimizer gets the mean of all gradients.
+So all replicas take the same steps and stay equal, as if one worker had computed one large batch. Parts of the gradient
+are sent while the backward pass still computes the rest.
 
 Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with
 backward; one flat copy of the gradient in memory. All wait for the slowest. With `on_death="continue"` every step also
-takes two to four short messages to the launcher; after a death each worker sends d numbers to each other one instead,
-when backward has ended.
+takes two to four short messages to the launcher; after a death each worker instead sends d numbers to every other
+worker when backward has ended.
 
-When it loses: Where workers are unequally fast, or have unequal work: every step takes as long as its slowest worker,
-and the more workers there are, the likelier one of them is late. Where the network is too slow for the exchange to hide
-behind the backward pass.
+When it loses: When workers differ in speed or in work: every step takes as long as its slowest worker, and the more
+workers there are, the likelier one of them is late. When the network is too slow to hide the exchange behind the
+backward pass.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
-  `on_death="continue"`: the sum under way is formed anew among those that are left
+  `on_death="continue"`: the current sum is formed again over the remaining workers
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is averaged, and so spreads to every worker
-- resize: goes on; a checkpoint loads at any number of workers, and what is left of the epoch is dealt out anew
-- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is averaged and so reaches every worker
+- resize: goes on; a checkpoint loads at any number of workers, and the rest of the epoch is dealt out again
+- resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Dean et al., "Large scale distributed deep networks", NeurIPS 2012; Goyal et al., "Accurate, large minibatch SGD:
 training ImageNet in 1 hour", 2017, section 2.

@@ -57,7 +57,7 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 @register("async-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
-    """Local steps, and outer steps on each learner's way as it comes, with momentum that is delayed."""
+    """Local steps; an outer step with delayed momentum whenever a learner's update arrives."""
 
     sync_every: int = 50
     """H: local steps of the fastest learner between two times that it hands in."""
@@ -79,9 +79,9 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         super().__post_init__()
         check_outer(self.outer_rate, self.outer_momentum)
         if not self._period.unit == "steps":
-            raise ConfigurationError(f"sync_every is {self.sync_every!r}; it is a number of steps from 1 on")
+            raise ConfigurationError(f"sync_every is {self.sync_every!r}; it must be a number of steps (at least 1)")
         if self.momentum_every < 0:
-            raise ConfigurationError(f"momentum_every is {self.momentum_every}; it is a number of arrivals, or 0")
+            raise ConfigurationError(f"momentum_every is {self.momentum_every}; it must be a number of arrivals, or 0")
         if self.momentum_every and self.outer != "sgd":
             raise ConfigurationError(
                 f'momentum_every delays the momentum of SGD, and outer is {self.outer!r}; use "sgd"'

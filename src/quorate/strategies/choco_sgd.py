@@ -18,12 +18,12 @@ evaluation that only some reach at the same step, or a death, whole copies trave
 
 Honesty:
 - worker death: goes on; the edge counts at neither end, and once all that are left know of it, the graph is laid out
-  among them, and who is a neighbour now gets the whole copy once; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  among them, and who is a neighbour now gets the whole copy once; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
-- resize: goes on; every new worker begins at the mean of the old replicas, and tells its copy whole once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
 - resume: goes on; every worker with its own replica and copies, to the bit
 
 Paper: Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
@@ -66,7 +66,7 @@ class State(NeighbourCopies):
 @register("choco-sgd")
 @dataclass(frozen=True, kw_only=True)
 class ChocoSGD(GossipSettings):
-    """Neighbours keep copies of each other, and are told differences, which codecs write small."""
+    """Neighbours keep copies of each other and exchange compressed differences."""
 
     compresses = "differences"
 
@@ -80,7 +80,7 @@ class ChocoSGD(GossipSettings):
         super().__post_init__()
         if self.consensus_rate is not None and not 0 < self.consensus_rate <= 1:
             raise ConfigurationError(
-                f"consensus_rate is {self.consensus_rate}; it is a number above 0 and at most 1, or left out"
+                f"consensus_rate is {self.consensus_rate}; it must be a number above 0 and at most 1, or left out"
             )
 
     def start(self, worker: Worker) -> State:

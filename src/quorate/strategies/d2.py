@@ -16,12 +16,12 @@ are missing.
 
 Honesty:
 - worker death: goes on; once all that are left know of it, they begin anew on a graph among them, without the old
-  corrections, whose sum lacks those of the dead; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  corrections, whose sum lacks those of the dead; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
-- resize: goes on; every new worker begins at the mean of the old replicas and of their corrections
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- resize: goes on; every new worker starts at the mean of the old replicas and of their corrections
 - resume: goes on; every worker with its own replica
 
 Paper: Tang, Lian, Yan, Zhang, Liu, "D2: decentralized training over decentralized data", ICML 2018, Algorithm 1.

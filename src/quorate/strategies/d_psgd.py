@@ -16,12 +16,12 @@ accuracy falls. On fast networks, where an all-reduce costs nothing.
 
 Honesty:
 - worker death: goes on; who would have got its share keeps as much of its own, and once all that are left know of it,
-  the graph is laid out among them; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  the graph is laid out among them; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
-- resize: goes on; every new worker begins at the mean of the old replicas
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
 Paper: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can decentralized algorithms outperform centralized algorithms? A case
@@ -56,7 +56,7 @@ class State(OnGraph):
 @register("d-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(GossipSettings):
-    """Every step, parameters are averaged with those of the neighbours on an undirected graph."""
+    """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
     """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the

@@ -16,12 +16,12 @@ is an alpha of 0.073: `qsgd` of 8 bits. Where it does not hold, a line on stderr
 
 Honesty:
 - worker death: goes on; once all that are left know of it, the graph is laid out among them, and who is a neighbour now
-  gets the whole copy once; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  gets the whole copy once; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
-- resize: goes on; every new worker begins at the mean of the old replicas, and tells its copy whole once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
 - resume: goes on; every worker with its own replica and copies, to the bit
 
 Paper: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018, Algorithm 1
@@ -56,7 +56,7 @@ from quorate.topology.mixing import matrix
 @register("dcd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DCDPSGD(GossipSettings):
-    """As d-psgd, with compressed steps that neighbours and the worker itself make alike."""
+    """As d-psgd, with compressed steps that a worker and its neighbours apply identically."""
 
     compresses = "differences"
 
@@ -106,5 +106,5 @@ def _warn(graph: Topology, size: int, codec: EdgeCodec) -> None:
     if alpha > most:
         say(
             f"quorate: dcd-psgd is known to converge where codes err by less than {most:.2g} times what they stand for "
-            f"on this graph, and these err by {alpha:.2g}; take more levels, a smaller bucket, or choco-sgd\n"
+            f"on this graph, and these err by {alpha:.2g}; use more levels, a smaller bucket, or choco-sgd\n"
         )

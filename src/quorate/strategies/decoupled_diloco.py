@@ -21,10 +21,11 @@ When it loses: Where learners are equally fast and nothing fails, `diloco` has f
 local steps, or some ten outer ones.
 
 Honesty:
-- worker death: goes on; rounds are of those that are left, and what it had not handed in is lost, or its learner has it
+- worker death: goes on; rounds are of the remaining workers, and what it had not handed in is lost, or its learner has
+  it
 - pause: goes on; after `grace` the others go on without its learner, which goes on from the newest point after it
 - slow worker: goes on; its learner is in fewer rounds, and counts by what it has done
-- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the common point, with the outer optimizer's state
 - resume: goes on; every learner with its own replica, and what it has done since its last merges
 
@@ -57,7 +58,7 @@ from quorate.strategies.parts.outer_steps import OuterStepSettings
 @register("decoupled-diloco")
 @dataclass(frozen=True, kw_only=True)
 class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, LatenessSettings):
-    """Local steps without ever waiting; outer steps by fragment as soon as a quorum of learners has handed in."""
+    """Local steps that never wait; an outer step per fragment as soon as a quorum of learners has contributed."""
 
     sync_every: int | str = 500
     """H: as of `diloco`."""

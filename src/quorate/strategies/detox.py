@@ -14,12 +14,12 @@ be wrong in any places, up to q / (s + 1) groups are, and `f` has to be as large
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
-  `on_death="continue"`: those that are left of its group vote
+  `on_death="continue"`: the remaining workers of its group vote
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; of up to `s` of a group nothing is left, and `f` groups with more do little harm
 - resize: goes on; groups are those of the new number
-- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+- resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Rajput, Wang, Charles and Papailiopoulos, "DETOX: a redundancy-based framework for faster and more robust
 gradient aggregation", NeurIPS 2019. Groups here are of neighbouring ranks; theirs are drawn.
@@ -41,7 +41,7 @@ from quorate.strategies.parts.coded_steps import check_redundancy, in_groups
 @register("detox")
 @dataclass(frozen=True, kw_only=True)
 class DETOX(Strategy):
-    """Majorities of groups that compute the same, and a rule over what they have elected."""
+    """Groups compute the same batch and vote; a robust rule combines the winners of the votes."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "median"}

@@ -23,11 +23,11 @@ did better: with thirty outer steps two workers came within 1 % of synchronous o
 are small and gradients noisy, it stays behind. Where evaluations are more frequent than means, these set the period.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizer's state
 - resume: goes on; every worker with its own replica, and the outer optimizer's state; a mean that was under way is
   left out, and what it held counts in the fragment's next one
@@ -55,7 +55,7 @@ from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(LocalStepSettings, OuterStepSettings):
-    """Hundreds of local steps, then one step of an outer optimizer on how far they went."""
+    """Hundreds of local steps, then one step of an outer optimizer on the change of the parameters."""
 
     compresses = "ways"
 

@@ -17,12 +17,12 @@ kinds of devices, algorithms that are not deterministic (the cyclic code bears r
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
-  `on_death="continue"`: those that are left vote, or decode
+  `on_death="continue"`: the remaining workers vote, or decode
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; of up to `s` of a group (or of all) nothing is left in the mean
 - resize: goes on; groups are those of the new number (with the cyclic code refused in the middle of an epoch)
-- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+- resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
 gradients", ICML 2018. The cyclic code here is real (`aggregation.cyclic_code`); theirs is complex.
@@ -44,7 +44,7 @@ from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, c
 @register("draco")
 @dataclass(frozen=True, kw_only=True)
 class DRACO(Strategy):
-    """Workers compute batches several times over, and a code finds the mean of those that are right."""
+    """Several workers compute each batch, and a code recovers the mean of the correct gradients."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "mean"}

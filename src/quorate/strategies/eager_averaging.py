@@ -13,11 +13,11 @@ point that it did not begin from. Where replicas drift apart in H steps.
 
 Honesty:
 - worker death: goes on; within a second the others form rounds without it; what is lost are its steps since the last
-  way that it has handed in; `on_death="stop"` makes all stop
+  way that it has handed in; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; what it did counts late, within `max_staleness`
-- corrupt gradient: untested; it spoils one replica, and with it the next round
-- resize: goes on; what is pending is dealt out
+- corrupt gradient: untested; it corrupts one replica, and through it the next round
+- resize: goes on; pending updates are distributed over the new workers
 - resume: goes on; at the common point, what was pending comes later
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
@@ -41,7 +41,7 @@ from quorate.strategies.parts.local_steps import LocalRoundSettings, period_from
 @register("eager-averaging")
 @dataclass(frozen=True, kw_only=True)
 class EagerAveraging(LocalRoundSettings):
-    """Local steps, and means of parameters that wait for a quorum only; what is late counts later."""
+    """Local steps; means of parameters wait for a quorum only, and late ones count later."""
 
     sync_every: int | str = 8
     """H: as of `local-sgd`."""

@@ -17,12 +17,12 @@ worker is slow, the centre is nearer to what the others have seen. In float16 an
 small differences are rounded away.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server (of `servers=1` rank
-  0 alone is one), with `replication=2`
-- pause: goes on; where a part of the centre is on the sleeping worker, the exchanges of all wait for it
-- slow worker: goes on; nobody waits for it, and the centre is drawn to it less often
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some exchanges the centre
+- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server (with `servers=1` only
+  rank 0 is one), this needs `replication=2`
+- pause: goes on; if the sleeping worker holds a part of the centre, the exchanges of all wait for it
+- slow worker: goes on; nobody waits for it, and it pulls the centre less often
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one spoils its own replica, and within some exchanges the centre
 - resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 
@@ -56,7 +56,7 @@ class State:
 @register("easgd")
 @dataclass(frozen=True, kw_only=True)
 class EASGD(ElasticSettings, PlacedOnServers):
-    """Every `sync_every` steps a worker and a centre on servers draw each other; nobody waits."""
+    """Every `sync_every` steps a worker and a centre on servers pull each other closer; nobody waits."""
 
     meets = "servers"
     replicas = "differ"

@@ -16,12 +16,12 @@ Then `dcd-psgd` and `choco-sgd` are better; it is here to be compared.
 
 Honesty:
 - worker death: goes on; once all that are left know of it, the graph is laid out among them, and who is a neighbour now
-  gets the whole estimate once; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  gets the whole estimate once; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
-- resize: goes on; every new worker begins at the mean of the old replicas, and tells its estimate whole once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- resize: goes on; every new worker starts at the mean of the old replicas, and tells its estimate whole once
 - resume: goes on; every worker with its own replica and estimates, to the bit
 
 Paper: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018, Algorithm 2.

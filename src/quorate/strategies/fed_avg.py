@@ -13,11 +13,11 @@ the mean of these ways is not the way to the common one (`fed-prox`, `scaffold`)
 synchronous steps; what it saves are rounds. BatchNorm's statistics are of mixed clients, which hurts in the same case.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's way, and with it the round
+- corrupt gradient: untested; it corrupts one client's update, and through it the round
 - resize: goes on; from the global model, and the round begins again
 - resume: goes on; in the middle of a round, each client where it was
 
@@ -40,7 +40,7 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 @register("fed-avg")
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(FederatedSettings):
-    """Clients train on their own data, and the model becomes the mean of what they have made of it."""
+    """Clients train on their own data, and the model becomes the mean of their models."""
 
     def start(self, worker: Worker) -> ClientWork:
         return ClientWork(point=worker.parameters)

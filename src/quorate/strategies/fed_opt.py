@@ -10,7 +10,7 @@ server's rate does not scale with how far clients go, and has to be tuned: with 
 way the first rounds overshoot.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
@@ -52,7 +52,7 @@ class Served(ClientWork):
 @register("fed-opt")
 @dataclass(frozen=True, kw_only=True)
 class FedOpt(FederatedSettings):
-    """Federated averaging whose mean way is the gradient of Adagrad, Yogi or Adam."""
+    """Federated averaging whose mean update is the gradient for Adagrad, Yogi or Adam."""
 
     server: Literal["adagrad", "adam", "yogi"] = "yogi"
     """The optimizer of the global model."""
@@ -69,7 +69,9 @@ class FedOpt(FederatedSettings):
         super().__post_init__()
         if not (self.server_rate > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             found = f"server_rate={self.server_rate}, beta1={self.beta1}, beta2={self.beta2}, tau={self.tau}"
-            raise ConfigurationError(f"{found}: server_rate and tau are above 0, and the betas from 0 to below 1")
+            raise ConfigurationError(
+                f"{found}: server_rate and tau must be above 0, and the betas at least 0 and below 1"
+            )
 
     def start(self, worker: Worker) -> Served:
         x = worker.parameters

@@ -10,11 +10,11 @@ When it loses: Where clients' data is alike, and where they make few steps: what
 be tuned (published: 0.001, 0.01, 0.1 or 1, one for each data set); too great, it slows everything down.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, and the mean is of the others
+- worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's way, and with it the round
+- corrupt gradient: untested; it corrupts one client's update, and through it the round
 - resize: goes on; from the global model, and the round begins again
 - resume: goes on; in the middle of a round, each client where it was
 
@@ -38,7 +38,7 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 @register("fed-prox")
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FederatedSettings):
-    """Federated averaging in which clients are held near the global model."""
+    """Federated averaging that keeps clients close to the global model."""
 
     mu: float = 0.01
     """How strongly a client is held near the global model; 0: `fed-avg`."""
@@ -46,7 +46,7 @@ class FedProx(FederatedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mu >= 0:
-            raise ConfigurationError(f"mu is {self.mu}; it is a number from 0 on")
+            raise ConfigurationError(f"mu is {self.mu}; it must be a number (at least 0)")
 
     def start(self, worker: Worker) -> ClientWork:
         return ClientWork(point=worker.parameters)

@@ -19,8 +19,8 @@ Honesty:
   with more all stop, with an error
 - pause: goes on; the others do not wait for it, unless `s` are late already
 - slow worker: goes on; its batches come from others
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is decoded like the rest, and spreads to every worker
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is decoded like the rest, and spreads to every worker
 - resize: restarts; from a checkpoint at the end of an epoch, as codes are those of the new number
 - resume: restarts; from a checkpoint at the end of an epoch, in the middle of which batches follow from rounds
 
@@ -45,20 +45,20 @@ from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, c
 @register("gradient-coding")
 @dataclass(frozen=True, kw_only=True)
 class GradientCoding(Strategy):
-    """Batches are computed several times over, so that the exact mean of all comes without those that are late."""
+    """Several workers compute each batch, so that the exact mean does not need the late workers."""
 
     meets = "rounds"
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, or stop as one."""
+    """Whether the others continue without a dead worker, or stop together."""
     s: int | None = None
     """How many workers are not waited for; None: 1 where there are enough."""
     code: Literal["repetition", "cyclic"] = "repetition"
     """Whether groups compute one batch each, or every worker several."""
     max_staleness: int = 64
-    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    """How many rounds the others may be ahead of a live worker."""
     grace: float = 0.05
-    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
     """Seconds of silence after which a worker is not counted."""
 

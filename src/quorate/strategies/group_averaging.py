@@ -17,8 +17,8 @@ When it loses: Where workers are equally fast: with a group of all on time it is
 Where one is always slow: all wait for it every tau steps, and old models pull back those of its groups.
 
 Honesty:
-- worker death: goes on; groups are smaller by it, the next mean of all is of those that are left, and what is lost is
-  what it did since it last answered; `on_death="stop"` makes all stop
+- worker death: goes on; groups are smaller by it, the next mean of all is of the remaining workers, and what is lost is
+  what it did since it last answered; with `on_death="stop"` all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all
 - corrupt gradient: untested; it spoils its own replica, and within some steps all
@@ -58,7 +58,7 @@ class State(GroupModels):
 @register("group-averaging")
 @dataclass(frozen=True, kw_only=True)
 class GroupAveraging(LocalStepSettings):
-    """Every step a mean of models inside a changing group that nobody waits for, and now and then one of all."""
+    """Each step averages models in a changing group without waiting, and from time to time over all workers."""
 
     sync_every: int | str = 10
     """tau: from one mean of all to the next; as of `local-sgd`."""
@@ -68,7 +68,7 @@ class GroupAveraging(LocalStepSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.group_size != "root" and self.group_size < 2:
-            raise ConfigurationError(f'group_size is {self.group_size}; it is a number from 2 on, or "root"')
+            raise ConfigurationError(f'group_size is {self.group_size}; it must be a number (at least 2), or "root"')
 
     @property
     def acts_on_pieces(self) -> bool:

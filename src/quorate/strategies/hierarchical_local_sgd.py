@@ -17,10 +17,11 @@ same price. Where groups drift apart: data that differs between hosts, many step
 
 Honesty:
 - worker death: goes on; its group is smaller from then on, and what is lost are its steps since the last mean of the
-  group, or of all; `on_death="stop"` makes all stop
+  group, or of all; with `on_death="stop"` all stop
 - pause: goes on; its group waits at the next mean until the worker wakes up, the other groups at the next mean of all
 - slow worker: goes on; everyone waits for it, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, its group with the next mean, all with the next mean of all
+- corrupt gradient: untested; it corrupts one replica, its group at the next mean, and all workers at the next mean of
+  all
 - resize: goes on; from the mean of the old replicas, in new groups
 - resume: goes on; every worker with its own replica
 
@@ -56,7 +57,7 @@ class State(LocalSteps):
 @register("hierarchical-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalLocalSGD(LocalStepSettings):
-    """Means inside groups of near workers every `sync_every` steps, of all workers less often."""
+    """Means within groups of close workers every `sync_every` steps, and over all workers less often."""
 
     across_every: int = 4
     """H_b: every so many means are of all workers, the others of a group."""
@@ -69,7 +70,7 @@ class HierarchicalLocalSGD(LocalStepSettings):
         super().__post_init__()
         if self.across_every < 1 or (self.group_size != "host" and self.group_size < 1):
             found = f"across_every={self.across_every}, group_size={self.group_size}"
-            raise ConfigurationError(f'{found}: both are numbers from 1 on, and group_size may be "host"')
+            raise ConfigurationError(f'{found}: both must be at least 1; group_size may also be "host"')
 
     @property
     def period_of_all(self) -> Period:

@@ -15,12 +15,13 @@ adds without atomic operations). Momentum, Adam and weight decay write all numbe
 alone. No two runs are the same, but in the virtual world.
 
 Honesty:
-- worker death: goes on; nobody waits for it, and half an update of its last one may stay; `on_death="stop"` makes all
+- worker death: goes on; nobody waits for it, and half an update of its last one may stay; with `on_death="stop"` all
   stop
 - pause: goes on; nobody waits for the worker until all rest
-- slow worker: goes on; nobody waits for it, its gradients are older when they count, and it makes fewer steps
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  is in the parameters of all at once
+- slow worker: goes on; nobody waits for it, its gradients are more stale when they are applied, and it makes fewer
+  steps
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one is in the parameters of all workers immediately
 - resize: goes on; there is one model, and new workers begin with one old optimizer's state
 - resume: goes on; with the one model, and every worker's own optimizer state
 
@@ -48,7 +49,7 @@ class Hogwild(Strategy):
     replicas = "shared"
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether all stop when a worker dies, or the others go on without it."""
+    """Whether all workers stop when a worker dies, or the others continue without it."""
 
     def step(self, worker: Worker) -> None:
         worker.update()

@@ -18,11 +18,11 @@ The mean of P workers after H steps is behind P H synchronous steps at the same 
 training above all. Weight decay and clipping act H times, on each replica by itself.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, and with it the next mean
+- corrupt gradient: untested; it corrupts one replica, and through it the next mean
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 

@@ -13,11 +13,12 @@ worker is always slow: at the bound everyone waits for it after all.
 
 Honesty:
 - worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
-  mean is that of what is left, on a graph among those that are left; `on_death="stop"` makes all stop
-- pause: goes on; who gets something from it goes on for `bound` steps, then waits until it wakes up, or for `patience`
+  mean is that of what is left, on a graph among the remaining workers; with `on_death="stop"` all stop
+- pause: goes on; a worker that receives from it goes on for `bound` steps, then waits until it wakes up, or for
+  `patience`
 - slow worker: goes on; all wait for it, as far as it is more than `bound` steps behind
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker begins at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight, and nothing in flight
 
@@ -50,7 +51,7 @@ class State(PushSum, OnGraph):
 @register("osgp")
 @dataclass(frozen=True, kw_only=True)
 class OSGP(GossipSettings):
-    """Push-sum that takes in shares when they are there, at most `bound` steps late."""
+    """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""
@@ -62,7 +63,7 @@ class OSGP(GossipSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bound < 0:
-            raise ConfigurationError(f"bound is {self.bound}; it is a number of steps, 0 or more")
+            raise ConfigurationError(f"bound is {self.bound}; it must be a number of steps, 0 or more")
         check_patience(self.patience)
 
     @property

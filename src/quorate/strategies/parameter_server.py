@@ -19,14 +19,15 @@ When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes
 may diverge at rates that synchronous training bears.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`.
-  A gradient that it was pushing may count in some parts, or copies, only
+- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
+  `replication=2`. A gradient that it was pushing may count in some parts, or copies, only
 - pause: goes on; under `sync` and `bounded` the others wait for it
-- slow worker: goes on; under `sync` all wait for it, but for `backup`; under `bounded` those that are too far ahead do
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  is in the parameters of all at once
-- resize: goes on; parameters and what the optimizer keeps are cut anew; workers join with `on_death="continue"`
-- resume: goes on; the servers with what they had, every clock at zero
+- slow worker: goes on; under `sync` all wait for it, except with `backup`; under `bounded` those that are too far ahead
+  do
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one is in the parameters of all workers immediately
+- resize: goes on; parameters and optimizer state are divided again; workers join with `on_death="continue"`
+- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; Dean et al., "Large scale
 distributed deep networks", NIPS 2012 (Downpour SGD); Ho et al., "More effective distributed ML via a stale synchronous
@@ -54,7 +55,7 @@ from quorate.strategies.parts.server_settings import ServerSettings
 @register("parameter-server")
 @dataclass(frozen=True, kw_only=True)
 class ParameterServer(ServerSettings, PlacedOnServers):
-    """Parameters lie on servers; workers push gradients and pull parameters, waiting for each other as told."""
+    """Servers hold the parameters; workers push gradients and pull parameters; `mode` says who waits."""
 
     meets = "servers"
     replicas = "meet"

@@ -10,12 +10,12 @@ When it loses: Where the learning rate never falls and no number of steps is giv
 most of the time is spent before the first decay, it saves little.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next exchange until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it, in every step first, at every mean then
-- corrupt gradient: untested; it spreads to all in the next mean
+- corrupt gradient: untested; it reaches all workers in the next mean
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 

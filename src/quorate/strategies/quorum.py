@@ -1,33 +1,34 @@
 """Rounds with a quorum: a step is taken when enough workers have a gradient; nobody waits for the slowest.
 
-Idea: A worker that has a gradient calls for a round. As soon as `wait_for` workers have called, the sum of everything
-that is pending anywhere is formed and applied by all, in order, with the same bits. A worker that is late finds that
-the round has gone by: its gradient is not lost but added to what the next round takes in, one or more rounds stale.
-Each worker keeps the momentum of its own gradients where the optimizer has momentum or moments (`momentum`). `wait_for`
-1 is eager-SGD's solo, "majority" any majority, "designated" its published majority (an initiator drawn for each round),
-"all" plain synchronous SGD; `late="drop"` makes backup workers of those who are late; `max_staleness` bounds how far
-the others may run ahead of a worker that is alive.
+Idea: A worker that has a gradient calls for a round. As soon as `wait_for` workers have called, all pending gradients
+are summed, and all workers apply the sum, in the same order and with the same bits. A late worker misses the round: its
+gradient is not lost but added to the next round, one or more rounds stale. If the optimizer has momentum or moments,
+each worker keeps those of its own gradients (`momentum`). `wait_for` 1 is eager-SGD's solo, "majority" any majority,
+"designated" its published majority (an initiator drawn for each round), "all" plain synchronous SGD; `late="drop"`
+drops late gradients, as with backup workers; `max_staleness` bounds how far the others may run ahead of a worker that
+is alive.
 
-Cost: Per round with P workers, k of which have something, and d parameters: k d numbers to the worker that leads and
-(P - 1) d from it, after the backward pass; three small messages per worker. Memory: one flat copy of the gradient for
-each version that is pending, and the results that a slow worker has not applied yet.
+Cost: Per round with P workers, k of which contribute, and d parameters: k d numbers to the leading worker and (P - 1) d
+from it, after the backward pass; three small messages per worker. Memory: one flat copy of the gradient for each
+version that is pending, and the results that a slow worker has not applied yet.
 
-When it loses: Where all workers are equally fast: late gradients are staler than they need be, and the exchange does
+When it loses: Where all workers are equally fast: late gradients are more stale than necessary, and the exchange does
 not overlap with the backward pass. Under severe imbalance with a small quorum, fresh gradients are few and stale ones
 many: accuracy suffers (60.6 % against 69.7 % for solo and majority on UCF101 in the paper). At learning rates where
-synchronous SGD is only just stable. Where a worker has to see its own newest gradient in the parameters ("read my
-writes", which parameter servers with bounded staleness promise): one that was too late for a round goes on at once, on
-parameters that its gradient has not been added to yet; with `wait_for="all"` that does not happen.
+synchronous SGD is only just stable. Where a worker must see its own newest gradient in the parameters ("read my
+writes", which parameter servers with bounded staleness promise): a worker that was too late for a round continues
+immediately, on parameters without its gradient; with `wait_for="all"` that does not happen.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
-  is lost; `on_death="stop"` makes all stop
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
+  sent are lost; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count, within `max_staleness`
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is added like the rest
-- resize: goes on; what was pending on the old workers is dealt out to the new ones, and what is left of the epoch too
-- resume: goes on; what was pending is pending, and every gradient counts once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is added like a correct one
+- resize: goes on; pending gradients of the old workers are distributed over the new ones, and so is the rest of the
+  epoch
+- resume: goes on; pending gradients stay pending, and every gradient counts once
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
 collective operations", PPoPP 2020 (eager-SGD: solo and majority); Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
@@ -56,28 +57,28 @@ class Quorum(Strategy):
     compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """Workers that have to call: a count, a fraction, "majority", "all", or "designated", one drawn for each round."""
+    """How many workers must call: a count, a share, "majority", "all", or "designated", one drawn per round."""
     late: Literal["carry", "drop", "replace"] = "carry"
-    """What becomes of a gradient that comes too late for its round: the next takes it, none does, or the newest one."""
+    """A gradient too late for its round: added to the next round, dropped, or replaced by the worker's newest one."""
     late_weight: Literal["full", "falling"] = "full"
-    """What a late gradient counts: as much as any, or 1 / (1 + staleness)."""
+    """The weight of a late gradient: 1, or 1 / (1 + staleness)."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a worker that is alive and computing."""
+    """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of workers alive, or the weight that has arrived."""
+    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
     clip_norm: float | None = None
-    """The greatest norm of a round's mean."""
+    """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Who keeps the momentum: each worker its own, or the shared optimizer; "auto": workers, if any may be late."""
+    """Where momentum is kept: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
     grace: float = 0.05
-    """Seconds in which a process answers, or is left out until it does; carrying large gradients is allowed for."""
+    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
-    """Seconds of silence after which a worker is not counted in the divisor."""
+    """Seconds of silence after which the divisor no longer counts a worker."""
     overlap: bool = False
-    """Whether a step goes on at once, and its round is applied by a later one."""
+    """Whether a step returns immediately, and a later step applies its round."""
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, or stop as one."""
+    """Whether the others continue without a dead worker, or stop together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

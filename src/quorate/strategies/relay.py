@@ -13,11 +13,11 @@ steps old, and learning rates must be smaller. Where data are alike: `d-psgd` do
 
 Honesty:
 - worker death: goes on; its old sums count until all that are left know of it, and on a tree among them nothing has
-  been relayed yet; a tree from a file falls apart; `on_death="stop"` makes all stop
-- pause: goes on; its neighbours wait until it wakes up, and everyone else after them
+  been relayed yet; a tree from a file falls apart; with `on_death="stop"` all stop
+- pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils all replicas, one further with each step
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one spoils all replicas, one further with each step
 - resize: goes on; from the mean of the old replicas, with nothing relayed yet
 - resume: goes on; every worker with its own replica, with nothing relayed yet
 
@@ -51,7 +51,7 @@ class State(OnGraph):
 @register("relay")
 @dataclass(frozen=True, kw_only=True)
 class Relay(GossipSettings):
-    """On a tree, sums of all workers' parameters are relayed from neighbour to neighbour."""
+    """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
     """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""

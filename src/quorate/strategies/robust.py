@@ -19,7 +19,7 @@ Honesty:
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; up to `f` of them in a step do little harm, and those that are not finite none
 - resize: goes on; momenta of the old workers are averaged, and the rule has to take `f` of the new number
-- resume: goes on; to the bit where an uninterrupted run would be, at the same number of workers
+- resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 1;
 Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Byzantine machine learning made easy by resilient averaging of
@@ -50,7 +50,7 @@ class Momentum:
 @register("robust")
 @dataclass(frozen=True, kw_only=True)
 class Robust(Strategy):
-    """A rule that takes some wrong vectors, over the momenta of all workers."""
+    """A rule that tolerates some wrong vectors, applied to the momenta of all workers."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "trimmed-mean"}
@@ -63,7 +63,7 @@ class Robust(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"momentum is {self.momentum}; it is a factor from 0 on, and below 1")
+            raise ConfigurationError(f"momentum is {self.momentum}; it must be a factor (at least 0), and below 1")
 
     def start(self, worker: Worker) -> Momentum:
         return Momentum(m=None)

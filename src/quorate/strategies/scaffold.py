@@ -44,7 +44,7 @@ from quorate.strategies.parts.several_vectors import apart, together
 @register("scaffold")
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(FederatedSettings):
-    """Federated averaging that corrects each client's gradients by how its data differ from all."""
+    """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
     """As of `fed-avg`; "equal" only."""
@@ -58,7 +58,7 @@ class Scaffold(FederatedSettings):
         if self.noise > 0 or self.secure:
             raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
         if not self.server_rate > 0:
-            raise ConfigurationError(f"server_rate is {self.server_rate}; it is a number above 0")
+            raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
 
     def start(self, worker: Worker) -> Controlled:
         x = worker.parameters

@@ -10,17 +10,17 @@ of momenta is a choice (`momentum`): each worker's own, by default.
 Cost: Per step, d + 1 numbers along each outgoing edge (one, by default), after the backward pass; two flat copies of
 the parameters. Each worker waits for those it gets something from in that step.
 
-When it loses: Where one worker is late in most steps: who gets something from it waits, and within log2 P steps all
+When it loses: Where one worker is late in most steps: a worker that receives from it waits, and within log2 P steps all
 do (`osgp` waits less). With few examples per worker, where replicas differ much.
 
 Honesty:
 - worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
-  mean is that of what is left, on a graph among those that are left; `on_death="stop"` makes all stop
-- pause: goes on; who gets something from it waits until it wakes up, and everyone else after them; with `patience`, no
+  mean is that of what is left, on a graph among the remaining workers; with `on_death="stop"` all stop
+- pause: goes on; a worker that receives from it waits until it wakes up, and then everyone else; with `patience`, no
   longer than that
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  spoils its own replica, and within some rounds all
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker begins at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight
 
@@ -50,7 +50,7 @@ class State(PushSum, OnGraph):
 @register("sgp")
 @dataclass(frozen=True, kw_only=True)
 class SGP(GossipSettings):
-    """Push-sum: shares of the parameters go along one-way edges, and a weight with them."""
+    """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
     """As of `d-psgd`; edges may lead one way."""

@@ -16,11 +16,11 @@ When it loses: With few workers, where means have little noise that momentum cou
 for WMT16 En-De is 0 below 4 workers, 0.2 at 4, 0.5 at 8, 0.6 at 16. beta wants tuning.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, and with it the next mean
+- corrupt gradient: untested; it corrupts one replica, and through it the next mean
 - resize: goes on; from the mean of the old replicas, with the slow momentum
 - resume: goes on; every worker with its own replica, and the slow momentum
 
@@ -60,7 +60,7 @@ class State(LocalSteps):
 @register("slowmo")
 @dataclass(frozen=True, kw_only=True)
 class SlowMo(LocalStepSettings):
-    """Local steps, and a slow momentum over the means that they come to."""
+    """Local steps, with a slow momentum over their means."""
 
     sync_every: int | str = 3
     """As of `local-sgd`."""

@@ -48,7 +48,7 @@ class State:
 @register("symmetric-easgd")
 @dataclass(frozen=True, kw_only=True)
 class SymmetricEASGD(ElasticSettings):
-    """Workers are drawn to a centre every `sync_every` steps, and the centre to their mean."""
+    """Every `sync_every` steps workers are pulled towards a centre, and the centre towards their mean."""
 
     replicas = "differ"
 
@@ -56,7 +56,7 @@ class SymmetricEASGD(ElasticSettings):
         beta = self.strength(worker) * worker.size
         if beta > 1 + 1e-9:
             most = f"1 / {worker.size}"
-            raise ConfigurationError(f"alpha is {self.alpha!r} on {worker.size} workers; it is at most {most}")
+            raise ConfigurationError(f"alpha is {self.alpha!r} on {worker.size} workers; it must be at most {most}")
         return State(centre=worker.parameters)
 
     def step(self, worker: Worker) -> None:

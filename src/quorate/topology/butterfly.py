@@ -25,7 +25,7 @@ class Butterfly(Undirected):
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
-            raise ConfigurationError(f"group_size is {self.group_size}; it is at least 2")
+            raise ConfigurationError(f"group_size is {self.group_size}; it must be at least 2")
 
     def cycle(self, size: int) -> int:
         """As many rounds as the greatest rank has digits."""

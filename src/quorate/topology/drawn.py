@@ -14,7 +14,7 @@ from quorate.topology.edges import Undirected
 @register("random")
 @dataclass(frozen=True, kw_only=True)
 class Random(Undirected):
-    """A drawn graph in which there is a way from everyone to everyone."""
+    """A random connected graph."""
 
     degree: int = 4
     """Neighbours of a worker in the mean, as far as there are as many."""
@@ -23,7 +23,7 @@ class Random(Undirected):
 
     def __post_init__(self) -> None:
         if self.degree < 1:
-            raise ConfigurationError(f"degree is {self.degree}; it is at least 1")
+            raise ConfigurationError(f"degree is {self.degree}; it must be at least 1")
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return _drawn(self.seed, self.degree, size)[rank]

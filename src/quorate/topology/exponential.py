@@ -11,7 +11,7 @@ from quorate.topology.edges import Directed, hops
 @register("exponential")
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Directed):
-    """Everyone gives to those 1, 2, 4 ... ranks ahead, in every round; the gap is 2 / (1 + log2 P)."""
+    """Every worker sends to those 1, 2, 4 ... ranks ahead, in every round; the gap is 2 / (1 + log2 P)."""
 
     def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset((rank + hop) % size for hop in hops(size)) - {rank}
@@ -23,7 +23,7 @@ class Exponential(Directed):
 @register("one-peer-exponential")
 @dataclass(frozen=True, kw_only=True)
 class OnePeerExponential(Directed):
-    """Everyone gives to one: 1 rank ahead, then 2, then 4 ..., in turn.
+    """Every worker sends to one other: 1 rank ahead, then 2, then 4 ..., in turn.
 
     Where the number of workers is a power of two, log2 P rounds are the exact mean. Elsewhere no number of rounds is:
     numbers come nearer to the mean in every round, by a factor that `quorate explain one-peer-exponential -n P` gives

@@ -19,7 +19,7 @@ class Hierarchical(Undirected):
 
     def __post_init__(self) -> None:
         if self.per_host < 1:
-            raise ConfigurationError(f"per_host is {self.per_host}; it is at least 1")
+            raise ConfigurationError(f"per_host is {self.per_host}; it must be at least 1")
 
     def cycle(self, size: int) -> int:
         return 2 if size > self.per_host else 1

@@ -44,7 +44,7 @@ class BipartiteExponential(Undirected):
 @register("random-matching")
 @dataclass(frozen=True, kw_only=True)
 class RandomMatching(Undirected):
-    """Pairs drawn anew for every round, the same on all workers; with an odd number one stays alone."""
+    """New random pairs in every round, the same on all workers; with an odd number one worker has no partner."""
 
     seed: int = 0
     """Of the draws."""

@@ -24,7 +24,7 @@ class Complete(Undirected):
 @register("ring")
 @dataclass(frozen=True, kw_only=True)
 class Ring(Undirected):
-    """Two neighbours each, in a circle; the gap falls with P², so it is for few workers."""
+    """Two neighbours each, in a circle; the gap falls with P², so use it for few workers."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset({(rank - 1) % size, (rank + 1) % size}) - {rank}
@@ -72,7 +72,7 @@ class Wheel(Undirected):
 @register("path")
 @dataclass(frozen=True, kw_only=True)
 class Path(Undirected):
-    """Everyone in a line, each with the next."""
+    """All workers in a line, each with the next."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset({rank - 1, rank + 1}) & frozenset(range(size))

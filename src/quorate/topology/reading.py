@@ -21,7 +21,7 @@ def topology_of(text: str, size: int | None = None) -> Topology:
     name, raw = written_settings(text, "topology")
     kind: Any = topologies.get(name)
     try:
-        found: Topology = kind(**settings_for(kind, raw))
+        found: Topology = kind(**settings_for(kind, raw, name))
     except TypeError:
         raise ConfigurationError(f'the topology "{name}" needs settings: write {name}:key=value') from None
     if size is not None:

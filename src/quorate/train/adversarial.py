@@ -41,7 +41,9 @@ class _Search:
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(loss_at(found), found, allow_unused=True)
             if gradient is None:
-                raise ConfigurationError("the loss does not depend on the input that adversarial() changes; name it")
+                raise ConfigurationError(
+                    "the loss does not depend on the input that adversarial() changes; name the input"
+                )
             found = self._inside(plain, found.detach() + self.step_size * self._direction(gradient))
         return found
 
@@ -111,7 +113,7 @@ def adversarial(
     if not callable(loss):
         raise ConfigurationError(f"loss is a function of a model and a batch, not a {type(loss).__name__}")
     if not 0 <= share <= 1:
-        raise ConfigurationError(f"clean is {share}; it is a share of the loss, from 0 to 1")
+        raise ConfigurationError(f"clean is {share}; it must be a share of the loss, from 0 to 1")
 
     @functools.wraps(loss)
     def of_the_worst(*given: Any, **named: Any) -> Tensor:
@@ -119,7 +121,7 @@ def adversarial(
         x = _at(given, place)
         model = next((one for one in given if isinstance(one, Module)), None)
         if model is not None and any(map(is_sharded, model.parameters())):
-            raise ConfigurationError("adversarial() trains whole models, and the parameters of this one are in shards")
+            raise ConfigurationError("adversarial() needs whole models, but this model is in shards")
 
         def loss_at(changed: Tensor) -> Tensor:
             return loss(*_with(given, place, changed), **named)
@@ -152,9 +154,9 @@ def _search(
     count = (1 if attack == "fgsm" else 7) if steps is None else steps
     if not epsilon > 0 or count < 1 or (step_size is not None and not step_size > 0):
         found = f"epsilon={epsilon}, steps={steps}, step_size={step_size}"
-        raise ConfigurationError(f"{found}: epsilon and step_size are above 0, and steps from 1 on")
+        raise ConfigurationError(f"{found}: epsilon and step_size must be above 0, and steps at least 1")
     if bounds is not None and not bounds[0] < bounds[1]:
-        raise ConfigurationError(f"bounds are {bounds}; they are the least and the greatest number of an input")
+        raise ConfigurationError(f"bounds are {bounds}; they must be the smallest and the largest value of an input")
     usual = epsilon if attack == "fgsm" else 2.5 * epsilon / count
     return _Search(
         epsilon=epsilon,

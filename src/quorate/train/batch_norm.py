@@ -51,7 +51,7 @@ class _Together:
             if one.worker.strategy.meets != "all":
                 raise ConfigurationError(
                     f"sync_batch_norm lets workers wait for each other in each forward pass, and {one.strategy} does "
-                    "not; use all-reduce or local steps, or leave batch norm to each worker"
+                    "not; use all-reduce or local steps, or leave the batch norms as they are"
                 )
         self.is_checked = bool(known)
 
@@ -120,7 +120,7 @@ class SyncedBatchNorm(Module):
 def _track(norm: Any, mean: Tensor, variance: Tensor, count: float) -> None:
     """Running statistics, as torch keeps them: of the unbiased variance."""
     if count < 2:
-        raise ConfigurationError("batch norm needs more than one number of each channel over all workers in training")
+        raise ConfigurationError("batch norm needs more than one value per channel over all workers in training")
     norm.num_batches_tracked.add_(1)
     share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
     norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
@@ -154,7 +154,7 @@ def _norms_in(model: Module, call: str) -> list[Module]:
     if not found:
         raise ConfigurationError(f"{call}: the model has no batch norm")
     if any(isinstance(module, SyncedBatchNorm | GhostBatchNorm) for module in found):
-        raise ConfigurationError(f"{call}: the model's batch norms were changed already; call it once for a model")
+        raise ConfigurationError(f"{call}: the model's batch norms were already changed; call it once per model")
     return found
 
 
@@ -178,11 +178,11 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
     wire, size = place.wire, place.wire.size
     each: object = size if group is None else group
     if isinstance(each, bool) or not isinstance(each, int) or each < 1 or size % each:
-        raise ConfigurationError(f"group is a number of workers that divides {size}, not {group!r}")
+        raise ConfigurationError(f"group must be a number of workers that divides {size}, not {group!r}")
     if wire.is_newcomer:
-        raise ConfigurationError("sync_batch_norm is for workers that are there from the start; none may join")
+        raise ConfigurationError("sync_batch_norm cannot be used when workers may join")
     if data_context(place).deals is not None:
-        raise ConfigurationError("sync_batch_norm does not go with tensor axes and stages; leave it out")
+        raise ConfigurationError("sync_batch_norm cannot be combined with tensor axes and stages; leave it out")
     calls = place.context(_Calls)
     calls.count += 1
     if each == 1:
@@ -212,7 +212,7 @@ def ghost_batch_norm(model: Module, examples: int) -> Module:
     norms = _norms_in(model, "ghost_batch_norm")
     count: object = examples
     if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-        raise ConfigurationError(f"examples is a whole number from 2 on, not {examples!r}")
+        raise ConfigurationError(f"examples must be a whole number (at least 2), not {examples!r}")
     for module in norms:
         module.__dict__[_EXAMPLES] = examples
         kind: Any = type(module)

@@ -25,26 +25,29 @@ def check_call(optimizer: Optimizer, model: object, strategy: object, name: obje
     if mine and not any(id(p) in known for p in mine):
         if any(map(is_sharded, model.parameters())):
             raise ConfigurationError(
-                "the optimizer was made before quorate.parallelize, and has parameters that the model has no more; "
+                "the optimizer was made before quorate.parallelize, and has parameters that the model no longer has; "
                 "make it from model.parameters() afterwards"
             )
         raise ConfigurationError(
-            f"the optimizer has no parameter of the model ({type(model).__name__}); give distribute the model that the "
+            f"the optimizer has no parameters of the model ({type(model).__name__}); give distribute the "
+            "model that the "
             "optimizer was made for"
         )
     if not isinstance(strategy, str | Strategy):
         known_names = ", ".join(sorted(strategies.names()))
         kind = f"the class {strategy.__name__}" if isinstance(strategy, type) else _kind_of(strategy)
-        raise ConfigurationError(f"strategy is a name or a Strategy object, not {kind}; known names: {known_names}")
+        raise ConfigurationError(
+            f"strategy must be a name or a Strategy object, not {kind}; known names: {known_names}"
+        )
     if name is not None and (not isinstance(name, str) or not name):
-        raise ConfigurationError(f"the name of an optimizer is text, not {name!r}")
+        raise ConfigurationError(f"the name of an optimizer must be text, not {name!r}")
 
 
 def check_channel(channel: str, place: Place) -> None:
     """Raise `ConfigurationError` for the name of another optimizer that is being trained."""
     before = trained(place).optimizers.get(channel)
     if before is not None and before.worker is not None and not before.worker.finished:
-        raise ConfigurationError(f'another distributed optimizer has the name "{channel}"; each needs one of its own')
+        raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
 
 
 def _kind_of(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, Unpack, overload
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -26,6 +26,7 @@ from quorate.replica.by_tensors import ShardBy
 from quorate.replica.plain_step import check_closure
 from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
+from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel
 from quorate.train.chosen import Chosen, chosen_in
@@ -42,6 +43,7 @@ from quorate.train.redundant import check_redundancy, deal_out
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
+from quorate.train.typed_options import OptionsBesideAStrategy
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
@@ -59,7 +61,7 @@ class Distributes:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the strategy; returns what the plain `step` returns."""
         if closure is not None and not callable(closure):
-            raise ConfigurationError(f"step() takes a closure that it can call, not a {type(closure).__name__}")
+            raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
         return own[_LOOP].run_step(closure)
@@ -93,6 +95,29 @@ class Distributes:
         return (plain_again, (plain, self.__getstate__()))
 
 
+@overload
+def distribute(
+    optimizer: O,
+    model: Module,
+    strategy: Strategy,
+    *,
+    name: str | None = None,
+    **options: Unpack[OptionsBesideAStrategy],
+) -> O: ...
+@overload
+def distribute(
+    optimizer: O,
+    model: Module,
+    strategy: StrategyName | str = "all-reduce",
+    *,
+    name: str | None = None,
+    with_one_worker: Literal["bypass", "algorithm"] = "bypass",
+    on_nonfinite: OnNonfinite = "warn",
+    compare_every: int = COMPARE_EVERY,
+    weight: Weight = "equal",
+    shard_by: ShardBy | None = None,
+    **settings: Any,
+) -> O: ...
 @one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
     optimizer: O,
@@ -100,7 +125,7 @@ def distribute(
     strategy: str | Strategy = "all-reduce",
     *,
     name: str | None = None,
-    alone: Literal["bypass", "algorithm"] = "bypass",
+    with_one_worker: Literal["bypass", "algorithm"] = "bypass",
     on_nonfinite: OnNonfinite = "warn",
     compare_every: int = COMPARE_EVERY,
     weight: Weight = "equal",
@@ -110,10 +135,11 @@ def distribute(
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
 
     The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
-    state. `strategy` is a name (with its `settings`) or a strategy; `quorate run --strategy` goes before it. Several
-    optimizers each have an order of their own; `name` tells them apart where workers call `distribute` in different
-    orders. In a world of one the optimizer stays as it is, bit for bit; `alone="algorithm"` runs the strategy all the
-    same, for study. `compress` names a codec by which gradients (or the ways of `diloco`) are written small, with the
+    state. `strategy` is a strategy object (`quorate.strategies.EagerSolo(max_staleness=4)`, whose settings a type
+    checker checks), or a strategy's name with its `settings`; `quorate run --strategy` overrides it. A script that
+    distributes several optimizers in different orders on different workers gives each a `name`. With one worker the
+    optimizer stays as it is, bit for bit; `with_one_worker="algorithm"` runs the strategy all the same, for study.
+    `compress` names the codec that compresses gradients (under `diloco`, the change of the parameters), with the
     codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
     (docs/howto/compress.md).
 
@@ -140,11 +166,12 @@ def distribute(
     """
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | AloneOnHost | Compared):
-        raise ConfigurationError("this optimizer is distributed already; call distribute once per optimizer")
+        raise ConfigurationError("this optimizer is already distributed; call distribute once per optimizer")
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if alone not in ("bypass", "algorithm"):
-        raise ConfigurationError(f'alone="{alone}" is unknown; known: algorithm, bypass')
+    with_one_worker = settings.pop("alone", with_one_worker)  # its earlier name
+    if with_one_worker not in ("bypass", "algorithm"):
+        raise ConfigurationError(f'with_one_worker="{with_one_worker}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
@@ -171,7 +198,7 @@ def distribute(
         kept.seat, kept.pipeline = spread.seat, spread.pipeline
     if host is not None:
         kept.ahead = host.ahead
-    if place.wire.max_size == 1 and alone == "bypass":
+    if place.wire.max_size == 1 and with_one_worker == "bypass":
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
         if spread is not None:
             optimizer.register_step_post_hook(lambda *_: spread.seat.traffic.forget())
@@ -237,8 +264,8 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         return
     if any("initial_lr" in group for group in optimizer.param_groups):
         raise ConfigurationError(
-            "learning rates are multiplied by what the command line says when distribute is called, and a scheduler "
-            "that was made before keeps the old ones; make the scheduler after quorate.distribute"
+            "quorate.distribute scales the learning rates as the command line says, but a scheduler created before it "
+            "keeps the old rates; create the scheduler after quorate.distribute"
         )
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
@@ -251,9 +278,12 @@ def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) ->
         kind = type(strategy)
         own = sorted(settings.keys() & {field.name for field in dataclasses.fields(kind)})
         if own:
-            raise ConfigurationError(f"settings {own} come with a strategy that has its own; give its name")
+            raise ConfigurationError(
+                f"settings {own} stand beside a strategy object; put them into the object, or give the strategy's name"
+            )
         if name is None:
-            return kind.__name__, *with_reduction(kind, {**settings, **over}, kind.__name__, strategy)
+            own_name = strategies.name_of(kind) or kind.__name__
+            return own_name, *with_reduction(kind, {**settings, **over}, own_name, strategy)
     if name is not None:
         label, raw = name, over
     else:

@@ -105,7 +105,7 @@ class ExampleSchedule(LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         """The optimizer has made a step, or several, since the call before. Takes no `epoch`."""
         if epoch is not None:
-            raise ConfigurationError("a schedule of examples takes no epoch; call step() without arguments")
+            raise ConfigurationError("a schedule by examples takes no epoch; call step() without arguments")
         if self._is_initial:
             super().step()
             return
@@ -237,7 +237,7 @@ def schedule(
     sizes: dict[str, object] = {"batch_size": batch_size, "accumulation": accumulation, "base_batch_size": base}
     for name, number in sizes.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ConfigurationError(f"{name} is a whole number from 1 on, not {number!r}")
+            raise ConfigurationError(f"{name} must be a whole number (at least 1), not {number!r}")
     if scaling not in ("linear", "sqrt", "none", None):
         raise unknown("scaling", str(scaling), ("linear", "sqrt", "none"))
     if momentum_correction:

@@ -59,7 +59,7 @@ def forward_backward(
             _loss(output) if loss is None else loss(output) if targets is None else loss(output, parts[number])
         )
         if not isinstance(found, Tensor) or found.numel() != 1:
-            raise ConfigurationError("loss= gives one number, the mean over the examples that it is given")
+            raise ConfigurationError("loss= must return one number, the mean over the given examples")
         return found
 
     with torch.enable_grad():

@@ -48,7 +48,7 @@ class Gains(Listener):
         worker, mine, mean = self._worker, self._mine.newest, self._mean
         self._mine.newest = self._mean = None
         if worker.replica.is_scaled:
-            raise ConfigurationError("AdaScale does not go with a GradScaler, whose scale changes; use bfloat16")
+            raise ConfigurationError("AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16")
         if mine is None or mean is None:
             return
         reducer = worker.means.reducer
@@ -69,7 +69,7 @@ def check_gains(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whol
             "use all-reduce"
         )
     if not is_whole:
-        raise ConfigurationError("AdaScale does not go with a model in shards; use LARS or LAMB there")
+        raise ConfigurationError("AdaScale cannot be combined with a model in shards; use LARS or LAMB there")
 
 
 def measure_gains(optimizer: Optimizer, worker: StrategyWorker, listeners: list[Listener]) -> None:

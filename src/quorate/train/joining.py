@@ -51,7 +51,9 @@ def enter(worker: StrategyWorker, training: OpenTraining | None, *, is_only: boo
     if not worker.wire.is_newcomer:
         return
     if not is_only:
-        raise ConfigurationError("workers join trainings with one distributed optimizer; this script has several")
+        raise ConfigurationError(
+            "workers can only join a training with one distributed optimizer; this script has several"
+        )
     if not (worker.strategy.lets_join and worker.tolerates_death):
         raise ConfigurationError(
             "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "

@@ -114,7 +114,7 @@ class Loop(Listener):
         """One `optimizer.step()`; returns what the plain step returned."""
         worker = self.worker
         if worker.finished:
-            raise ConfigurationError("step() was called after optimizer.finish(), the last call of a training")
+            raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
         self._watches.step_begins()
         worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None

@@ -30,7 +30,9 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, strategy: Strategy | Non
     if not any(one is how.boundary for one in boundaries):  # two optimizers may have one model
         boundaries.append(how.boundary)
     if strategy is None:
-        raise ConfigurationError("offload= does not go with a baseline, which makes its own steps; leave it None")
+        raise ConfigurationError(
+            "offload= cannot be combined with a baseline, which makes its own steps; leave it None"
+        )
     _check(optimizer, plain)
     if how.delays:
         _check_delay(spread, plain, strategy)
@@ -60,7 +62,8 @@ def _check(optimizer: Optimizer, plain: type[Optimizer]) -> None:
 def _check_delay(spread: Sharded, plain: type[Optimizer], strategy: Strategy) -> None:
     if strategy.meets != "all" or strategy.replicas != "equal" or not strategy.agrees_in_backward:
         raise ConfigurationError(
-            f"delayed_update does not go with {type(strategy).__name__}, which writes parameters between steps while "
+            f"delayed_update cannot be combined with {type(strategy).__name__}, which writes parameters between "
+            "steps while "
             "one is under way on the host; known: all-reduce"
         )
     if spread.seat.axes.shards > 1 and plain not in _BY_NUMBER:

@@ -43,11 +43,12 @@ def pause(place: Place) -> None:
 
 
 def go_away(place: Place) -> None:
-    """This worker alone pauses; the others go on. Raises `ConfigurationError` where they would have to wait for it."""
+    """This worker pauses; the others go on. Raises `ConfigurationError` where they would have to wait for it."""
     for loop in loops_of(place):
         if not loop.worker.has_rounds:
             raise ConfigurationError(
-                "under a strategy that waits for all workers none can evaluate alone: call world.evaluate() on all"
+                "world.evaluate(this_worker_only=True) needs a strategy that does not wait for every worker; call "
+                "world.evaluate() on all workers"
             )
         loop.worker.rounds.goes_away()
 

@@ -65,17 +65,20 @@ def as_pieces(
         )
     if by == "tensors" and getattr(strategy, "momentum", None) == "average":
         raise ConfigurationError(
-            f'momentum="average" does not go with {plain.__name__} and a model in shards: what it keeps lies on one '
+            f'momentum="average" cannot be combined with {plain.__name__} and a model in shards: what it keeps '
+            "lies on one "
             "worker of a replica for each whole tensor, and means are of pieces; leave momentum out"
         )
     if watched.weight != "equal":
         raise ConfigurationError(
-            f'weight="{watched.weight}" does not go with a model in shards: its gradients are plain means over the '
+            f'weight="{watched.weight}" cannot be combined with a model in shards: its gradients are plain means '
+            "over the "
             'workers of a replica; leave weight="equal"'
         )
     if settings.get("on_death") == "continue" and strategy.meets != "rounds":
         raise ConfigurationError(
-            f'on_death="continue" does not go with {label} of a model in shards: replicas go on without one that has '
+            f'on_death="continue" cannot be combined with {label} of a model in shards: replicas go on without '
+            "one that has "
             "lost a worker under quorum and its presets"
         )
     goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1

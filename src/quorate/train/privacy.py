@@ -28,7 +28,7 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     if not is_sound:
         found = f"rounds={rounds}, sampled={sampled}, noise={noise}, delta={delta}"
         raise ConfigurationError(
-            f"{found}: rounds is from 0 on, sampled above 0 up to 1, noise above 0, delta inside 0 to 1"
+            f"{found}: rounds must be at least 0, sampled above 0 and at most 1, noise above 0, delta between 0 and 1"
         )
     try:
         from dp_accounting import dp_event, rdp

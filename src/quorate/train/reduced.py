@@ -37,12 +37,15 @@ def with_reduction(
         others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
-    mine = settings_for(kind, {name: value for name, value in raw.items() if name in own})
+    mine = settings_for(kind, {name: value for name, value in raw.items() if name in own}, label)
+    if given is not None:  # its constructor has not looked at types
+        settings_for(kind, {one.name: getattr(given, one.name) for one in dataclasses.fields(kind) if one.init}, label)
     reduction = reduction_of(others)
     made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
     if reduction.settings.attack and (made.meets != "all" or made.compresses not in ("gradients", "ways")):
         raise ConfigurationError(
-            f'attack="{reduction.settings.attack}" does not go with {label}: attacks change gradients (all-reduce, '
+            f'attack="{reduction.settings.attack}" cannot be combined with {label}: attacks change gradients '
+            "(all-reduce, "
             "robust), and how far workers went (diloco)"
         )
     if reduction.settings.on_anomaly != "ignore":
@@ -56,12 +59,14 @@ def with_reduction(
     elif reduction.rule is not None and (made.meets, made.compresses) in _RULED:
         if reduction.rule.has_centre:
             raise ConfigurationError(
-                f'reduce="{reduction.settings.reduce}" does not go with {label}: it looks from its newest result, '
+                f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it looks from its newest '
+                "result, "
                 "which is known where all workers form means of gradients (all-reduce); take another rule"
             )
     elif reduction.settings.reduce != AUTO and made.meets != "all":
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how sums of all workers are '
+            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it says how sums of all '
+            "workers are "
             "formed, and there are none in its steps"
         )
     elif reduction.is_adaptive and made.compresses != "gradients":
@@ -75,11 +80,11 @@ def _check_watched(strategy: Strategy, reduction: Reduction, label: str) -> None
     asked = f'on_anomaly="{reduction.settings.on_anomaly}"'
     if strategy.meets != "all" or strategy.compresses != "gradients":
         raise ConfigurationError(
-            f"{asked} does not go with {label}: it compares the gradients in a mean of all workers (all-reduce)"
+            f"{asked} cannot be combined with {label}: it compares the gradients in a mean of all workers (all-reduce)"
         )
     if not reduction.forms_means:
         raise ConfigurationError(
-            f"{asked} watches over plain means; with compress={reduction.settings.compress!r} and "
+            f"{asked} watches plain means; with compress={reduction.settings.compress!r} and "
             f"reduce={reduction.settings.reduce!r} leave it out: a rule finds what is wrong by itself, and codes of "
             "gradients are no gradients"
         )
@@ -89,7 +94,8 @@ def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Re
     if reduction.rule is None:
         asked = "compress" if reduction.codec is not None else "reduce"
         raise ConfigurationError(
-            f'{asked}="{getattr(reduction.settings, asked)}" does not go with {label}, which compares gradients, or '
+            f'{asked}="{getattr(reduction.settings, asked)}" cannot be combined with {label}, which compares '
+            "gradients, or "
             f"decodes them, as they are; leave {asked} out"
         )
     return dataclasses.replace(reduction, redundancy=strategy.redundancy)
@@ -148,17 +154,20 @@ def _without_feedback(reduction: Reduction, label: str) -> Reduction:
     asked = f'compress="{reduction.settings.compress}"'
     if reduction.is_of_gradients or reduction.keeps_more:
         raise ConfigurationError(
-            f"{asked} does not go with {label}: it is for gradients, and {label} writes differences small; choose a "
+            f"{asked} cannot be combined with {label}: it is for gradients, and {label} writes differences small; "
+            "choose a "
             "codec that remembers nothing"
         )
     if reduction.settings.error_feedback:
         raise ConfigurationError(
-            f"error_feedback=True does not go with {label}: what is left out of a difference is in the next one; leave "
+            f"error_feedback=True cannot be combined with {label}: what is left out of a difference is in the "
+            "next one; leave "
             "it out"
         )
     if reduction.settings.reduce != AUTO:
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" does not go with {label}: it says how codes of all workers are '
+            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it says how codes of all '
+            "workers are "
             "summed, and here neighbours get them"
         )
     assert isinstance(reduction.codec, Codec)
@@ -169,7 +178,8 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     asked = f'compress="{reduction.settings.compress}"'
     if strategy.compresses == "nothing":
         raise ConfigurationError(
-            f"{asked} does not go with {label}: codecs write small gradients (all-reduce, quorum), how far workers "
+            f"{asked} cannot be combined with {label}: codecs write small gradients (all-reduce, quorum), how far "
+            "workers "
             "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
             "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"
         )
@@ -181,7 +191,8 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         )
     if sums is not None and reduction.settings.error_decay != 1:
         raise ConfigurationError(
-            f"error_decay={reduction.settings.error_decay} does not go with {label}: what a codec leaves out there is "
+            f"error_decay={reduction.settings.error_decay} cannot be combined with {label}: what a codec leaves "
+            "out there is "
             "kept as it is; leave it out"
         )
     if sums is not None and reduction.keeps_more:
@@ -190,6 +201,8 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
             "another codec"
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:
-        raise ConfigurationError(f"{asked} is for gradients (all-reduce); {label} takes a codec")
+        raise ConfigurationError(f"{asked} is for gradients (all-reduce); use a codec with {label}")
     if getattr(strategy, "after", 0):
-        raise ConfigurationError(f"{asked} does not go with synchronous steps before the local ones; leave after=0")
+        raise ConfigurationError(
+            f"{asked} cannot be combined with synchronous steps before the local ones; leave after=0"
+        )

@@ -35,16 +35,18 @@ def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
         return
     kind: type[Strategy] | None = None
     if told.strategy_name is None and isinstance(strategy, Strategy):
-        kind, name = type(strategy), type(strategy).__name__
+        kind, name = type(strategy), strategies.name_of(type(strategy)) or type(strategy).__name__
     else:
         name = str(told.strategy_name or strategy)
         if name not in told.baselines:
             kind = strategies.get(name)
     why = why_none_of_their_own(kind, name)
     if why is not None:
-        raise ConfigurationError(f"{why}, and --servers was given; it goes with parameter-server and its presets")
+        raise ConfigurationError(f"{why}, but --servers was given; it needs parameter-server or one of its presets")
     if told.optimizers:
-        raise ConfigurationError("servers of their own serve one distributed optimizer; this script has several")
+        raise ConfigurationError(
+            "separate servers (--servers) serve one distributed optimizer; this script has several"
+        )
 
 
 def serves_only(place: Place) -> bool:

@@ -77,7 +77,7 @@ class StepWeight:
         """
         if self._weight == "tokens":
             raise ConfigurationError(
-                "under rounds of gradients each counts as a share of a full batch, and there is none in tokens; use "
+                "in rounds each gradient counts as a share of a full batch, which tokens do not have; use "
                 'weight="examples" or "equal"'
             )
         return max(self._largest, float(consumed(self._place).full_batch)) if self._weight == "examples" else 1.0

@@ -43,7 +43,7 @@ class Watched:
         check_shard_by(self.shard_by)
         every: object = self.compare_every
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
-            raise ConfigurationError(f"compare_every is {every!r}; it is a number of rounds, or 0 for never")
+            raise ConfigurationError(f"compare_every is {every!r}; it must be a number of rounds, or 0 for never")
         if self.weight != "equal" and self.reduction.is_adaptive:
             raise ConfigurationError(
                 f'weight="{self.weight}" weighs means, and reduce="{self.reduction.settings.reduce}" forms none: every '

@@ -48,7 +48,7 @@ def check_plain(model: Module, parameters: Iterable[Tensor]) -> None:
     if found is None:
         found = _around(model, parameters)
     if found is not None:
-        raise ConfigurationError(f"{_sentence(found)}; give quorate.distribute the plain model, and make no wrapper")
+        raise ConfigurationError(f"{_sentence(found)}; give quorate.distribute the plain model, without the wrapper")
     if any(kind.__name__ == "DTensor" for p in parameters for kind in type(p).__mro__):
         raise ConfigurationError(
             "the optimizer has DTensor parameters, of which each worker holds a piece, and strategies act on whole "

@@ -116,5 +116,5 @@ class BoardServer:
                     failure = [] if failed is None else [failed]
                     return [b"%d" % len(missing), *(key.encode() for key in missing), *failure]
         except ValueError as error:
-            raise BadFrame("a request holds what is no number or no text") from error
+            raise BadFrame("a request holds something that is neither a number nor text") from error
         raise BadFrame("a frame is no request")

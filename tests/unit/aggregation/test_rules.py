@@ -183,10 +183,10 @@ def test_buckets_are_drawn_anew_and_alike_everywhere() -> None:
 @pytest.mark.parametrize(
     ("name", "chosen", "words"),
     [
-        ("krum", {"f": -1}, "f is -1; it is a count of vectors, from 0 on"),
-        ("multi-krum", {"m": 0}, "m is 0; it is a count of vectors"),
+        ("krum", {"f": -1}, "f is -1; it must be a count of vectors"),
+        ("multi-krum", {"m": 0}, "m is 0; it must be a count of vectors"),
         ("bucketing", {"size": 0}, "size is 0; a group has vectors"),
-        ("bucketing", {"rule": "centered-clipping"}, "centered-clipping looks from its newest result"),
+        ("bucketing", {"rule": "centered-clipping"}, "centered-clipping starts from its latest result"),
         ("nearest-neighbors", {"rule": "krumm"}, 'unknown aggregation rule "krumm"'),
         ("centered-clipping", {"tau": 0.0}, "tau is 0.0 and iterations 3"),
         ("geometric-median", {"iterations": 0}, "iterations is 0"),
@@ -198,7 +198,7 @@ def test_settings_that_cannot_be(name: str, chosen: dict[str, Any], words: str) 
 
 
 def test_vectors_of_which_none_is_finite() -> None:
-    with pytest.raises(ConfigurationError, match="none of 3 vectors is finite"):
+    with pytest.raises(ConfigurationError, match="none of the 3 vectors is finite"):
         aggregated(made("median", 1), torch.full((3, 2), float("nan")))
 
 

@@ -150,11 +150,11 @@ def test_an_answer_that_cannot_be_sent_fails_the_request() -> None:
 def test_names_are_served_once_and_ranks_are_there() -> None:
     def task(world: World) -> None:
         world.serve("it", echo)
-        with pytest.raises(ConfigurationError, match='"it" is served already'):
+        with pytest.raises(ConfigurationError, match='"it" is already served'):
             world.serve("it", echo)
-        with pytest.raises(ConfigurationError, match="is no function with types"):
+        with pytest.raises(ConfigurationError, match="is not a function with types"):
             world.serve("number", 3)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="world.ask was given rank 2; there are ranks 0 to 1"):
+        with pytest.raises(ConfigurationError, match="world.ask was given rank 2; the ranks are 0 to 1"):
             world.ask(2, "it")
         world.serve_until_done()
 
@@ -165,7 +165,7 @@ def test_a_function_that_is_served_does_not_ask() -> None:
     def task(world: World) -> None:
         world.serve("it", lambda: world.ask(0, "it").wait())
         if world.rank:
-            with pytest.raises(RequestFailed, match="a function that is served cannot ask others"):
+            with pytest.raises(RequestFailed, match="a served function cannot ask other workers"):
                 world.ask(0, "it").wait()
         world.serve_until_done()
 

@@ -89,7 +89,7 @@ def _swapped(folder: Path) -> str:
 
 def _of_the_one_before(folder: Path) -> str:
     shutil.copy(folder.parent / "step-00000003" / "model.safetensors", folder / "model.safetensors")
-    return "model.safetensors is not what was written"
+    return "model.safetensors is damaged"
 
 
 def _cut_off(folder: Path) -> str:
@@ -106,13 +106,13 @@ def _longer(folder: Path) -> str:
 def _later(folder: Path) -> str:
     said = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**said, "format": 2}))
-    return "it has the format 2, and this version of quorate reads up to 1"
+    return "it has the format 2, but this version of quorate reads formats up to 1"
 
 
 def _edited(folder: Path) -> str:
     text = (folder / MANIFEST).read_text()
     (folder / MANIFEST).write_text(text.replace('"step": 6', '"step": 7'))
-    return "manifest.json has been changed"
+    return "manifest.json was changed"
 
 
 DAMAGES = [
@@ -166,7 +166,7 @@ def test_another_model_is_refused_with_its_first_difference(root: Path) -> None:
         torch.nn.Linear(3, 7), torch.nn.BatchNorm1d(7), torch.nn.Tanh(), torch.nn.Dropout(), torch.nn.Linear(7, 1)
     )
     in_world(1, root, lambda world: task(world, smaller, "the checkpoint's model has a .*, and the script's has none"))
-    in_world(1, root, lambda world: task(world, wider, r"has the shape \(6.*\) in the checkpoint, and \(7.*\) here"))
+    in_world(1, root, lambda world: task(world, wider, r"has the shape \(6.*\) in the checkpoint, but \(7.*\) here"))
 
 
 class Cut(FileOutput):
@@ -202,7 +202,7 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
     ends = in_world(2, root, task)
     assert [end.began for end in ends] == [6, 6]
     assert told
-    assert "a checkpoint could not be written, and the one before it stays the newest" in told[0]
+    assert "a checkpoint could not be written, and the previous one stays the newest" in told[0]
     assert [path.name for path in complete_ones(root)] == ["step-00000006", "step-00000003"]
     assert choose(root).name == "step-00000006"
     assert sorted(path.name for path in root.iterdir()) == ["step-00000003", "step-00000006"]

@@ -138,7 +138,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no workers": (says("workers", value=-1), "workers: Input should be greater than or equal to 1"),
     "other workers": (says("workers", value=3), "does not name the ranks of its 3 workers"),
     "step": (says("step", value=10**30), "step: Input should be"),
-    "another step": (says("step", value=7), "is of step 7, and the folder's name of another one"),
+    "another step": (says("step", value=7), "is of step 7, but the name of the folder says another step"),
     "nan": (at(*OWN, "options", 0, "lr", value=float("nan")), "hold lr = nan for group 0"),
     "list": (at(*OWN, "options", 0, "lr", value=[1]), "hold lr = [1] for group 0"),
     "other tensor": (at(*OWN, "buffers", "1.running_mean", value={"tensor": "generators.torch"}), "is said to be"),
@@ -151,12 +151,12 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
         at("extras", "scheduler", "total_steps", value=0),
         "The specified number of total steps is 0",
     ),
-    "fifo": (_fifo, "rank-0.safetensors is no regular file"),
-    "fifo manifest": (_manifest_fifo, "manifest.json is no regular file"),
-    "folder": (_folder, "model.safetensors is no regular file"),
-    "link": (_link, "rank-0.safetensors is no regular file"),
+    "fifo": (_fifo, "rank-0.safetensors is not a regular file"),
+    "fifo manifest": (_manifest_fifo, "manifest.json is not a regular file"),
+    "folder": (_folder, "model.safetensors is not a regular file"),
+    "link": (_link, "rank-0.safetensors is not a regular file"),
     "giant": (_giant, "manifest.json has 1099511627776 bytes, and at most"),
-    "giant model": (_giant_model, "model.safetensors has 1099511627776 bytes, and"),
+    "giant model": (_giant_model, "model.safetensors has 1099511627776 bytes, but"),
 }
 
 

@@ -75,9 +75,9 @@ REFUSED = {
     "long key": (lambda: {1 << 5000: 1}, "a key of extras.thing.v: it is a number of more than 4096 bits"),
     "odd dtype": (
         lambda: torch.zeros(2).to(torch.float8_e5m2fnuz),
-        r"thing.v \(torch.float8_e5m2fnuz\): it is no dense",
+        r"thing.v \(torch.float8_e5m2fnuz\): it is not a dense",
     ),
-    "sparse": (lambda: torch.eye(2).to_sparse(), r"extras.thing.v \(torch.sparse_coo\): it is no dense tensor"),
+    "sparse": (lambda: torch.eye(2).to_sparse(), r"extras.thing.v \(torch.sparse_coo\): it is not a dense tensor"),
 }
 
 

@@ -39,18 +39,24 @@ def test_what_is_chosen_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert ran("-n", "2", "--chaos", "1", "--failures", "mtbf=9s", "--dry-run") == 0
-    assert "chaos of seed 1: mtbf=9s, room for 64 more" in capsys.readouterr().out
+    assert "chaos of seed 1: mtbf=9s, up to 64 more workers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-n", "2", "--failures", "mtbf=9s"], "--failures needs the seed of its schedule; give --chaos SEED as well"),
-        (["--virtual", "2", "--chaos", "1"], "--chaos strikes processes (-n); it cannot be given with --virtual"),
-        (["-n", "2", "--chaos", "-1"], "--chaos -1: a seed is a whole number from 0 on"),
-        (["-n", "2", "--chaos", "1", "--failures", "often"], '"often" in "often" is no failure; write mtbf='),
-        (["-n", "2", "--chaos", "1", "--strategy", "ddp"], "the baseline ddp cannot go on without a worker"),
-        (["-n", "2", "--chaos", "1", "--restart", "65"], "--restart is 65; it is a number of workers from 0 to 64"),
+        (["-n", "2", "--failures", "mtbf=9s"], "--failures needs a seed; give --chaos SEED as well"),
+        (["--virtual", "2", "--chaos", "1"], "--chaos kills processes (-n); it cannot be given with --virtual"),
+        (["-n", "2", "--chaos", "-1"], "--chaos -1: a seed is a whole number from 0 to"),
+        (["-n", "2", "--chaos", "1", "--failures", "often"], '"often" in "often" is not a failure; write mtbf='),
+        (
+            ["-n", "2", "--chaos", "1", "--strategy", "ddp"],
+            "the baseline ddp cannot continue after the death of a",
+        ),
+        (
+            ["-n", "2", "--chaos", "1", "--restart", "65"],
+            "--restart is 65; it must be a number of workers from 0 to 64",
+        ),
     ],
 )
 def test_wrong_input_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

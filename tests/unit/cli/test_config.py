@@ -127,15 +127,15 @@ def test_what_is_shown_does_the_same_again(
         ('restart = "1"', "restart in x.toml is '1'; it should be a whole number"),
         ("room = 1.5", "room in x.toml is 1.5; it should be a whole number"),
         ("module = 1", "module in x.toml is 1; it should be true or false"),
-        ('seconds = "2"', "seconds in x.toml is '2'; it should be a number"),
+        ('seconds = "soon"', '"soon" is not a number of seconds, or a duration such as 90s, 30min or 6h'),
         ("arguments = [1]", "arguments in x.toml is [1]; it should be a list of texts"),
         ("pace = true", "pace in x.toml is True; it should be a text"),
         ("set = 1", "set in x.toml is 1; it should be a table of plain values"),
         ("[set]\na = {b = 1}", "set in x.toml is {'a': {'b': 1}}; it should be a table of plain values"),
-        ("workers = 0", "-n 0: a run has at least one worker"),
+        ("workers = 0", "-n 0: a run needs at least one worker"),
         ("strategy = 'quorom'", 'unknown strategy "quorom"; did you mean "quorum"?'),
-        ("workers = ", '--config "x.toml" is no TOML: Invalid value'),
-        ("a = " + "[" * 5000, '--config "x.toml" is no TOML: '),
+        ("workers = ", '--config "x.toml" is not valid TOML: Invalid value'),
+        ("a = " + "[" * 5000, '--config "x.toml" is not valid TOML: '),
     ],
 )
 def test_a_wrong_file_is_one_sentence(
@@ -156,4 +156,4 @@ def test_a_file_that_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_a_comparison_that_goes_on_has_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("compare", "--continue", "x", "--print-config") == 2
-    assert "a comparison that goes on has its own" in capsys.readouterr().err
+    assert "it cannot be combined with --continue" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_as_many_come_as_there_is_room_for(
         "rank 2 has joined runs/first",
         "rank 3 has joined runs/first",
     ]
-    assert said.err.endswith("quorate: there is no room for one more: the run was started with --room 2\n")
+    assert said.err.endswith("quorate: no more workers can join: the run was started with --spare 2\n")
 
 
 def test_a_run_that_only_restarts_has_no_room(
@@ -97,7 +97,7 @@ def test_a_run_that_only_restarts_has_no_room(
             assert joined("first") == 2
     finally:
         launcher.end()
-    assert "the run was started without --room" in capsys.readouterr().err
+    assert "the run was started without --spare" in capsys.readouterr().err
 
 
 def test_one_that_ends_before_it_trains(folder: Path, server: BoardServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_one_that_takes_too_long(
 ) -> None:
     server.board.set("newcomers/said/1", b"rank 2")
     with open_to_all(folder, server.path):
-        assert joined("first", "--timeout", "1") == 1
+        assert joined("first", "--timeout", "1s") == 1
     assert "quorate: rank 2 has not joined yet; it goes on trying; its log is" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_launcher_that_ends_meanwhile(
     monkeypatch.setattr("quorate.cli.join._ANSWER_SECONDS", 0.05)
     with open_to_all(folder, server.path):
         assert joined("first") == 1, "nobody answers"
-    assert "quorate: the run in runs/first has ended, or is ending" in capsys.readouterr().err
+    assert "quorate: the run in runs/first has ended or is about to end" in capsys.readouterr().err
 
 
 def test_wrong_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,11 +135,12 @@ def test_wrong_input_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture
     for words, written, sentence in (
         (["second"], None, 'there is no run "second" to join (looked for second/run.json and runs/second/run.json)'),
         ([""], None, 'there is no run "" to join'),
-        (["first"], None, "no run is under way in runs/first that workers may join; start one with"),
-        (["first"], b"gone", "no run is under way in runs/first"),
-        (["first"], b"\xff\x00", "no run is under way in runs/first"),
-        (["first", "-n", "0"], None, "invalid value for '-n'"),
-        (["first", "--timeout", "0"], None, "invalid value for '--timeout'"),
+        (["first"], None, "no run that workers can join is running in runs/first; start one with"),
+        (["first"], b"gone", "no run that workers can join is running in runs/first"),
+        (["first"], b"\xff\x00", "no run that workers can join is running in runs/first"),
+        (["first", "-n", "0"], None, "-n must be at least 1"),
+        (["first", "--timeout", "0"], None, "--timeout 0: the time must be at least 1s"),
+        (["first", "--timeout", "20"], None, '"20" in "--timeout 20" has no unit: 20ms or 20s?'),
     ):
         if written is not None:
             door.write_bytes(written)

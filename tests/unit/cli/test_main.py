@@ -39,33 +39,36 @@ def folder(tmp_path: Path) -> Path:
         (["run", "-n", "2", "wrong.py"], "\"wrong.py\" is not a valid Python script: expected ':', line 2"),
         (["compare", "-n", "2", "wrong.py"], '"wrong.py" is not a valid Python script: expected'),
         (["run", "-m", "nowhere.at_all"], 'there is no module "nowhere.at_all"'),
-        (["run", "-n", "99999", "train.py"], "-n 99999: a run on one machine has at most 4096 workers of this kind"),
+        (["run", "-n", "99999", "train.py"], "-n 99999: a run on one machine can have at most 4096 such workers"),
         (
             ["run", "--seed", str(2**63), "train.py"],
-            "--seed 9223372036854775808: a seed is a whole number from 0 on, a",
+            "--seed 9223372036854775808: a seed is a whole number from 0 to 9",
         ),
-        (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is no name for a run; use letters, digits, dots'),
+        (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is not a name for a run; use letters, digits, dots'),
         (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n". Known: '),
-        (["run", "-n", "0", "train.py"], "-n 0: a run has at least one worker"),
-        (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run has at least one worker"),
-        (["run", "-n", "2", "--virtual", "2", "train.py"], "-n and --virtual exclude each other"),
+        (["run", "-n", "0", "train.py"], "-n 0: a run needs at least one worker"),
+        (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run needs at least one worker"),
+        (
+            ["run", "-n", "2", "--virtual", "2", "train.py"],
+            "give -n (processes) or --virtual (virtual workers)",
+        ),
         (["run", "--strategy", "al-reduce", "train.py"], 'unknown strategy "al-reduce"; did you mean "all-reduce"?'),
-        (["run", "--strategy", "all-reduce", "--set", "a=1", "train.py"], 'unknown setting of AllReduce "a"'),
+        (["run", "--strategy", "all-reduce", "--set", "a=1", "train.py"], 'unknown setting of all-reduce "a"'),
         (["run", "--set", "a", "train.py"], '--set takes key=value, not "a"'),
-        (["run", "--seed", "-1", "train.py"], "--seed -1: a seed is a whole number from 0 on"),
-        (["run", "--compute", "constant:1ms", "train.py"], "--compute can be chosen for a virtual world only"),
+        (["run", "--seed", "-1", "train.py"], "--seed -1: a seed is a whole number from 0 to"),
+        (["run", "--compute", "constant:1ms", "train.py"], "--compute can be given with --virtual N only"),
         (["run", "--share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
-        (["run", "--seconds", "0", "train.py"], "--seconds 0: a training lasts a number of seconds above 0"),
+        (["run", "--seconds", "0", "train.py"], "--seconds 0: the time must be above 0"),
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
         (
             ["run", "--dry-run", "--virtual", "2", "--compute", "soon", "train.py"],
-            '"soon" is no model of compute times',
+            '"soon" is not a model of compute times',
         ),
-        (["run", "--virtual", "2", "-m", "train"], "virtual workers run a script"),
-        (["run", "--name", "../x", "train.py"], '"../x" is no name for a run'),
-        (["run", "--json", "train.py"], "--json goes with --dry-run"),
+        (["run", "--virtual", "2", "-m", "train"], "--virtual runs a script, not a module"),
+        (["run", "--name", "../x", "train.py"], '"../x" is not a name for a run'),
+        (["run", "--json", "train.py"], "--json can be given with --dry-run only"),
         (["run", "--bogus", "train.py"], "no such option: --bogus"),
-        (["run", "-n", "two", "train.py"], "invalid value for '-n'"),
+        (["run", "-n", "two", "train.py"], "-n takes a whole number"),
         (["run"], "missing argument 'SCRIPT'"),
         (
             ["list", "people"],
@@ -149,7 +152,7 @@ def test_a_run_leaves_its_records(folder: Path) -> None:
     assert about["command"] == ["quorate", "run", "-n", "2", "--name", "here", *arguments]
     again = quorate(folder, "run", "--name", "here", "train.py")
     assert again.returncode == 2
-    assert "there is a run in runs/here already" in again.stderr
+    assert "runs/here already holds a run" in again.stderr
 
 
 def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) -> None:

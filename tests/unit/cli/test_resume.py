@@ -54,8 +54,8 @@ def test_wrong_input_is_one_sentence(folder: Path) -> None:
     (folder / "runs" / "odd" / "run.json").write_text("[]")
     for arguments, words in (
         (["--resume", "second"], 'there is no run "second" to resume'),
-        (["--resume", "odd"], "runs/odd was not begun by quorate run"),
-        (["--resume", "first", "--name", "x"], "--resume goes on in the run's own folder; leave out --name"),
+        (["--resume", "odd"], "runs/odd was not started by quorate run"),
+        (["--resume", "first", "--name", "x"], "--resume continues in the run's own folder; leave out --name"),
     ):
         finished = quorate(folder, "run", *arguments)
         assert finished.returncode == 2

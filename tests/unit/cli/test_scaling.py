@@ -13,16 +13,22 @@ WRONG = (
     (["--workers", "4", "digits"], '--workers "4": give several numbers, such as 1,2,4,8; a single one is -n 4'),
     (["--workers", "1,x", "digits"], '--workers "1,x": give several numbers from 1 to 100,000, such as 1,2,4,8'),
     (["--workers", "0,1", "digits"], '--workers "0,1": give several numbers from 1 to 100,000'),
-    (["--workers", "1,2", "-n", "2", "digits"], "--workers compares numbers of workers on this machine; leave out -n"),
-    (["--workers", "1,2", "--virtual", "2", "digits"], "--workers compares numbers of workers on this machine; leave "),
-    (["--workers", "1,2", "--seconds", "2", "digits"], "--workers compares numbers of workers on this machine; leave "),
+    (
+        ["--workers", "1,2", "-n", "2", "digits"],
+        "--workers compares numbers of workers on this machine; it cannot be combined with -n",
+    ),
+    (["--workers", "1,2", "--virtual", "2", "digits"], "--workers compares numbers of workers on this machine; it "),
+    (["--workers", "1,2", "--seconds", "2", "digits"], "--workers compares numbers of workers on this machine; it "),
     (
         ["--workers", "1,2", "--strategy", "quorum", "--strategy", "sgp", "digits"],
         "--workers compares numbers of workers under one strategy; give one --strategy",
     ),
     (["--workers", "1,2", "--scaling", "soft", "digits"], '--scaling "soft" is unknown; known: weak, strong and both'),
-    (["--workers", "1,2", "--price", "-1", "digits"], "--price -1: the price of a worker and hour is a number above 0"),
-    (["--workers", "1,2", "--most", "0", "digits"], "--most 0: from 1 to 4096 workers are run on one machine"),
+    (
+        ["--workers", "1,2", "--price", "-1", "digits"],
+        "--price -1: the price of one worker for one hour must be above 0",
+    ),
+    (["--workers", "1,2", "--most", "0", "digits"], "--most 0: one machine can run 1 to 4096 workers"),
     (["--workers", "4,8", "--most", "2", "digits"], "none of 4 and 8 workers can be run: --most 2"),
     (["--workers", "1,2", "--most", "1", "digits"], "2 workers are more than are run here, and to simulate them 2 wo"),
     (

@@ -32,10 +32,10 @@ def test_sizes(size: int, replicas: int | None, shards: int | None, found: tuple
         (4, 2, 1, "4 workers cannot be laid out as replicas=2,shards=1;"),
         (4, 1, 8, "4 workers cannot be laid out as replicas=1,shards=8;"),
         (2, None, 4, "2 workers cannot be laid out as shards=4;"),
-        (2, 0, None, "replicas=0 is no size of a mesh"),
-        (2, None, -2, "shards=-2 is no size of a mesh"),
-        (2, None, True, "shards=True is no size of a mesh"),
-        (2, None, 2.0, "shards=2.0 is no size of a mesh"),
+        (2, 0, None, "replicas=0 is not a size of a mesh"),
+        (2, None, -2, "shards=-2 is not a size of a mesh"),
+        (2, None, True, "shards=True is not a size of a mesh"),
+        (2, None, 2.0, "shards=2.0 is not a size of a mesh"),
         (2, None, None, "a mesh needs replicas=, stages=, shards= or tensor="),
     ],
 )
@@ -67,7 +67,7 @@ def test_texts(text: str) -> None:
     ],
 )
 def test_texts_that_are_no_mesh(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no mesh; write replicas=R,stages=L,shards=S"):
+    with pytest.raises(ConfigurationError, match=r"is not a mesh; write replicas=R,stages=L,shards=S"):
         axes_from_text(text, 4)
 
 

@@ -57,7 +57,7 @@ def test_a_distribution_is_read() -> None:
     [
         ("trace:ucf101", "no file ucf101, and no trace of this name. Known: cloud-resnet50, ucf101-lstm"),
         ("trace:ucf101-lstm:xx", '"xx" in "trace:ucf101-lstm:xx" is not a factor'),
-        ("trace:/", "the trace / is no file, but a folder"),
+        ("trace:/", "the trace / is a folder, not a file"),
     ],
 )
 def test_wrong_traces_are_one_sentence(text: str, sentence: str) -> None:
@@ -68,7 +68,7 @@ def test_wrong_traces_are_one_sentence(text: str, sentence: str) -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "times"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="cannot be read: it is no text"):
+    with pytest.raises(ConfigurationError, match="cannot be read: it is not text"):
         parse_trace(f"trace:{path}", seed=0)
 
 

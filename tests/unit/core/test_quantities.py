@@ -44,5 +44,5 @@ def test_the_message_quotes_the_whole_once() -> None:
 @pytest.mark.parametrize("text", ["20", "1", " 1.0", "2e3"])
 def test_from_1_on_a_duration_has_a_unit(text: str) -> None:
     assert seconds_from("0.2") == 0.2
-    with pytest.raises(ConfigurationError, match=f"is not a duration, for want of a unit; write {text.strip()}ms or "):
+    with pytest.raises(ConfigurationError, match=f"has no unit: {text.strip()}ms or "):
         seconds_from(text, f"one-of:{text}")

@@ -54,7 +54,7 @@ def test_what_fits_its_field_is_taken(raw: dict[str, object], settings: dict[str
     ("name", "value", "wanted"),
     [
         ("wait_for", "most", "'majority' or 'all'"),
-        ("wait_for", "1", "a whole number"),
+        ("wait_for", "1", "it should be a number or 'majority' or 'all'"),
         ("overlap", 1, "true or false"),
         ("clip_norm", "1.0", "a number"),
         ("clip_norm", True, "a number"),

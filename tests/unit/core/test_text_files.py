@@ -25,10 +25,10 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "no text").write_bytes(b"\xff\xfe")
     for path, why in {
-        Path("/dev/zero"): "is no file, but a device",
-        tmp_path / "pipe": "is no file, but a pipe",
-        tmp_path: "is no file, but a folder",
-        tmp_path / "no text": "cannot be read: it is no text",
+        Path("/dev/zero"): "is not a regular file, but a device",
+        tmp_path / "pipe": "is not a regular file, but a pipe",
+        tmp_path: "is a folder, not a file",
+        tmp_path / "no text": "cannot be read: it is not text",
     }.items():
         with pytest.raises(ConfigurationError, match=f"^the trace {path} {why}$"):
             parse_trace(f"trace:{path}", seed=0)

@@ -41,4 +41,4 @@ def test_limits(limits: dict[str, int], value: int, words: str) -> None:
 
 def test_others_lose_their_beginning() -> None:
     assert wanted_in_words("Input should be 'all' or 'majority'") == "'all' or 'majority'"
-    assert wanted_in_words("Value error, it is a factor from 0 on") == "it is a factor from 0 on"
+    assert wanted_in_words("Value error, it must be a factor (at least 0)") == "it must be a factor (at least 0)"

@@ -140,10 +140,10 @@ def test_the_loader_says_whose_each_batch_is() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"partition": "label", "share": "static"}, "clients have examples of their own, so share= does not go"),
-        ({"labels": [0] * 30}, "labels= are what a partition goes by"),
+        ({"partition": "label", "share": "static"}, "clients have examples of their own, so share= cannot be combined"),
+        ({"labels": [0] * 30}, "labels= needs partition="),
         ({"partition": "iid", "clients": 31}, "clients is 31"),
-        ({"partition": "iid", "clients": -1}, "clients is a whole number from 0 on"),
+        ({"partition": "iid", "clients": -1}, "clients must be a whole number"),
         ({"partition": "of-mine"}, 'unknown partition "of-mine"'),
     ],
 )

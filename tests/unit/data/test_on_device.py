@@ -37,11 +37,11 @@ def test_a_loader_gives_its_batches_there() -> None:
 @pytest.mark.parametrize(
     ("device", "sentence"),
     [
-        ("gpu", "torch knows no such device"),
-        (3.5, "torch knows no such device"),
+        ("gpu", "which torch does not know"),
+        (3.5, "which torch does not know"),
         pytest.param(
             "cuda:0",
-            "there is no GPU here",
+            "torch finds no usable GPU here",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
         ),
     ],
@@ -51,7 +51,7 @@ def test_a_device_that_is_not_there_is_one_sentence(device: object, sentence: st
         quorate.shard(TensorDataset(torch.arange(8.0)), 2, device=device)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no usable GPU here")
 def test_a_gpu_has_the_next_batch_early() -> None:
     from quorate.data.on_device import on_device
 

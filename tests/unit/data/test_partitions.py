@@ -65,10 +65,10 @@ def test_sizes_spread() -> None:
     [
         ("sorted", 3, 'unknown partition "sorted"'),
         ("dirichlet:beta=1", 3, "beta"),
-        ("dirichlet:alpha=0", 3, "alpha is 0.0; it is above 0|alpha is 0; it is above 0"),
-        ("iid", 0, "clients is 0; it is a number from 1 to that of the examples, 600"),
+        ("dirichlet:alpha=0", 3, "alpha is 0.0; it must be above 0|alpha is 0; it must be above 0"),
+        ("iid", 0, "clients is 0; it must be a number from 1 to that of the examples, 600"),
         ("iid", 601, "clients is 601"),
-        ("label:each=50", 30, "each is 50; it is a number from 1 to 20"),
+        ("label:each=50", 30, "each is 50; it must be a number from 1 to 20"),
         ("group", 11, "clients is 11, and there are 10 groups"),
     ],
 )
@@ -78,7 +78,7 @@ def test_what_cannot_be_is_said(text: str, clients: int, message: str) -> None:
 
 
 def test_labels_are_needed_where_a_partition_goes_by_them() -> None:
-    with pytest.raises(ConfigurationError, match="goes by labels, and the dataset has none"):
+    with pytest.raises(ConfigurationError, match="needs labels, but the dataset has none"):
         split("label", None, 600, 3, seed=0)
     with pytest.raises(ConfigurationError, match="labels are 5, and there are 600 examples"):
         split("label", [0] * 5, 600, 3, seed=0)

@@ -536,5 +536,5 @@ def test_positions_that_do_not_belong_together_are_refused() -> None:
     for wrong in ([], [one, one], [one, two, state_of(2, 3)]):
         with pytest.raises(ConfigurationError, match="positions"):
             loader.load_state_dicts(wrong)
-    with pytest.raises(ConfigurationError, match="not those of one loader"):
+    with pytest.raises(ConfigurationError, match="do not belong to one loader"):
         loader.load_state_dicts([one, state_of(1, 2, batch_size=3)])

@@ -23,11 +23,11 @@ def test_what_is_written_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("mtbf", "is no failure"),
-        ("often=3s", "is no failure"),
-        ("repair=3s", "does not say mtbf"),
-        ("mtbf=0s", "longer than 0"),
-        ("mtbf=20", "for want of a unit"),
+        ("mtbf", "is not a failure"),
+        ("often=3s", "is not a failure"),
+        ("repair=3s", "lacks mtbf"),
+        ("mtbf=0s", "above 0"),
+        ("mtbf=20", "has no unit: 20ms or 20s"),
         ("mtbf=3s,mtbf=3s", "twice"),
         ("mtbf=3s,stop=2:3s", "from 0 to 1"),
         ("mtbf=3s,stop=0.7:1s,slow=0.7:x2:1s", "more than all of them"),

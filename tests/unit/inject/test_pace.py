@@ -32,7 +32,7 @@ def test_tokens_are_needed_only_where_they_count() -> None:
     assert parse_pace("280ms", seed=0, size=1).seconds(0, 0, None) == 0.28
     paced = parse_pace("2ms+50us/token", seed=0, size=1)
     assert paced.needs_tokens
-    with pytest.raises(ConfigurationError, match="counts tokens, and the batches do not say .* attribute `tokens`"):
+    with pytest.raises(ConfigurationError, match="counts tokens, but the batches do not say .* attribute `tokens`"):
         paced.seconds(0, 0, None)
     assert paced.seconds(0, 0, 0) == 0.002
 
@@ -78,15 +78,15 @@ def test_it_gives_the_text_back() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", '"" is no pace; write 280ms, 50us/token, trace:FILE or trace:NAME'),
-        ("fast", '"fast" is no pace'),
-        ("one-of:200ms", '"one-of:200ms" is no pace'),
-        ("-1ms", '"-1ms" is no pace'),
+        ("", '"" is not a pace; write 280ms, 50us/token, trace:FILE or trace:NAME'),
+        ("fast", '"fast" is not a pace'),
+        ("one-of:200ms", '"one-of:200ms" is not a pace'),
+        ("-1ms", '"-1ms" is not a pace'),
         ("10week", '"10week" is not a duration'),
         ("50us/word", '"50us/word" is not a duration'),
         ("2ms+5x/token", '"5x" in "2ms\\+5x/token" is not a duration'),
         ("trace:slow", "no file slow, and no trace of this name"),
-        ("trace:", '"trace:" is no pace'),
+        ("trace:", '"trace:" is not a pace'),
     ],
 )
 def test_wrong_paces_are_one_sentence(text: str, sentence: str) -> None:

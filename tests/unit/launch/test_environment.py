@@ -26,14 +26,14 @@ def _is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("number", ["x", "-1", "77777", "0.5", "99999999999999999999", ""])
 def test_what_is_no_pipe_of_a_launcher(monkeypatch: pytest.MonkeyPatch, number: str) -> None:
     monkeypatch.setenv("QUORATE_LAUNCHER_FD", number)
-    with pytest.raises(ConfigurationError, match=f"^QUORATE_LAUNCHER_FD={number} is no pipe of a launcher"):
+    with pytest.raises(ConfigurationError, match=f"^QUORATE_LAUNCHER_FD={number} is not a pipe of a launcher"):
         watch_launcher()
 
 
 def test_an_open_file_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w") as file:
         monkeypatch.setenv("QUORATE_LAUNCHER_FD", str(file.fileno()))
-        with pytest.raises(ConfigurationError, match="is no pipe of a launcher"):
+        with pytest.raises(ConfigurationError, match="is not a pipe of a launcher"):
             watch_launcher()
 
 

@@ -72,7 +72,7 @@ def test_control_variates_go_to_clients_and_come_back() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("local-sgd", {}, "local-sgd is not federated; Flower can be given fed-avg, fed-opt, fed-prox, scaffold"),
+        ("local-sgd", {}, "local-sgd is not a federated strategy; use fed-avg, fed-opt, fed-prox or scaffold"),
         ("fed-avg", {"noise": 1.0, "clip": 1.0, "weigh": "equal"}, "noise and secure are Flower's to see to"),
         ("fed-avg", {"dropouts": 0.5}, "leave them out"),
         ("fed-prox", {"mu": -1.0}, "mu is -1.0"),

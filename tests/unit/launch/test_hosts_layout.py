@@ -68,8 +68,8 @@ def test_a_dry_run_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> Non
         (["--silence", "5s"], "--silence can be given with --hosts only"),
         (["--hosts", "a:2", "--silence", "1ms"], "is from 0.5 to 3600 seconds"),
         (["--hosts", "a:2", "--silence", "soon"], '"soon" in "--silence soon" is not a duration'),
-        (["--hosts", "a:2", "--ssh", "'x"], "is no command"),
-        (["--hosts", "a:2", "--env", "1x=2"], '--env "1x=2" is no variable'),
+        (["--hosts", "a:2", "--ssh", "'x"], "is not a command"),
+        (["--hosts", "a:2", "--env", "1x=2"], '--env "1x=2" is not a variable'),
     ],
 )
 def test_what_cannot_be(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ def without(variables: dict[str, str], *names: str) -> dict[str, str]:
 REFUSED = {
     "OMPI_COMM_WORLD_SIZE is not set": without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"),
     "OMPI_COMM_WORLD_LOCAL_RANK is not set": without(OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "OMPI_COMM_WORLD_RANK=x is no rank": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"},
+    "OMPI_COMM_WORLD_RANK=x is not a rank": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"},
     "this is rank 3 of 3": {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"},
     "SLURM_PROCID is not set": without(SRUN, "SLURM_PROCID"),
     "SLURM_NTASKS is not set": without(SRUN, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),

@@ -25,7 +25,7 @@ def test_a_usual_name_is_a_name_and_never_twice_the_same(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp", "-x", "a b", "a\n"])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is no name for a run"):
+    with pytest.raises(ConfigurationError, match="is not a name for a run"):
         run_folder(name, tmp_path)
 
 

@@ -72,10 +72,13 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "strategy 5": (lambda w, m, o: distribute(o, m, 5), "not a int; known names: ad-psgd, .*all-reduce"),
     "strategy list": (lambda w, m, o: distribute(o, m, []), "strategy is a name or a Strategy object, not a list"),
     "strategy class": (lambda w, m, o: distribute(o, m, strategies.get("quorum")), "not the class Quorum"),
-    "name": (lambda w, m, o: distribute(o, m, name=5), "the name of an optimizer is text, not 5"),
+    "name": (lambda w, m, o: distribute(o, m, name=5), "the name of an optimizer must be text, not 5"),
     "same name": (lambda w, m, o: twice(m, o, "a", "a"), 'another distributed optimizer has the name "a"'),
     "same number": (lambda w, m, o: twice(m, o, "2", None), 'another distributed optimizer has the name "2"'),
-    "compare": (lambda w, m, o: distribute(o, m, compare_every="x"), "compare_every is 'x'; it is a number of rounds"),
+    "compare": (
+        lambda w, m, o: distribute(o, m, compare_every="x"),
+        "compare_every is 'x'; it must be a number of rounds",
+    ),
     # shard
     "loader": (lambda w, m, o: shard(DataLoader(DATA), 4), "not a DataLoader; give its .dataset"),
     "own loader": (lambda w, m, o: shard(shard(DATA, 4), 4), "not a DataLoader; give its .dataset"),
@@ -99,11 +102,14 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "seed too long": (lambda w, m, o: shard(DATA, 4, seed=2**70), "seed is a whole number of 64 bits"),
     "share": (lambda w, m, o: shard(DATA, 4, share=5), 'unknown share "5"'),
     "shuffle": (lambda w, m, o: shard(DATA, 4, shuffle="yes"), "shuffle is True or False, not 'yes'"),
-    "workers": (lambda w, m, o: shard(DATA, 4, num_workers="2"), "num_workers is a whole number from 0 on, not '2'"),
+    "workers": (
+        lambda w, m, o: shard(DATA, 4, num_workers="2"),
+        "num_workers must be a whole number",
+    ),
     "prefetch": (lambda w, m, o: shard(DATA, 4, prefetch_factor=2), "torch's DataLoader does not take what shard was"),
     "collate": (lambda w, m, o: shard(DATA, 4, collate_fn=5), "collate_fn is a function, not a int"),
-    "generator": (lambda w, m, o: shard(DATA, 4, generator=5), "generator is a torch.Generator, not a int"),
-    "epoch": (lambda w, m, o: shard(DATA, 4).set_epoch("x"), "an epoch is a whole number from 0 on, not 'x'"),
+    "generator": (lambda w, m, o: shard(DATA, 4, generator=5), "generator must be a torch.Generator, not a int"),
+    "epoch": (lambda w, m, o: shard(DATA, 4).set_epoch("x"), "an epoch must be a whole number (at least 0), not 'x'"),
     "positions": (lambda w, m, o: shard(DATA, 4).load_state_dicts(None), "takes a list of all workers' state_dict"),
     # the world
     "mean of text": (lambda w, m, o: w.mean("x"), "world.mean takes a tensor or a real number, not a str"),
@@ -113,11 +119,14 @@ REFUSED: dict[str, tuple[Call, str]] = {
         "not one on the meta device",
     ),
     "sparse mean": (lambda w, m, o: w.mean(torch.eye(2).to_sparse()), "not one of the layout torch.sparse_coo"),
-    "weight": (lambda w, m, o: w.mean(1.0, weight="x"), "the weight of world.mean is a finite number, not 'x'"),
+    "weight": (lambda w, m, o: w.mean(1.0, weight="x"), "the weight of world.mean must be a finite number, not 'x'"),
     "weight nan": (lambda w, m, o: w.mean(1.0, weight=float("nan")), "the weight of world.mean is a finite number"),
     "gather": (lambda w, m, o: w.gather(deep()), "world.gather takes a tensor or plain JSON values"),
     "gather sparse": (lambda w, m, o: w.gather(torch.eye(2).to_sparse()), "world.gather takes dense tensors"),
-    "evaluate": (lambda w, m, o: w.evaluate(alone="x").__enter__(), "alone is True or False, not 'x'"),
+    "evaluate": (
+        lambda w, m, o: w.evaluate(this_worker_only="x").__enter__(),
+        "this_worker_only is True or False, not 'x'",
+    ),
     # checkpoints
     "extra": (lambda w, m, o: (distribute(o, m), quorate.load(x=nn.Linear)), "x is the class Linear, and what is kept"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -257,6 +258,22 @@ def test_an_exception_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str])
     assert shown.endswith("quorate: ranks 0 and 2 stopped because rank 1 had failed\n")
     assert "KeyError: 'by hand'" in logs[1]
     assert logs[0] == logs[2] == "quorate: rank 1 (host virtual) raised KeyError: 'by hand'\n"
+
+
+def test_what_all_workers_are_refused_is_told_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = """
+        from quorate.core.errors import ConfigurationError
+        if wire.rank in {ranks}:
+            raise ConfigurationError("so not")
+        wire.barrier().wait()
+        """
+    status, logs = run(refused.format(ranks="(0, 1, 2)"))
+    shown = capsys.readouterr().err
+    assert status == 2
+    assert re.fullmatch(r"quorate: so not \(.*, line \d+\)\n", shown)
+    assert all(log.startswith("quorate: so not") for log in logs)
+    assert run(refused.format(ranks="(1,)"))[0] == 2
+    assert capsys.readouterr().err.startswith("[rank 1] quorate: so not (")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,12 @@ def other_class(model: nn.Sequential, is_other: bool) -> torch.optim.Optimizer:
 def test_another_optimizer_is_named_under_every_strategy(name: str) -> None:
     said = refusals(other_class, lambda is_other: {"strategy": name}, net)
     assert (
-        said == ["the optimizer is SGD on rank 2 and AdamW on rank 0; every worker calls quorate.distribute alike"] * 3
+        said
+        == [
+            "the optimizer is SGD on rank 2 and AdamW on rank 0; every worker must call quorate.distribute "
+            "with the same arguments"
+        ]
+        * 3
     )
 
 

@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_a_configuration_error() -> None:
         ({"virtual": 2, "latency": "fast"}, "fast"),
         ({"virtual": 2, "strategy": "all-redcue"}, 'did you mean "all-reduce"'),
         ({"virtual": 2, "strategy": "ddp"}, "needs processes"),
-        ({"virtual": 2, "name": "a/b"}, "is no name for a run"),
+        ({"virtual": 2, "name": "a/b"}, "is not a name for a run"),
     ],
 )
 def test_wrong_arguments(given: dict[str, object], match: str) -> None:

@@ -160,7 +160,7 @@ def test_logs_and_evaluations_have_their_place(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("value", [torch.ones(2), [1.0], {"a": 1}])
 def test_what_cannot_be_logged(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match=r"quorate.log takes numbers.* and loss is a"):
+    with pytest.raises(ConfigurationError, match=r"quorate.log takes numbers.* but loss is a"):
         run(1, lambda world: quorate.log(loss=value), tmp_path, monkeypatch)
 
 
@@ -191,5 +191,5 @@ def test_a_scheduler_made_before_would_undo_that(tmp_path: Path, monkeypatch: py
         torch.optim.lr_scheduler.StepLR(optimizer, 1)
         quorate.distribute(optimizer, model)
 
-    with pytest.raises(ConfigurationError, match="make the scheduler after quorate.distribute"):
+    with pytest.raises(ConfigurationError, match="create the scheduler after quorate.distribute"):
         run(2, task, tmp_path, monkeypatch, LEARNING_RATE_FACTOR="0.25")

@@ -138,10 +138,10 @@ def test_steps_of_small_floats_have_norms_of_float32() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"lr": -1.0}, "lr is at least 0, not -1.0"),
-        ({"lr": float("nan")}, "lr is at least 0"),
-        ({"lr": 1.0, "weight_decay": -0.1}, "weight_decay is at least 0"),
-        ({"lr": 1.0, "exclude": ["bias"]}, "exclude goes by names; give the optimizer model.named_parameters()"),
+        ({"lr": -1.0}, "lr must be at least 0, not -1.0"),
+        ({"lr": float("nan")}, "lr must be at least 0"),
+        ({"lr": 1.0, "weight_decay": -0.1}, "weight_decay must be at least 0"),
+        ({"lr": 1.0, "exclude": ["bias"]}, "exclude needs names; give the optimizer model.named_parameters()"),
         ({"lr": 1.0, "exclude": "bias"}, "a list of patterns"),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 def test_other_numbers_of_each_class_are_checked() -> None:
     p = [nn.Parameter(torch.ones(2))]
-    with pytest.raises(ConfigurationError, match="momentum is at least 0 and below 1"):
+    with pytest.raises(ConfigurationError, match="momentum must be at least 0 and below 1"):
         LARS(p, lr=1.0, momentum=1.0)
     with pytest.raises(ConfigurationError, match="bounds are two numbers"):
         LAMB(p, lr=1.0, bounds=(10.0, 0.01))

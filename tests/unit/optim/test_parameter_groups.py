@@ -52,7 +52,7 @@ def test_blocks_whose_last_gamma_is_zero_are_their_shortcuts() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"weight_decay": -1.0}, "weight_decay is at least 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
         ({"weight_decay": 0.1, "no_decay": ["norm"]}, 'no trained parameter matches no_decay "norm"'),
         ({"weight_decay": 0.1, "zero_gammas": ["bn3"]}, 'no module matches zero_gammas "bn3"'),
         ({"weight_decay": 0.1, "zero_gammas": ["0"]}, r'"0" \(Linear\) has no weight of one dimension'),

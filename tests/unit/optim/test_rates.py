@@ -60,21 +60,21 @@ def test_the_usual_rule(names: list[str], rule: str) -> None:
 
 
 def test_an_optimizer_of_which_none_is_known() -> None:
-    with pytest.raises(ConfigurationError, match='Mine goes by the batch is not known; say scaling="linear"'):
+    with pytest.raises(ConfigurationError, match='the scaling rule of Mine is not known; give scaling="linear"'):
         scaling_of(["Mine", "object"])
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"total": 0}, "total_examples is a number above 0"),
+        ({"total": 0}, "total_examples must be above 0"),
         ({"warm_up_examples": 1000}, "less than total_examples"),
         ({"decay": "step"}, 'milestones, in examples, go with decay="step"'),
         ({"milestones": (100,)}, 'milestones, in examples, go with decay="step"'),
         ({"decay": "step", "milestones": (200, 100)}, "ascending"),
         ({"decay": "warmup-stable-decay", "decay_examples": 1001}, "no more than what the warm-up leaves"),
         ({"decay_examples": 10}, 'decay_examples goes with decay="warmup-stable-decay"'),
-        ({"end": -1}, "end is a number from 0 on"),
+        ({"end": -1}, "end must be a number"),
         ({"decay": "linear"}, 'decay "linear"'),
         ({"warm_up": "slow"}, 'warm_up "slow"'),
     ],

@@ -58,7 +58,7 @@ def test_in_pieces() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"workers": 0}, "a plan is for workers from 1 on, not 0"),
+        ({"workers": 0}, "a plan needs at least one worker, not 0"),
         ({"memory": 0}, "the memory of a worker is above 0"),
         ({"per_host": 3, "inside_bandwidth": 1.0}, "4 workers are not on hosts of 3; give a multiple, .*"),
         ({"per_host": 2}, "the inside bandwidth of a worker is above 0"),

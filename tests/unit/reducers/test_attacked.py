@@ -103,7 +103,7 @@ def test_a_rule_learns_under_every_attack_and_the_mean_does_not(attack: str) -> 
     ("attack", "words"),
     [
         ("sign-flop", 'unknown attack "sign-flop"; did you mean "sign-flip"'),
-        ("sign-flip:x", '"x" of the attack "sign-flip:x" is no setting'),
+        ("sign-flip:x", '"x" in the attack "sign-flip:x" is not a setting'),
         ("sign-flip:count=-1", "sign-flip: count is -1"),
         ("delayed:1,steps=0", "steps 0"),
     ],
@@ -117,5 +117,5 @@ def test_attacks_that_cannot_be(attack: str, words: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["quorum", "local-sgd", "d-psgd"])
 def test_where_there_is_nothing_to_attack(strategy: str) -> None:
-    with pytest.raises(ConfigurationError, match='attack="nan" does not go with'):
+    with pytest.raises(ConfigurationError, match='attack="nan" cannot be combined with'):
         VirtualWorld(3).run(joined(lambda w: trained(w.rank, strategy=strategy, attack="nan")))

@@ -151,7 +151,7 @@ def test_the_mean_breaks_under_it() -> None:
     ("settings", "words"),
     [
         ({"reduce": "krum", "compress": "half"}, 'reduce="krum" needs gradients as they are'),
-        ({"reduce": "krum", "dense_below": 3}, "dense_below: there is no codec to set"),
+        ({"reduce": "krum", "dense_below": 3}, "dense_below: these are settings of a codec, but there is none"),
         ({"reduce": "krum:f=-1"}, "f is -1"),
         ({"reduce": "krum", "tau": 3}, "tau"),
         ({"reduce": "krumm"}, 'unknown way to reduce "krumm"; did you mean "krum"'),

@@ -82,7 +82,7 @@ def test_a_training_that_diverged_has_no_final_quality(tmp_path: Path) -> None:
     found = curve_of(run, "top1", seed=0)
     assert found is not None and found.quality == (0.5,)
     assert final_quality(run, "top1") is None
-    assert went_wrong(run, "top1") == "the loss of rank 0 is no number at step 2"
+    assert went_wrong(run, "top1") == "the loss of rank 0 is not a number at step 2"
     lost = losses_of(run, seed=0)
     assert lost is not None and lost.quality == (1.0,)
 

@@ -292,7 +292,7 @@ def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Pat
     diverged = arm(found, "all-reduce")
     assert diverged.differences["quality"] == "no difference shown"
     assert diverged.quality is not None and len(diverged.quality.values) == 2
-    assert "all-reduce, seed 1: top1 is no number at step 60" in found.warnings
+    assert "all-reduce, seed 1: top1 is not a number at step 60" in found.warnings
 
 
 def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:

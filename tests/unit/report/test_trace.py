@@ -278,7 +278,7 @@ def test_equal_records_give_equal_bytes_compressed_or_not(tmp_path: Path) -> Non
     for path in (packed, again, plain):
         write_trace(folder, path)
     assert packed.read_bytes() == again.read_bytes()
-    assert packed.read_bytes()[4:8] == bytes(4), "the time of writing is no part of it"
+    assert packed.read_bytes()[4:8] == bytes(4), "the time of writing is not a part of it"
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
 
 

@@ -120,7 +120,7 @@ def test_a_quorum_goes_on_with_stragglers_and_wrong_gradients(reduce: str) -> No
         ),
         ({"reduce": "centered-clipping"}, "it looks from its newest result, which is known"),
         ({"reduce": "median", "compress": "half"}, 'reduce="median" needs gradients as they are'),
-        ({"reduce": "ring"}, 'reduce="ring" does not go with quorum'),
+        ({"reduce": "ring"}, 'reduce="ring" cannot be combined with quorum'),
     ],
 )
 def test_what_does_not_go_with_rounds(settings: dict[str, Any], words: str) -> None:

@@ -173,7 +173,7 @@ def test_nobody_evaluates_alone_where_all_wait() -> None:
         with world.evaluate(alone=True):
             pass
 
-    with pytest.raises(ConfigurationError, match="none can evaluate alone"):
+    with pytest.raises(ConfigurationError, match="needs a strategy that does not wait for every worker"):
         run(2, task)
 
 

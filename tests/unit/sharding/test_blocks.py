@@ -74,7 +74,7 @@ def test_a_script_may_list_them() -> None:
     [("transformer.g", "transformer.g"), (nn.Conv2d, "Conv2d"), (nn.Linear(2, 2), "Linear"), (3, "int")],
 )
 def test_what_is_not_there_is_refused(wanted: object, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^blocks has {said}, and the model has no such module; list names"):
+    with pytest.raises(ConfigurationError, match=f"^blocks has {said}, but the model has no such module; list names"):
         named_blocks(NanoShape(), ["lm_head", wanted])  # type: ignore[list-item]
 
 

@@ -42,7 +42,9 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(ConfigurationError, match=r"no room for 4,000 bytes in .*: No space left on device;"):
+    with pytest.raises(
+        ConfigurationError, match=r"needs 4,000 bytes in .*, which are not free: No space left on device;"
+    ):
         HostMemory(tmp_path).empty((1000,), torch.float32)
     assert list(tmp_path.iterdir()) == []
 

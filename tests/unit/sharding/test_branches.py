@@ -51,16 +51,19 @@ def test_each_is_given_its_own() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: quorate.branches([]), "branches is a list of modules, of one at least"),
-        (lambda: quorate.branches([torch.relu]), "branches is a list of modules"),
+        (lambda: quorate.branches([]), "branches must be a list of at least one module"),
+        (lambda: quorate.branches([torch.relu]), "branches must be a list"),
         (
             lambda: quorate.branches([nn.ReLU()], "mean"),
             "Known: concatenate, sum, tuple",
         ),
         (lambda: quorate.branches([nn.ReLU()], inputs="none"), "Known: each, same"),
-        (lambda: quorate.branches([nn.ReLU()], costs=[1, 2]), "is not one number from 0 on for each of 1 branches"),
-        (lambda: quorate.branches([nn.ReLU()], costs=[-1]), "is not one number from 0 on"),
-        (lambda: quorate.branches([quorate.branches([nn.ReLU()])]), "a branch has branches of its own"),
+        (
+            lambda: quorate.branches([nn.ReLU()], costs=[1, 2]),
+            "must have one number of at least 0 for each of 1 branches",
+        ),
+        (lambda: quorate.branches([nn.ReLU()], costs=[-1]), "must have one number of at least 0"),
+        (lambda: quorate.branches([quorate.branches([nn.ReLU()])]), "branches cannot be nested"),
     ],
 )
 def test_what_is_refused(call: Any, words: str) -> None:

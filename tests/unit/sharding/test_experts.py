@@ -180,12 +180,12 @@ def an_expert() -> nn.Module:
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a module": (lambda: quorate.Experts(an_expert(), 4, DIM), "expert is called once for each expert, to make it"),  # type: ignore[arg-type]
     "top_k": (lambda: quorate.Experts(an_expert, 2, DIM, top_k=3), "top_k=3 is more than there are experts: 2"),
-    "count": (lambda: quorate.Experts(an_expert, 0, DIM), "count=0 is no number of Experts"),
+    "count": (lambda: quorate.Experts(an_expert, 0, DIM), "count=0 is not a number of Experts"),
     "capacity": (
         lambda: quorate.Experts(an_expert, 4, DIM, capacity_factor=0.0),
         "capacity_factor=0.0 is out of range",
     ),
-    "buffers": (lambda: quorate.Experts(lambda: nn.BatchNorm1d(DIM), 4, DIM), "BatchNorm1d is no expert"),
+    "buffers": (lambda: quorate.Experts(lambda: nn.BatchNorm1d(DIM), 4, DIM), "BatchNorm1d is not an expert"),
     "width": (lambda: quorate.Experts(an_expert, 4, DIM)(torch.zeros(2, 3)), "takes tokens of 5 numbers, not 3"),
     "groups": (
         lambda: quorate.Experts(an_expert, 4, DIM, groups=2)(torch.zeros(3, DIM)),

@@ -127,7 +127,7 @@ def test_the_generator_is_left_as_it_was() -> None:
         ({"layer1.0.conv1": "head"}, 'has "head" for layer1.0.conv1, of the class Conv2d; it is for a linear layer'),
         ({"layer1.0.conv1": "channels"}, "it is for a norm of torch's over channels, or its convolution in groups"),
         ({"layer1.0.bn1": "columns"}, "it is for a linear layer, or a convolution of torch's without groups"),
-        ({"conv1": "rows"}, "conv1 has 3 inputs, which 2 workers cannot share evenly: 3 is no multiple of 2"),
+        ({"conv1": "rows"}, "conv1 has 3 inputs, which 2 workers cannot share evenly: 3 is not a multiple of 2"),
         ({"layer1.0.conv1": "columns", "bn1": "sequence"}, "is a convolution, and the tensor plan cuts the sequence"),
     ],
 )
@@ -147,5 +147,5 @@ def test_images_in_rows_need_convolutions_of_one_kind() -> None:
         with pytest.raises(ConfigurationError, match=f"convolutions of one kind, and this has (ones of )?{had}"):
             plan_for(model, "space", 2)
     branched = nn.Sequential(quorate.branches([nn.Conv1d(1, 1, 1)] * 2))
-    with pytest.raises(ConfigurationError, match=r"quorate.branches does not go with rows of images"):
+    with pytest.raises(ConfigurationError, match=r"quorate.branches cannot be combined with rows of images"):
         plan_for(branched, "space", 2)

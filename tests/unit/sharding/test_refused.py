@@ -60,7 +60,7 @@ ALONE: dict[str, Refused] = {
     "no parameters": Refused(lambda: quorate.parallelize(nn.ReLU()), "the model has no parameters to shard"),
     "a single number": Refused(
         lambda: quorate.parallelize(Scaled()),
-        "factor is a single number without a dimension; give it the shape (1,)",
+        "factor has no dimensions; give it the shape (1,)",
     ),
     "lazy": Refused(
         lambda: quorate.parallelize(nn.Sequential(nn.LazyLinear(3))),
@@ -68,7 +68,7 @@ ALONE: dict[str, Refused] = {
     ),
     "virtual": Refused(
         lambda: quorate.parallelize(model()),
-        "a mesh is of real processes, which torch's collectives connect; virtual workers have none",
+        "a mesh needs real processes, since torch's collectives do not connect virtual workers",
     ),
 }
 """As they are refused in any world."""
@@ -116,16 +116,18 @@ SPREAD: dict[str, Refused] = {
     "a part of it twice": Refused(
         lambda: quorate.parallelize(nn.Sequential(sharded())), "the model is sharded already"
     ),
-    "blocks": Refused(lambda: quorate.parallelize(model(), blocks=["2"]), "blocks has 2, and the model has no such"),
+    "blocks": Refused(lambda: quorate.parallelize(model(), blocks=["2"]), "blocks has 2, but the model has no such"),
     "made before": Refused(made_before, "the optimizer was made before quorate.parallelize"),
     "adaptive": Refused(lambda: distributed("adaptive"), f"adaptive {PIECES}"),
     "patience": Refused(lambda: distributed("sgp", patience=1.0), f"sgp {PIECES}"),
     "a period in seconds": Refused(lambda: distributed("local-sgd", sync_every="2s"), f"local-sgd {PIECES}"),
-    "weight": Refused(lambda: distributed(weight="examples"), 'weight="examples" does not go with a model in shards'),
-    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" does not go with all-'),
+    "weight": Refused(
+        lambda: distributed(weight="examples"), 'weight="examples" cannot be combined with a model in shards'
+    ),
+    "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" cannot be combined with all-'),
     "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
     "rows": Refused(
-        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor calculates with whole tensors; leave"
+        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor computes with whole tensors; leave"
     ),
     "shard_by": Refused(lambda: distributed(shard_by="columns"), "shard_by='columns' is unknown; known: rows, tensors"),
     "rounds": Refused(
@@ -134,7 +136,7 @@ SPREAD: dict[str, Refused] = {
     ),
     "averaged moments": Refused(
         lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),
-        'momentum="average" does not go with Adafactor and a model in shards',
+        'momentum="average" cannot be combined with Adafactor and a model in shards',
     ),
     "unequal shares": Refused(dealt_out, "a model in shards needs equally many batches on every worker"),
 }

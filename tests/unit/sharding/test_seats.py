@@ -99,7 +99,7 @@ def test_a_product_that_is_not_the_number_of_workers() -> None:
         (Mesh(ranks(2), ("replicas",)), "the mesh has the axes replicas; quorate.parallelize takes one of replicas"),
         (Mesh(ranks(2, 1), ("shards", "lines")), "the mesh has the axes shards, lines;"),
         (Mesh(ranks(2), None), "the mesh has the axes without names;"),
-        (Mesh(ranks(3), ("shards",)), "the mesh has 3 workers, and this run 2; it has to have all"),
+        (Mesh(ranks(3), ("shards",)), "the mesh has 3 workers, and this run 2; it must have all of them"),
     ],
 )
 def test_other_meshes_are_refused(mesh: Any, words: str) -> None:

@@ -34,7 +34,7 @@ def test_losses_count_by_their_weights() -> None:
         (nn.GRU(4, 2), "1 is a GRU"),
         (nn.BatchNorm1d(4), "1 is a BatchNorm1d"),
         (nn.GroupNorm(2, 4), "1 is a GroupNorm"),
-        (quorate.branches([nn.Linear(4, 4)]), "quorate.branches does not go with pieces of the sequence"),
+        (quorate.branches([nn.Linear(4, 4)]), "quorate.branches cannot be combined with pieces of the sequence"),
     ],
 )
 def test_a_model_that_looks_elsewhere_by_itself_is_refused(module: nn.Module, words: str) -> None:

@@ -102,9 +102,9 @@ def test_a_slow_learner_makes_fewer_steps() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"sync_every": 0}, "sync_every is 0; it is a number of steps from 1 on"),
+        ({"sync_every": 0}, "sync_every is 0; it must be a number of steps (at least 1)"),
         ({"sync_every": "30s"}, "it should be a whole number"),
-        ({"momentum_every": -1}, "momentum_every is -1; it is a number of arrivals, or 0"),
+        ({"momentum_every": -1}, "momentum_every is -1; it must be a number of arrivals, or 0"),
         ({"outer_rate": 0.0}, "the rate is above 0"),
     ],
 )

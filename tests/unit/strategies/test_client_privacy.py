@@ -117,7 +117,7 @@ def test_where_workers_are_clients_nothing_is_hidden_and_it_says_so() -> None:
         ({"clip": -1.0}, "clip=-1.0, noise=0.0: they are numbers from 0 on"),
         ({"noise": 1.0, "weigh": "equal"}, "set clip as well"),
         ({"noise": 1.0, "clip": 1.0}, 'set weigh="equal"'),
-        ({"secure": True, "secure_dropouts": -1}, "the first is from 0 on, the second from 0 to 30"),
+        ({"secure": True, "secure_dropouts": -1}, "the first must be at least 0, the second from 0 to 30"),
     ],
 )
 def test_settings_under_which_nothing_is_hidden_are_refused(settings: dict[str, Any], message: str) -> None:

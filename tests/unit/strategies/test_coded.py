@@ -174,11 +174,11 @@ def after_shard(world: World) -> None:
     ("settings", "words"),
     [
         ({"s": 2}, "draco with s=2 computes each batch 5 times, and there are 3 workers; s is from 0 to 1"),
-        ({"s": -1}, "s is -1; it is a number of workers"),
-        ({"code": "complex"}, "the setting code of DRACO is 'complex'; it should be 'repetition' or 'cyclic'"),
-        ({"compress": "half"}, 'compress="half" does not go with draco'),
-        ({"reduce": "ring"}, 'reduce="ring" does not go with draco'),
-        ({"reduce": "median", "code": "cyclic"}, 'reduce="median" does not go with a cyclic code'),
+        ({"s": -1}, "s is -1; it must be a number of workers"),
+        ({"code": "complex"}, "the setting code of draco is 'complex'; it should be 'repetition' or 'cyclic'"),
+        ({"compress": "half"}, 'compress="half" cannot be combined with draco'),
+        ({"reduce": "ring"}, 'reduce="ring" cannot be combined with draco'),
+        ({"reduce": "median", "code": "cyclic"}, 'reduce="median" cannot be combined with a cyclic code'),
         ({"weight": "examples"}, 'weight="examples" weighs means'),
     ],
 )
@@ -196,7 +196,7 @@ def test_data_is_dealt_out_after_distribute_and_by_no_other_way() -> None:
         quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "draco")
         quorate.shard(TensorDataset(torch.arange(24)), 4, share="dynamic")
 
-    with pytest.raises(ConfigurationError, match='share="dynamic" does not go with a strategy'):
+    with pytest.raises(ConfigurationError, match='share="dynamic" cannot be combined with a strategy'):
         VirtualWorld(3).run(joined(dynamic))
 
 

@@ -247,7 +247,7 @@ def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize(
     ("strategy", "settings", "sentence"),
     [
-        ("choco-sgd", {"consensus_rate": 0.0}, "consensus_rate is 0.0; it is a number above 0 and at most 1"),
+        ("choco-sgd", {"consensus_rate": 0.0}, "consensus_rate is 0.0; it must be a number above 0 and at most 1"),
         ("choco-sgd", {"consensus_rate": 1.5}, "consensus_rate is 1.5; it is"),
         (
             "choco-sgd",
@@ -262,16 +262,24 @@ def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
         (
             "choco-sgd",
             {"compress": "power-sgd"},
-            'compress="power-sgd" does not go with choco-sgd: it is for gradients',
+            'compress="power-sgd" cannot be combined with choco-sgd: it is for gradients',
         ),
-        ("choco-sgd", {"compress": "dgc"}, 'compress="dgc" does not go with choco-sgd: it is for gradients'),
-        ("choco-sgd", {"compress": "top-k", "error_feedback": True}, "error_feedback=True does not go with choco-sgd"),
-        ("choco-sgd", {"compress": "top-k", "reduce": "gather"}, 'reduce="gather" does not go with choco-sgd'),
+        ("choco-sgd", {"compress": "dgc"}, 'compress="dgc" cannot be combined with choco-sgd: it is for gradients'),
+        (
+            "choco-sgd",
+            {"compress": "top-k", "error_feedback": True},
+            "error_feedback=True cannot be combined with choco-sgd",
+        ),
+        ("choco-sgd", {"compress": "top-k", "reduce": "gather"}, 'reduce="gather" cannot be combined with choco-sgd'),
         ("choco-sgd", {"compress": "sign:scale=none"}, "choco-sgd needs codes that hold part of any vector"),
         ("dcd-psgd", {"compress": "top-k"}, "dcd-psgd loses what codes leave out, so it needs a codec that is right"),
         ("ecd-psgd", {"compress": "sign"}, "ecd-psgd loses what codes leave out, so it needs a codec that is right"),
         ("ecd-psgd", {"topology": "random-matching"}, "ecd-psgd keeps an estimate of each neighbour, which must stay"),
-        ("d-psgd", {"compress": "top-k"}, 'compress="top-k" does not go with d-psgd: codecs write small gradients'),
+        (
+            "d-psgd",
+            {"compress": "top-k"},
+            'compress="top-k" cannot be combined with d-psgd: codecs write small gradients',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:

@@ -200,7 +200,7 @@ def test_a_merge_is_radial_or_plain(size: int) -> None:
     ("settings", "sentence"),
     [
         ({"averaging": "spherical"}, "averaging"),
-        ({"window": -1.0, "overlap": 1}, "window is -1.0; it is a number of seconds from 0 on"),
+        ({"window": -1.0, "overlap": 1}, "window is -1.0; it must be a number of seconds (at least 0)"),
         ({"fragments": 3, "sync_every": 4}, "sync_every is a multiple of fragments"),
     ],
 )

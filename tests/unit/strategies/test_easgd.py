@@ -234,13 +234,13 @@ def test_it_learns_with_momentum_and_a_late_worker(name: str, servers: Any) -> N
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"sync_every": 0}, "sync_every is 0; it is a number of steps from 1 on"),
-        ({"beta": 0.0}, "beta is 0.0; it is a number above 0 and at most 1"),
+        ({"sync_every": 0}, "sync_every is 0; it must be a number of steps (at least 1)"),
+        ({"beta": 0.0}, "beta is 0.0; it must be a number above 0 and at most 1"),
         ({"beta": 1.5}, "beta is 1.5"),
         ({"beta": float("nan")}, "beta is nan"),
-        ({"alpha": 1.0}, "alpha is 1.0; it is a number above 0 and below 1"),
+        ({"alpha": 1.0}, "alpha is 1.0; it must be a number above 0 and below 1"),
         ({"alpha": -0.1}, "alpha is -0.1"),
-        ({"servers": 0}, 'servers is 0; it is "all", or a whole number from 1 on'),
+        ({"servers": 0}, 'servers is 0; it is "all", or a whole number (at least 1)'),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -252,7 +252,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
     ("name", "settings", "said"),
     [
         ("easgd", {"servers": 3}, "servers=3 needs as many workers, and there are 2"),
-        ("symmetric-easgd", {"alpha": 0.6}, "alpha is 0.6 on 2 workers; it is at most 1 / 2"),
+        ("symmetric-easgd", {"alpha": 0.6}, "alpha is 0.6 on 2 workers; it must be at most 1 / 2"),
     ],
 )
 def test_settings_that_this_world_cannot_have_are_refused(name: str, settings: dict[str, Any], said: str) -> None:

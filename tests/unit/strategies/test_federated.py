@@ -386,20 +386,20 @@ def test_a_worker_alone_that_leaves_the_strategy_out_says_so() -> None:
         quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "fed-avg")
         list(quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS))
 
-    with pytest.raises(ConfigurationError, match='give quorate.distribute alone="algorithm" to play clients'):
+    with pytest.raises(ConfigurationError, match='give quorate.distribute with_one_worker="algorithm" to play clients'):
         VirtualWorld(1).run(joined(task))
 
 
 @pytest.mark.parametrize(
     ("strategy", "settings", "message"),
     [
-        ("fed-avg", {"sampled": 0.0}, "sampled is 0.0; it is a share of all clients, above 0 and up to 1"),
-        ("fed-avg", {"local_epochs": 0}, "local_epochs is 0; it is a whole number from 1 on"),
-        ("fed-avg", {"stragglers": 0.6, "dropouts": 0.6}, "they are shares from 0 on, together at most 1"),
-        ("fed-prox", {"mu": -0.1}, "mu is -0.1; it is a number from 0 on"),
+        ("fed-avg", {"sampled": 0.0}, "sampled is 0.0; it must be a share of all clients, above 0 and up to 1"),
+        ("fed-avg", {"local_epochs": 0}, "local_epochs is 0; it must be a whole number (at least 1)"),
+        ("fed-avg", {"stragglers": 0.6, "dropouts": 0.6}, "they must be shares of at least 0, together at most 1"),
+        ("fed-prox", {"mu": -0.1}, "mu is -0.1; it must be a number (at least 0)"),
         ("fed-opt", {"tau": 0.0}, "server_rate and tau are above 0"),
         ("scaffold", {"weigh": "examples"}, 'scaffold needs "equal"'),
-        ("scaffold", {"server_rate": 0.0}, "server_rate is 0.0; it is a number above 0"),
+        ("scaffold", {"server_rate": 0.0}, "server_rate is 0.0; it must be a number above 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(strategy: str, settings: dict[str, Any], message: str) -> None:

@@ -306,7 +306,7 @@ def begins(world: World, model: nn.Module | None = None) -> None:
 
 
 def test_across_hosts_it_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="these workers are on 2 hosts; start all on one host"):
+    with pytest.raises(ConfigurationError, match="the workers are on 2 hosts; start all on one host"):
         run(3, begins, network=Network(hosts=(0, 0, 1)))
 
 

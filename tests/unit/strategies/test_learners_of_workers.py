@@ -188,10 +188,10 @@ def test_learners_are_ranks_that_follow_each_other_or_hosts(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"learners": 0}, 'learners is 0; it is a number from 1 on, "each" or "host"'),
-        ({"learners": 3}, 'learners is 3, and there are 2 workers; it is a number from 1 to 2, "each" or "host"'),
+        ({"learners": 0}, 'learners is 0; it must be a number (at least 1), "each" or "host"'),
+        ({"learners": 3}, 'learners is 3, and there are 2 workers; it must be a number from 1 to 2, "each" or "host"'),
         ({"learners": "rack"}, "learners of DecoupledDiLoCo"),
-        ({"learners": 1, "wait_for": 2}, "wait_for is 2, and there are 1 learners; it is from 1 to 1"),
+        ({"learners": 1, "wait_for": 2}, "wait_for is 2, and there are 1 learners; it must be from 1 to 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -218,7 +218,7 @@ def test_they_are_not_replayed() -> None:
     agreed: Any = Agreed(size=2, learners=(0, 0), fragments=1)
     nothing: Any = None
     tape: Any = object()
-    with pytest.raises(ConfigurationError, match="learners of several workers are not replayed"):
+    with pytest.raises(ConfigurationError, match="learners of several workers cannot be replayed"):
         rounds_of(nothing, agreed, nothing, nothing, nothing, nothing, tape)
 
 

@@ -187,7 +187,7 @@ def test_the_momentum_is_the_same_however_it_is_summed_up() -> None:
 @pytest.mark.parametrize("strategy", ["diloco", "decoupled-diloco"])
 def test_what_no_momentum_can_hold_is_refused(strategy: str) -> None:
     for choice, words in (
-        ({"outer_reach": 0.5}, "outer_reach is 0.5; it is a number from outer_rate, 0.7, on"),
+        ({"outer_reach": 0.5}, "outer_reach is 0.5; it must be a number from outer_rate, 0.7, on"),
         ({"outer_reach": math.inf}, "outer_reach is inf"),
         ({"outer": "adam"}, "outer is 'adam'"),
     ):

@@ -113,8 +113,8 @@ def test_hierarchical_is_exact_where_hosts_are_few() -> None:
     [
         ("rong", 4, 'unknown topology "rong"; did you mean "ring"'),
         ("random:degree=0", 4, "degree is 0"),
-        ("random:degrees=3", 4, "unknown setting of Random"),
-        ("random:degree", 4, "is no setting"),
+        ("random:degrees=3", 4, "unknown setting of random"),
+        ("random:degree", 4, "is not a setting"),
         ("random:degree=many", 4, "should be a whole number"),
         ("file", 4, "needs settings"),
         ("file:path=/nowhere/at/all", 4, "cannot be read"),

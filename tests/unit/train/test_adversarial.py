@@ -158,7 +158,7 @@ def test_the_input_is_found(given: tuple[Any, ...], of: Any) -> None:
         ({"epsilon": 0.1, "attack": "cw"}, 'unknown attack "cw"'),
         ({"epsilon": 0.1, "norm": "1"}, 'unknown norm "1"'),
         ({"epsilon": 0.1, "attack": "fgsm", "steps": 3}, '"fgsm" is one step of length epsilon'),
-        ({"epsilon": 0.1, "clean": 1.5}, "clean is 1.5; it is a share of the loss, from 0 to 1"),
+        ({"epsilon": 0.1, "clean": 1.5}, "clean is 1.5; it must be a share of the loss, from 0 to 1"),
         ({"epsilon": 0.1, "bounds": (1.0, 0.0)}, "bounds are"),
         ({}, "epsilon"),
     ],

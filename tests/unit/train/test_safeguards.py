@@ -129,7 +129,7 @@ def test_it_is_told_and_counts_unless_told_otherwise(strategy: str, capsys: pyte
 def test_an_unknown_answer_is_refused() -> None:
     with pytest.raises(ConfigurationError, match='on_nonfinite="stop" is unknown; known: ignore, raise, skip, warn'):
         run(1, on_nonfinite="stop")
-    with pytest.raises(ConfigurationError, match="compare_every is -1; it is a number of rounds, or 0 for never"):
+    with pytest.raises(ConfigurationError, match="compare_every is -1; it must be a number of rounds, or 0 for never"):
         run(1, compare_every=-1)
 
 

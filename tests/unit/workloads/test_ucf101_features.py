@@ -131,7 +131,7 @@ def test_splits_that_are_not_what_they_should_be(folder: Path) -> None:
         made(folder, train_split="no.txt").dataset(train=True)
     for content, words in {
         b"": "names no video",
-        b"\xff\xfe": r"cannot be read \(it is no text\)",
+        b"\xff\xfe": r"cannot be read \(it is not text\)",
         b"a.npy Action0\nb.npy\n": 'own.txt line 2 is "b.npy"; a line is a path and a class',
         b"a.npy Action0\n": "own.txt line 1 names .*a.npy, which is not there",
         b"a.npy Actoin1\n": 'unknown class in own.txt line 1 "Actoin1"; did you mean "Action1"',

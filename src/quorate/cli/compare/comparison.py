@@ -36,7 +36,7 @@ def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -
         raise unknown("workload or script", name, workloads)
     check_script(name)
     if settings:
-        raise ConfigurationError(f"--workload-set goes with a workload, and {name} is a script: give it arguments")
+        raise ConfigurationError(f"--workload-set is for workloads, but {name} is a script; pass it arguments instead")
     return Subject(kind="script", name=name, arguments=list(arguments))
 
 
@@ -45,10 +45,10 @@ def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metr
     if name is not None:
         higher = _usual_direction(name) if higher is None else higher
         if higher is None:
-            raise ConfigurationError(f"say which {name} is better: --higher or --lower")
+            raise ConfigurationError(f"say whether a higher or a lower {name} is better: --higher or --lower")
         return Metric(name=name, higher_is_better=higher)
     if higher is not None:
-        raise ConfigurationError(f"--{'higher' if higher else 'lower'} goes with --metric NAME")
+        raise ConfigurationError(f"--{'higher' if higher else 'lower'} needs --metric NAME")
     if subject.kind == "script":
         return None
     source = registry("workloads").source(subject.name)
@@ -97,7 +97,7 @@ def seeds_from(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in parts)
     if not 1 <= int(text) <= _MOST_SEEDS:
         most = f", and at most {_MOST_SEEDS}" if int(text) else ""
-        raise ConfigurationError(f"--seeds {int(text)}: a comparison has at least one seed{most}")
+        raise ConfigurationError(f"--seeds {int(text)}: a comparison needs at least one seed{most}")
     return tuple(range(int(text)))
 
 
@@ -130,7 +130,7 @@ def check_plan(plan: Comparison) -> None:
         from quorate.core.settings import settings_for
 
         kind = registry("workloads").get(plan.subject.name)
-        kind(**settings_for(kind, plan.subject.settings))
+        kind(**settings_for(kind, plan.subject.settings, plan.subject.name))
 
 
 def in_words(plan: Comparison) -> str:

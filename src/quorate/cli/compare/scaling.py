@@ -52,15 +52,17 @@ def check_beside(options: Any) -> None:
         return
     others = given(options, *_NOT_HERE)
     if others:
-        raise ConfigurationError(f"--workers compares numbers of workers on this machine; leave out {listed(others)}")
+        raise ConfigurationError(
+            f"--workers compares numbers of workers on this machine; it cannot be combined with {listed(others)}"
+        )
     if len(options.strategies) > 1:
         raise ConfigurationError("--workers compares numbers of workers under one strategy; give one --strategy")
     if options.scaling is not None and options.scaling not in REGIMES:
         raise ConfigurationError(f'--scaling "{options.scaling}" is unknown; known: {listed(list(REGIMES))}')
     if options.price is not None and not 0 < options.price < float("inf"):
-        raise ConfigurationError(f"--price {options.price:g}: the price of a worker and hour is a number above 0")
+        raise ConfigurationError(f"--price {options.price:g}: the price of one worker for one hour must be above 0")
     if options.most is not None and not 1 <= options.most <= MOST_PROCESSES:
-        raise ConfigurationError(f"--most {options.most}: from 1 to {MOST_PROCESSES} workers are run on one machine")
+        raise ConfigurationError(f"--most {options.most}: one machine can run 1 to {MOST_PROCESSES} workers")
 
 
 def planned(options: Any, base: Callable[[Any], Comparison]) -> Scaling:

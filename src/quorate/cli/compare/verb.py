@@ -7,42 +7,25 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import typer
 
 from quorate.cli.choices import check_workers
-from quorate.cli.compare.command import TUNE, USUAL_FACTORS
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
-    factors_from,
     in_words,
     metric_from,
     seeds_from,
     subject_from,
 )
-from quorate.cli.compare.scaling import check_beside, numbers_of_workers, planned, run_all, tell_planned, title_of
-from quorate.cli.config import config_text, read_config
+from quorate.cli.compare.options import CompareOptions
+from quorate.cli.compare.scaling import check_beside, planned, run_all, tell_planned, title_of
+from quorate.cli.config import config_text
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import (
-    ARGUMENTS,
-    BANDWIDTH,
-    CONFIG,
-    ENV,
-    HOSTS,
-    IMBALANCE,
-    LATENCY,
-    PACE,
-    SILENCE,
-    SSH,
-    argument,
-    command,
-    given,
-    option,
-)
-from quorate.cli.values import bytes_per_second_from, seconds_from
+from quorate.cli.options import command, given
 from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
 from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -51,69 +34,6 @@ from quorate.launch.run.folder import SCALING, run_folder, usual_name
 from quorate.launch.run.lock import held
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions:
-    """What `quorate compare` can be told."""
-
-    subject: str | None = argument("A workload (see quorate list), or a training script.", "SUBJECT", default=None)
-    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Worker processes.", "-n")
-    numbers: tuple[int, ...] | None = option(
-        "Several numbers of workers, 1,2,4,8: how fast is each, and which is worth having?",
-        "--workers",
-        metavar="N,N,…",
-        reads=numbers_of_workers,
-    )
-    scaling: str | None = option(
-        "With --workers: weak (the batch of each worker stays), strong (that of all), both (weak).", metavar="REGIME"
-    )
-    most: int | None = option("With --workers: how many are run here at most (its cores); more are simulated.")
-    price: float | None = option("With --workers: of a worker and hour, to tell what each number costs.")
-    hosts: str | None = option(HOSTS, metavar="HOST:N,…")
-    ssh: str | None = option(SSH, metavar="COMMAND")
-    env: list[str] = option(ENV, "--env", default=[])
-    silence: str | None = option(SILENCE)
-    virtual: int | None = option("Virtual workers, instead of -n.")
-    strategies: list[str] = option(
-        "NAME or NAME:key=value,…; once for each that is compared (all-reduce).", "--strategy", default=[]
-    )
-    baseline: str | None = option("What the others are held against: ddp, or a strategy (the first one).")
-    seeds: tuple[int, ...] | None = option("How many (3), or which: 1,2,5.", reads=seeds_from)
-    epochs: float | None = option("Of a workload, over all workers (its own number).")
-    seconds: float | None = option("Equal time for all, instead of equal work.")
-    target: float | None = option("The quality to which time is taken.")
-    stops: bool = option(
-        "End every run when it has reached the target, or all its work.", "--stop-at-target", default=False
-    )
-    metric: str | None = option("What a script logs as its quality, by name.")
-    higher: bool | None = option("Which values of it are better.", "--higher/--lower")
-    imbalance: str | None = option(IMBALANCE)
-    pace: str | None = option(PACE)
-    share: str | None = option("How data is cut: static, dynamic.")
-    tune: tuple[float, ...] | None = option(
-        "Search the best learning rate of each strategy first, among factors of the usual one.",
-        TUNE,
-        metavar=f"[{USUAL_FACTORS}]",
-        reads=factors_from,
-    )
-    workload_settings: list[str] = option(
-        "A setting of the workload, key=value; may be repeated.", "--workload-set", default=[]
-    )
-    batch: int | None = option("Of a workload: examples per worker and step.")
-    evaluations: int | None = option("Of a workload: how often, evenly over the work.")
-    name: str | None = option("Keep everything in runs/NAME.")
-    again: str | None = option("Run what is missing of a comparison.", "--continue", metavar="FOLDER")
-    timeout: float | None = option(f"Seconds after which a run has failed ({TIMEOUT:g}).")
-    compute: str | None = option("Virtual time of a step, as for quorate run.")
-    latency: float | None = option(LATENCY, reads=seconds_from)
-    bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from)
-    config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    print_config: bool = option("Show the options as TOML for --config, and run nothing.", default=False)
-    dry_run: bool = option("Say what would run, and run nothing.", default=False)
-    as_json: bool = option("Show summary.json (with --dry-run the plan).", "--json", default=False)
-
 
 _AS_TYPED = (
     "epochs", "seconds", "target", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
@@ -125,16 +45,18 @@ _BESIDE_CONTINUE = ("again", "arguments", "config", "print_config", "dry_run", "
 
 @command
 def compare(context: typer.Context, options: CompareOptions) -> int:
-    """Compare strategies on a workload or a training script, all else equal, and write a report.
+    """Compare strategies on a workload or a training script under equal conditions, and write a report.
 
-    Everything after a script is the script's; after a workload more options may stand.
+    Arguments after a script are passed to the script; after a workload, options may follow.
     """
     if options.again is not None:
         if options.print_config:
-            raise ConfigurationError("--print-config shows what is typed, and a comparison that goes on has its own")
+            raise ConfigurationError(
+                "--print-config shows the options given here; it cannot be combined with --continue"
+            )
         return _go_on(options.again, options)
     if options.subject is None:
-        raise ConfigurationError("name what is to be trained: a workload (quorate list workloads), or a script")
+        raise ConfigurationError("name a workload (quorate list workloads) or a training script")
     check_beside(options)
     if options.numbers is not None:
         return _scale(context, options.subject, options)
@@ -206,9 +128,9 @@ def _check(subject: Subject, options: CompareOptions) -> None:
     if of_virtual:
         raise ConfigurationError(f"{listed(of_virtual)} can be chosen for a virtual world (--virtual N)")
     if options.seconds is not None and options.stops:
-        raise ConfigurationError("--seconds and --stop-at-target exclude each other: equal time for all, or a target")
+        raise ConfigurationError("--seconds and --stop-at-target cannot be combined: equal time for all, or a target")
     if options.seconds is not None and options.epochs is not None:
-        raise ConfigurationError("--epochs and --seconds exclude each other: equal work for all, or equal time")
+        raise ConfigurationError("--epochs and --seconds cannot be combined: equal work for all, or equal time")
 
 
 def _go_on(name: str, options: CompareOptions) -> int:

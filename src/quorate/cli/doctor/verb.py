@@ -26,31 +26,35 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 def doctor(
     hosts: Annotated[
-        str | None, typer.Option(help="Look at these hosts instead, and at the ways between them.", metavar="A,B,...")
+        str | None, typer.Option(help="Check these hosts, and the network between them.", metavar="A,B,…")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Say what memory each worker of SCRIPT will take, sharded or not.")
+        bool, typer.Option("--memory", help="Say how much memory each worker of SCRIPT will need.")
     ] = False,
-    shards: Annotated[int | None, typer.Option(help="With --memory: over this number of workers.", metavar="N")] = None,
-    fits: Annotated[str | None, typer.Option(help="With --memory: mark what fits into this.", metavar="24GB")] = None,
-    offload: Annotated[
-        str | None, typer.Option(help="With --memory: as with this on the host: optimizer, all, disk.", metavar="WHAT")
+    shards: Annotated[
+        int | None, typer.Option(help="With --memory: the number of workers that share the state.", metavar="N")
     ] = None,
-    script: Annotated[str | None, typer.Argument(help="With --memory.", metavar="[SCRIPT")] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="Of the script.", metavar="ARGUMENT...]")] = None,
+    fits: Annotated[
+        str | None, typer.Option(help="With --memory: mark what fits into this size, such as 24GB.", metavar="BYTES")
+    ] = None,
+    offload: Annotated[
+        str | None, typer.Option(help="With --memory: what host memory or disk holds.", metavar="optimizer|all|disk")
+    ] = None,
+    script: Annotated[str | None, typer.Argument(help="With --memory: the training script.", metavar="[SCRIPT")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARGUMENT...]")] = None,
 ) -> int:
-    """Examine this machine: what trainings need, whether it works, and how to mend what does not.
+    """Check what training needs on this machine, and say how to fix what does not work.
 
-    Backends are tried with two processes, and so is a training. Takes some twenty seconds. With --hosts, each of them
-    is asked over ssh, and they try to reach each other. With --memory, SCRIPT is run alone up to the end of its first
-    optimizer.step().
+    Tries the backends and a training with two processes; this takes about twenty seconds. With --hosts it checks each
+    host over ssh, and whether the hosts reach each other. With --memory it runs SCRIPT with one worker until the first
+    optimizer.step() ends.
     """
     if memory:
         return _memory(script, arguments or [], shards, fits, offload, hosts, as_json=as_json)
     if any(one is not None for one in (script, shards, fits, offload)):
         raise ConfigurationError(
-            "a script, --shards, --fits and --offload go with --memory: quorate doctor --memory SCRIPT"
+            "a script, --shards, --fits and --offload need --memory: quorate doctor --memory SCRIPT"
         )
     if hosts is None:
         findings = list(_progress(examinations.findings(), examinations.names()))
@@ -76,7 +80,7 @@ def _memory(
     as_json: bool,
 ) -> int:
     if hosts is not None:
-        raise ConfigurationError("--memory is of one process on this machine; leave out --hosts")
+        raise ConfigurationError("--memory measures one process on this machine; leave out --hosts")
     limit = needs.check_asked(script, shards, fits, offload)
     assert script is not None
     told = needs.measured(script, arguments)

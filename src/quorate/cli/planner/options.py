@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.cli.options import argument, option
+from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, option
 from quorate.cli.values import bytes_per_second_from, seconds_from
 from quorate.core.quantities import bytes_from
 
@@ -14,25 +14,42 @@ class PlanOptions:
     """The command line, as written."""
 
     model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
-    arguments: list[str] = argument("What the script is given, untouched.", "[ARGS]...", default=[])
-    workers: int | None = option("How many.", "-n", "--workers")
-    memory: int | None = option("Of each worker, such as 80GB.", reads=bytes_from)
+    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of workers.", "-n", "--workers", metavar=N)
+    memory: int | None = option("Memory of each worker, such as 80GB.", reads=bytes_from, metavar=SIZE)
     bandwidth: float | None = option(
-        "Of the port of a host, or of a worker without --per-host, such as 10Gbit.", reads=bytes_per_second_from
+        "Bandwidth of a host's port, or of a worker's without --per-host, such as 10Gbit.",
+        reads=bytes_per_second_from,
+        metavar=RATE,
     )
-    latency: float | None = option("Of a message there (50us).", reads=seconds_from)
-    per_host: int | None = option("Workers of each host, which share its port.", metavar="H")
-    inside: str | None = option("How workers of a host reach each other, with --per-host.", metavar="LATENCY:BANDWIDTH")
-    cores: int | None = option("How many workers of a host compute at a time, where they share cores (all).")
-    batch: int | None = option("Examples of a step, of all workers (a script's own, times the workers).")
-    flops: str | None = option("With gpt:, operations a second of a worker, such as 312T.")
-    efficiency: float | None = option("With gpt:, the share of it that products of matrices reach (0.5).")
+    latency: float | None = option("Latency of a message there (default: 50us).", reads=seconds_from, metavar=TIME)
+    per_host: int | None = option("Workers of each host, which share its port.", metavar=N)
+    inside: str | None = option(
+        "With --per-host: latency and bandwidth between workers of a host.", metavar="LATENCY:BANDWIDTH"
+    )
+    cores: int | None = option(
+        "How many workers of a host compute at the same time, if they share cores (default: all).", metavar=N
+    )
+    batch: int | None = option(
+        "Examples per step over all workers (default: the script's batch times the workers).", metavar=N
+    )
+    flops: str | None = option("With gpt: operations per second of a worker, such as 312T.", metavar=NUMBER)
+    efficiency: float | None = option(
+        "With gpt: the share of them that matrix products reach (default: 0.5).", metavar=NUMBER
+    )
     memory_bandwidth: float | None = option(
-        "With gpt:, of a worker's memory, such as 2000GB (what moves there takes no time).", reads=bytes_per_second_from
+        "With gpt: bandwidth of a worker's memory, such as 2000GB (default: no limit).",
+        reads=bytes_per_second_from,
+        metavar=RATE,
     )
     strategies: list[str] = option(
-        "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (all four).", "--strategy", default=[]
+        "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (default: all four).",
+        "--strategy",
+        default=[],
+        metavar="STRATEGY",
     )
-    limits: list[str] = option("AXIS=N: no longer than this; may be repeated.", "--at-most", default=[])
-    no_overlap: bool = option("Exchanges and computing take turns.", default=False)
-    as_json: bool = option("As one JSON object.", "--json", default=False)
+    limits: list[str] = option(
+        "The largest size of an axis; may be repeated.", "--at-most", default=[], metavar="AXIS=N"
+    )
+    no_overlap: bool = option("Assume that exchange and computation do not overlap.", default=False)
+    as_json: bool = option("Print one JSON object.", "--json", default=False)

@@ -32,17 +32,18 @@ _TOLD_EVERY = 5000
 
 @command
 def plan(context: typer.Context, options: PlanOptions) -> int:
-    """Lay MODEL out over workers: the five fastest layouts that fit, and why others lose.
+    """Find the five fastest layouts of MODEL over the workers that fit into memory, and say why others lose.
 
-    Replicas, stages of a pipeline, shards, and layers computed together; ZeRO, schedules, micro-batches, strategies. A
-    script is run alone for six steps, and its blocks are timed; gpt: is of sizes. All else is foreseen by formulas.
+    A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
+    strategies. A script is run by one worker for six steps, in which its blocks are timed; gpt: needs sizes only. The
+    rest is predicted by formulas.
     """
     from quorate.planning.layouts import AXES, WAYS
     from quorate.planning.search import plan as search
 
     cluster, batch = _cluster(options), options.batch
     if batch is not None and batch < 1:
-        raise ConfigurationError(f"--batch {batch}: a step has examples from 1 on")
+        raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
     ways = options.strategies or list(WAYS)
     for way in ways:
         if way not in WAYS:
@@ -52,7 +53,7 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
         name, _, number = text.partition("=")
         if name not in AXES or not number.isdecimal() or not 0 < int(number) <= _MOST_WORKERS:
             raise ConfigurationError(
-                f'--at-most "{text}": write AXIS=N, with an axis of {listed(AXES)}, and N from 1 on'
+                f'--at-most "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
     model = _by_sizes(options) if options.model.startswith(_PREFIX) else _by_script(options)
@@ -87,19 +88,21 @@ def _cluster(options: PlanOptions) -> Cluster:
         raise ConfigurationError(f"quorate plan needs {listed(missing)}")
     assert options.workers is not None and options.memory is not None and options.bandwidth is not None
     if not 1 <= options.workers <= _MOST_WORKERS:
-        raise ConfigurationError(f"--workers {options.workers}: plans are for 1 to {_MOST_WORKERS:,} workers")
+        raise ConfigurationError(f"--workers {options.workers}: a plan is for 1 to {_MOST_WORKERS:,} workers")
     if (options.per_host is None) != (options.inside is None):
         raise ConfigurationError(
-            "--per-host and --inside go together: workers of a host, and how they reach each other"
+            "--per-host and --inside must be given together: workers of a host, and the network between them"
         )
     inside = (0.0, 0.0)
     if options.per_host is not None and options.inside is not None:
         latency, colon, bandwidth = options.inside.partition(":")
         if options.per_host < 1 or not colon:
-            raise ConfigurationError("write --per-host 8 --inside 5us:300GB: workers from 1 on, latency and bandwidth")
+            raise ConfigurationError(
+                "write --per-host 8 --inside 5us:300GB: at least one worker, latency and bandwidth"
+            )
         inside = seconds_from(latency, options.inside), bytes_per_second_from(bandwidth)
     if options.cores is not None and options.cores < 1:
-        raise ConfigurationError(f"--cores {options.cores}: a host computes with 1 or more")
+        raise ConfigurationError(f"--cores {options.cores}: a host needs at least one core")
     return Cluster(
         workers=options.workers,
         memory=options.memory,
@@ -122,14 +125,14 @@ def _by_sizes(options: PlanOptions) -> Model:
             "gpt: needs --flops, operations a second of a worker (312T), and --batch, sequences of a step"
         )
     if options.arguments:
-        raise ConfigurationError(f'gpt: is no script, and takes no "{options.arguments[0]}"')
+        raise ConfigurationError(f'gpt: is not a script, and takes no "{options.arguments[0]}"')
     efficiency = _USUAL_EFFICIENCY if options.efficiency is None else options.efficiency
     if not 0 < efficiency <= 1:
-        raise ConfigurationError(f"--efficiency {efficiency:g}: it is a share, above 0 and at most 1")
+        raise ConfigurationError(f"--efficiency {efficiency:g}: it must be a share above 0 and at most 1")
     unit = _UNITS.get(options.flops[-1:], 0.0)
     flops = number_from(options.flops[:-1] if unit else options.flops, options.flops) * (unit or 1.0)
     if not flops > 0:
-        raise ConfigurationError(f"--flops {options.flops}: a worker makes more than 0 operations a second")
+        raise ConfigurationError(f"--flops {options.flops}: the operations per second must be above 0")
     assert options.workers is not None
     speed = Speed(flops=flops, efficiency=efficiency, memory_bandwidth=options.memory_bandwidth or 0.0)
     return model_of(sizes, options.batch, speed, options.workers)
@@ -142,7 +145,7 @@ def _by_script(options: PlanOptions) -> Model:
 
     only = given(options, *_OF_SIZES)
     if only:
-        raise ConfigurationError(f"{listed(only)} go with gpt:; the blocks of a script are timed")
+        raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
     assert options.workers is not None
     tell(f"quorate: running {options.model} alone for {STEPS} steps\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import check_twice, numbers_from, parameters_from, seed_from
 from quorate.core.durations import Constant
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import seconds_from
+from quorate.core.quantities import limit_from
 from quorate.inject.failures import failures_from
 from quorate.report.wording import counted, listed, seconds_in_words
 from quorate.simulation.failing.grid import FailingArm, FailingGrid
@@ -87,10 +86,10 @@ def planned_failing(asked: SimulateOptions) -> FailingPlan:
     others = given(asked, *_NOT_HERE)
     if others:
         raise ConfigurationError(
-            f"--failures and {listed(others)} exclude each other: steps are alike, but for failures"
+            f"--failures and {listed(others)} cannot be combined: all steps are alike, apart from failures"
         )
     if asked.parameters is not None and not asked.networks:
-        raise ConfigurationError("--parameters says what exchanges carry; with --failures, give --network as well")
+        raise ConfigurationError("with --failures, --parameters needs --network as well")
     grid = FailingGrid(
         failures=failures_from(asked.failures or ""),
         recovery=Recovery() if asked.recovery is None else recovery_from(asked.recovery),
@@ -127,7 +126,7 @@ def _with_learners(asked: SimulateOptions, grid: FailingGrid) -> FailingGrid:
         return replace(grid, learners=(min(_LEARNERS, least),))
     if all(arm.way.meets == "one learner" for arm in grid.arms):
         raise ConfigurationError(
-            f"under {listed([arm.text for arm in grid.arms])} all workers are one learner; leave out --learners"
+            f"under {listed([arm.text for arm in grid.arms])} all workers form one learner; leave out --learners"
         )
     return replace(grid, learners=numbers_from("--learners", asked.learners, MOST, "learners are simulated"))
 
@@ -135,10 +134,9 @@ def _with_learners(asked: SimulateOptions, grid: FailingGrid) -> FailingGrid:
 def _seconds(text: str | None) -> float:
     if text is None:
         return _MONTH
-    bare = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text.strip())
-    seconds = float(bare[0]) if bare else seconds_from(text)
+    seconds = limit_from(text)
     if not 0 < seconds <= _LONGEST:
-        raise ConfigurationError(f"--seconds {text}: it is longer than 0, and at most 100 years")
+        raise ConfigurationError(f"--seconds {text}: it must be above 0 and at most 100 years")
     return seconds
 
 
@@ -146,7 +144,7 @@ def _step(text: str | None) -> float:
     compute = parse_compute(text or "constant:1s", seed=0)
     if not isinstance(compute, Constant) or not compute.seconds > 0:
         raise ConfigurationError(
-            f'--compute "{text}": with --failures all steps take as long, which is above 0; write constant:1s'
+            f'--compute "{text}": with --failures all steps take the same time, above 0; write constant:1s'
         )
     return compute.seconds
 

@@ -150,17 +150,17 @@ def _arm(asked: SimulateOptions, arm: Arm) -> SimulatedArm:
 def _check(asked: SimulateOptions) -> None:
     cost_from(asked.coding)
     if asked.check and not asked.like:
-        raise ConfigurationError("--check holds a recorded run against its simulation; say which one after --like")
+        raise ConfigurationError("--check compares a recorded run with its simulation; name the run with --like")
     if asked.like and asked.compute is not None:
-        raise ConfigurationError("--like and --compute exclude each other: times of work are the run's, or a model's")
+        raise ConfigurationError("--like and --compute cannot be combined: times come from the run or from a model")
     if asked.like and asked.real is not None:
-        raise ConfigurationError("--like and --real exclude each other: recorded times have no gradients")
+        raise ConfigurationError("--like and --real cannot be combined: recorded times have no gradients")
     of_real = given(asked, "epochs", "workload_settings")
     if of_real and asked.real is None:
-        raise ConfigurationError(f"{listed(of_real)} can be chosen for real gradients; give --real WORKLOAD as well")
+        raise ConfigurationError(f"{listed(of_real)} can be given with --real WORKLOAD only")
     of_times = given(asked, "steps", "parameters")
     if of_times and asked.real is not None:
-        raise ConfigurationError(f"with --real the workload says how much there is to do; leave out {listed(of_times)}")
+        raise ConfigurationError(f"with --real the workload sets the amount of work; leave out {listed(of_times)}")
     if asked.real is not None and asked.real not in registry("workloads"):
         raise unknown("workload", asked.real, registry("workloads"))
 
@@ -172,7 +172,7 @@ def _like(asked: SimulateOptions) -> tuple[Calibration, ...]:
     folders = [one.folder.resolve() for one in found]
     twice = next((folder for folder in folders if folders.count(folder) > 1), None)
     if twice is not None:
-        raise ConfigurationError(f"--like {twice.name} is given twice; each run is read once")
+        raise ConfigurationError(f"--like {twice.name} is given twice; give each run once")
     return found
 
 
@@ -201,7 +201,7 @@ def numbers_from(option: str, text: str, most: int, what: str) -> tuple[int, ...
 
 def _within(option: str, value: int | None, least: int, most: int) -> int | None:
     if value is not None and not least <= value <= most:
-        raise ConfigurationError(f"{option} {value}: it is a whole number from {least} to {most:,}")
+        raise ConfigurationError(f"{option} {value}: it must be a whole number from {least} to {most:,}")
     return value
 
 
@@ -217,7 +217,7 @@ def parameters_from(text: str | None) -> int | None:
     found = _COUNT.fullmatch(text.strip())
     count = round(float(found[1]) * _UNITS[found[2]]) if found is not None else math.inf
     if not 1 <= count <= _MOST_PARAMETERS:
-        raise ConfigurationError(f'--parameters "{text}": write a number from 1 on, such as 8193, 25M or 7B')
+        raise ConfigurationError(f'--parameters "{text}": write a number (at least 1), such as 8193, 25M or 7B')
     return int(count)
 
 
@@ -226,7 +226,7 @@ def check_twice(several: Mapping[str, Sequence[object]]) -> None:
     for what, values in several.items():
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
-            raise ConfigurationError(f"the {what} {twice} is given twice; each is simulated once")
+            raise ConfigurationError(f"the {what} {twice} is given twice; give each one once")
 
 
 def _check_cells(grid: Grid) -> None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @command
 def simulate(context: typer.Context, options: SimulateOptions) -> int:
-    """Simulate strategies among up to 100,000 workers: rounds and steps per second, waiting, staleness, bytes.
+    """Simulate strategies with up to 100,000 workers: rounds and steps per second, waiting, staleness, bytes.
 
-    Every strategy meets every number of workers, imbalance and network. Nothing here is measured but what --like reads.
-    With --failures: what failures leave of up to 10,000,000 workers.
+    Simulates every combination of strategy, number of workers, imbalance and network. Nothing is measured, except what
+    --like reads. With --failures it simulates failures of up to 10,000,000 workers.
     """
     if options.records:
         from quorate.cli.simulate.published import tell_records
@@ -36,9 +36,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     folder = run_folder(options.name or usual_name("simulate"))
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
-        raise ConfigurationError(
-            f"--picture {picture}: it is a file whose name ends in .svg, in a folder that is there"
-        )
+        raise ConfigurationError(f"--picture {picture}: give a file name that ends in .svg, in a folder that exists")
     if options.print_config:
         typer.echo(config_text(context))
         return 0
@@ -63,5 +61,5 @@ def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
         return planned_failing(options)
     only = given(options, "recovery", "learners", "seconds")
     if only:
-        raise ConfigurationError(f"{listed(only)} can be chosen where workers fail; give --failures as well")
+        raise ConfigurationError(f"{listed(only)} can be given with --failures only")
     return planned(options)

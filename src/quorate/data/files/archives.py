@@ -31,7 +31,7 @@ class _Members:
                     self._examples.setdefault(key, []).append((suffix, member.offset_data, member.size))
             end = archive.offset
         if end >= path.stat().st_size:
-            raise ValueError("it is cut off: the blocks that end an archive are missing")
+            raise ValueError("it is truncated: the blocks at the end of the archive are missing")
         self._keys = list(self._examples)
 
     def __len__(self) -> int:

@@ -38,7 +38,7 @@ class Npy(Kind):
     def open(self, path: Path, name: str) -> Opened:
         rows = np.load(path, mmap_mode="r")
         if rows.ndim == 0:
-            raise ValueError("it holds one number, and no rows")
+            raise ValueError("it holds a single number and no rows")
         return _Rows(rows)
 
 
@@ -68,14 +68,16 @@ class Tokens(Kind):
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise ConfigurationError(f"files of tokens need length, tokens to a window, from 1 on; it is {self.length}")
+            raise ConfigurationError(
+                f"files of tokens need length, the tokens per window, of at least 1; it is {self.length}"
+            )
         if self.dtype not in _TOKENS:
             raise ConfigurationError(f"dtype is {self.dtype!r}; tokens are written as one of {', '.join(_TOKENS)}")
 
     def open(self, path: Path, name: str) -> Opened:
         size, each = path.stat().st_size, np.dtype(self.dtype).itemsize
         if size % each:
-            raise ValueError(f"its {size} bytes are no whole number of tokens of {each}")
+            raise ValueError(f"its {size} bytes are not a multiple of the token size, {each}")
         tokens = np.memmap(path, dtype=self.dtype, mode="r") if size else np.empty(0, self.dtype)
         return _Windows(tokens, self.length)
 
@@ -91,7 +93,7 @@ class _Named:
         self._names = sorted(self._file.keys())
         lengths = {name: self._file.get_slice(name).get_shape()[:1] for name in self._names}
         if not self._names or [] in lengths.values() or len({tuple(each) for each in lengths.values()}) > 1:
-            raise ValueError(f"its tensors have no rows, or not equally many: {lengths}")
+            raise ValueError(f"its tensors have no rows, or different numbers of rows: {lengths}")
         self._length = next(iter(lengths.values()))[0]
 
     def __len__(self) -> int:

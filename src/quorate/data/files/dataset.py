@@ -67,11 +67,11 @@ class Files(Dataset[Any]):
                 sentence = f"rank {self._rank} cannot read {self.folder / self.names[file]}: {error}"
                 if not self._skips:
                     raise BadFile(
-                        f'{sentence}; mend it, or pass such examples over by on_bad_file="skip"', (self._rank,)
+                        f'{sentence}; repair it, or skip such examples with on_bad_file="skip"', (self._rank,)
                     ) from error
                 if file not in self._bad:
                     self._bad.add(file)
-                    tell(f"quorate: {sentence}; the next example is taken\n")
+                    tell(f"quorate: {sentence}; using the next example\n")
         raise BadFile(f"rank {self._rank} cannot read any of the files in {self.folder}", (self._rank,))
 
     def _opened(self, file: int) -> Opened:

@@ -69,7 +69,7 @@ def files(
         if value not in known:
             raise unknown(name, str(value), known)
     if transform is not None and not callable(transform):
-        raise ConfigurationError(f"transform is a function of an example, not a {type(transform).__name__}")
+        raise ConfigurationError(f"transform must be a function of one example, not a {type(transform).__name__}")
     near = None if cache is None else Cache(Path(cache))
     wanted = _Wanted(where, kind, options, on_bad_file == "skip", near, transform)
     ways = {"each": wanted.read_by_each, "one": wanted.read_by_one, "own": wanted.own_of_each}
@@ -154,7 +154,7 @@ class _Wanted:
         kind = self._kind(found.kind).prepared(names)
         left, counts = count(found, kind, all_of, skips=self.skips)
         if not sum(counts):
-            raise ConfigurationError(f"the files at {self.where} hold no example")
+            raise ConfigurationError(f"the files at {self.where} hold no examples")
         kept, choices = Found(found.folder, left, found.kind), dict[str, Any](skips=self.skips, cache=self.cache)
         return Files(kept, kind, counts, rank=rank, transform=self.transform, **choices)
 

@@ -124,7 +124,7 @@ def _until_magic(parts: Iterable[str]) -> list[str]:
 def _kind_of(paths: Sequence[Path]) -> str:
     found = {name for path in paths for name, kind in KINDS.items() if path.suffix.lower() in kind.suffixes}
     if len(found) > 1:
-        raise ConfigurationError(f"there are files of several kinds: say kind, one of {', '.join(sorted(found))}")
+        raise ConfigurationError(f"there are files of several kinds: give kind=, one of {', '.join(sorted(found))}")
     return found.pop()
 
 
@@ -142,7 +142,7 @@ def agree(found: Found, all_of: Together, *, skips: bool) -> Found:
     sentence = f"the file {missing[0]} is missing on {ranks_in_words(ranks)}{more}"
     if not skips or not shared:
         raise ConfigurationError(
-            f'{sentence}; every worker reads the same files, or on_bad_file="skip" leaves out what not all have'
+            f'{sentence}; every worker must have the same files, unless on_bad_file="skip" skips the others'
         )
     if all_of.rank == min(told):
         tell(f"quorate: {sentence}; left out\n")
@@ -163,7 +163,7 @@ def count(found: Found, kind: Kind, all_of: Together, *, skips: bool) -> tuple[t
     for name in bad:
         sentence = f"rank {by_rank[name]} cannot read {found.folder / name}: {counts[name]}"
         if not skips or len(bad) == len(found.names):
-            raise ConfigurationError(f'{sentence}; mend it, or leave such files out by on_bad_file="skip"')
+            raise ConfigurationError(f'{sentence}; repair it, or skip such files with on_bad_file="skip"')
         if all_of.rank == min(told):
             tell(f"quorate: {sentence}; left out\n")
     names = tuple(name for name in found.names if not isinstance(counts[name], str))

@@ -97,7 +97,7 @@ class RemoteFiles(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         if get_worker_info() is not None:
             raise ConfigurationError(
-                'with read="one" examples come over the wire of the worker itself; use num_workers=0'
+                'with read="one" each worker receives its examples over the network; use num_workers=0'
             )
         if tuple(numbers) not in self._asked:
             self.ask(numbers)

@@ -52,7 +52,8 @@ def layout_from(text: str) -> Layout:
         count = 0 if found is None else int(found["count"] or 1)
         if found is None or not 0 < count <= MOST:
             raise ConfigurationError(
-                f'--hosts "{text}": "{one}" is no host with a number of workers from 1 to {MOST}; it should be as in '
+                f'--hosts "{text}": "{one}" is not a host with a number of workers from 1 to {MOST}; it should be as '
+                "in "
                 "--hosts first:4,second:4"
             )
         host = found["name"].strip("[]")

@@ -77,7 +77,9 @@ class Link:
         if self.about:
             theirs, ours = self.about.get("version"), version_of("quorate")
             if theirs != ours:
-                raise ConfigurationError(f"host {host} has quorate {theirs}, and this one {ours}; install one version")
+                raise ConfigurationError(
+                    f"host {host} has quorate {theirs}, but this host has {ours}; install the same version"
+                )
             return
         status = self._ssh.wait()
         said = self._last_words() or f"ssh ended with status {status}"

@@ -30,11 +30,11 @@ class Hosts:
         except ValueError:
             has_words = False
         if not has_words:
-            raise ConfigurationError(f"--ssh {self.ssh!r} is no command")
+            raise ConfigurationError(f"--ssh {self.ssh!r} is not a command")
         for one in self.env:
             if not one.partition("=")[0].isidentifier():
                 raise ConfigurationError(
-                    f'--env "{one}" is no variable; it should be as in --env NAME or --env NAME=value'
+                    f'--env "{one}" is not a variable; it should be as in --env NAME or --env NAME=value'
                 )
 
     @cached_property

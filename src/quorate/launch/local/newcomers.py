@@ -32,9 +32,9 @@ class Room:
     more: int = 0
 
     def __post_init__(self) -> None:
-        for name, count in (("--restart", self.restarts), ("--room", self.more)):
+        for name, count in (("--restart", self.restarts), ("--spare", self.more)):
             if not 0 <= count <= MOST:
-                raise ConfigurationError(f"{name} is {count}; it is a number of workers from 0 to {MOST}")
+                raise ConfigurationError(f"{name} is {count}; it must be a number of workers from 0 to {MOST}")
 
     @property
     def all(self) -> int:
@@ -88,8 +88,8 @@ class Newcomers:
                 found.append((rank, None))
                 self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
-                given = f"with --room {self._room.more}" if self._room.more else "without --room"
-                why = f"there is no room for one more: the run was started {given}"
+                given = f"with --spare {self._room.more}" if self._room.more else "without --spare"
+                why = f"no more workers can join: the run was started {given}"
                 self._board.set(f"{_SAID}/{self._answered}", why.encode())
         return found
 

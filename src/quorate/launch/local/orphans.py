@@ -56,7 +56,7 @@ def watch_launcher() -> None:
         is_pipe = False
     if not is_pipe:
         raise ConfigurationError(
-            f"{LAUNCHER_FD}={named} is no pipe of a launcher; leave it unset, as `quorate run` sets it"
+            f"{LAUNCHER_FD}={named} is not a pipe of a launcher; leave it unset, as `quorate run` sets it"
         )
     threading.Thread(target=_until_it_ends, args=(watched,), name="quorate launcher", daemon=True).start()
 

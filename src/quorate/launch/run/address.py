@@ -35,5 +35,5 @@ def board_of(folder: Path) -> SocketBoard:
         return SocketBoard((folder / _DOOR).read_text(encoding="utf-8"))
     except (OSError, ValueError, QuorateError):
         raise ConfigurationError(
-            f"no run is under way in {folder} that workers may join; start one with quorate run --room N"
+            f"no run that workers can join is running in {folder}; start one with quorate run --spare N"
         ) from None

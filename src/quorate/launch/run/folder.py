@@ -36,12 +36,12 @@ def run_folder(name: str, runs: Path = RUNS) -> Path:
     """Where the run `name` is kept; nothing is made. Raises `ConfigurationError` for no name and a folder in use."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f'"{name}" is no name for a run; use letters, digits, dots, dashes and underscores, a letter or digit '
+            f'"{name}" is not a name for a run; use letters, digits, dots, dashes and underscores, a letter or digit '
             "first, at most 150 in all"
         )
     folder = runs / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"there is a run in {folder} already; give this one another --name")
+        raise ConfigurationError(f"{folder} already holds a run; choose another --name")
     return folder
 
 

@@ -93,7 +93,7 @@ def _settings(name: str, text: str) -> dict[str, object]:
 
 def _whole(name: str, text: str) -> int:
     if not (text.isdecimal() and len(text) < 20 and int(text) <= MOST_SEED):
-        raise ConfigurationError(f"{name} is {text!r}; it should be a whole number from 0 on, at most {MOST_SEED}")
+        raise ConfigurationError(f"{name} is {text!r}; it should be a whole number (at least 0), at most {MOST_SEED}")
     return int(text)
 
 

@@ -73,7 +73,7 @@ def put_torch(stand_ins: StandIns) -> None:
 def _refusal(name: str, instead: str) -> Any:
     def refuse(original: Any, *arguments: Any, **named: Any) -> Any:
         raise ConfigurationError(
-            f"{name} does not work in a virtual worker, which is no process; use {instead} instead"
+            f"{name} does not work in a virtual worker, which is not a process; use {instead} instead"
         )
 
     return refuse

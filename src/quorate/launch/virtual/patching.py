@@ -37,7 +37,7 @@ class StandIns:
 
     def __enter__(self) -> StandIns:
         if _scheduler is not None:
-            raise ConfigurationError("one virtual world runs scripts at a time in a process")
+            raise ConfigurationError("a process can run one virtual world at a time")
         return self
 
     def __exit__(

@@ -172,20 +172,30 @@ class Report:
         self._script = str(script)
         self._logs = logs
         self._console = console
+        self._refused: dict[str, list[int]] = {}
+        """By sentence of a `ConfigurationError`, who raised it: many workers raise the same, which is told once."""
 
     def show(self, rank: int, error: Exception) -> None:
-        """What `rank` raised, as python would show it; of what follows from another's failure the last line only."""
+        """What `rank` raised: in its log, and unless it follows from another rank's failure, on the console.
+
+        Python's traceback, or the sentence of a `QuorateError`. A `ConfigurationError` is shown by `conclude`.
+        """
         text = "".join(traceback.format_exception(type(error), error, self._in_script(error)))
         if isinstance(error, QuorateError):
             where = script_line(error.__traceback__) if isinstance(error, ConfigurationError) else ""
             text = f"quorate: {error}{where}\n"
         self._logs.write(rank, text)
-        if not self._is_secondary(error):
+        if isinstance(error, ConfigurationError):
+            self._refused.setdefault(text, []).append(rank)
+        elif not self._is_secondary(error):
             for line in text.splitlines():
                 tell(f"[rank {rank}] {line}\n", self._console)
 
     def conclude(self, outcomes: Sequence[Outcome[None]]) -> int:
-        """The exit status, and one line for those that ended because another had failed."""
+        """The exit status; what was refused, and one line for those that ended because another had failed."""
+        for text, ranks in self._refused.items():
+            by_all = len(ranks) == self.world.size
+            tell(text if by_all else f"[{in_words(sorted(ranks))}] {text}", self._console)
         failures = self.world.stage.failures
         if not failures:
             return 0

@@ -119,5 +119,5 @@ def conclusion_from(line: bytes) -> Conclusion:
     """What `conclusion_line` has given. Raises `ValueError` for anything else."""
     told = json.loads(line)
     if not isinstance(told, dict) or told.keys() != {"status", "why"}:
-        raise ValueError(f"{line!r} is no answer to a run")
+        raise ValueError(f"{line!r} is not an answer to a run")
     return Conclusion(**told)

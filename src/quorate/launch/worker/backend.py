@@ -28,5 +28,5 @@ def backend_here() -> str:
                 "source where an MPI is installed, or leave the variable out: gloo works under mpirun too"
             )
         if "OMPI_COMM_WORLD_RANK" not in os.environ and "PMI_RANK" not in os.environ:
-            raise ConfigurationError("QUORATE_BACKEND=mpi works under mpirun only; start the workers with it")
+            raise ConfigurationError("QUORATE_BACKEND=mpi works under mpirun only; start the workers with mpirun")
     return f"cpu:{chosen},cuda:nccl" if torch.cuda.is_available() else chosen

@@ -17,7 +17,7 @@ baselines: Registry[Baseline] = Registry("baseline", {"ddp": "quorate.launch.wor
 
 
 def ddp(model: Module) -> Callable[[], AbstractContextManager[None]]:
-    """torch's DistributedDataParallel, put around the model's forward pass without wrapping it.
+    """torch's DistributedDataParallel, applied to the model's forward pass without wrapping the model.
 
     Hooks around the model's forward pass do what DDP's own `forward` does before and after it, with DDP's defaults
     (buckets of 25 MB, rank 0's buffers before every pass). The training loop calls the model itself; whoever calls its

@@ -32,7 +32,7 @@ def is_encrypted_here() -> bool:
     """Whether QUORATE_TLS asks that workers on other hosts are spoken to in TLS."""
     written = os.environ.get("QUORATE_TLS", "").strip()
     if written not in ("", "0", "1"):
-        raise ConfigurationError(f"QUORATE_TLS={written} says neither 1 (encrypt) nor 0")
+        raise ConfigurationError(f"QUORATE_TLS={written} must be 1 (encrypt) or 0")
     return written == "1"
 
 
@@ -78,7 +78,7 @@ def _resolved(name: str, shown: str) -> str:
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise ConfigurationError(f"{shown} is no address of a machine: {error.strerror or error}") from None
+        raise ConfigurationError(f"{shown} is not an address of a machine: {error.strerror or error}") from None
 
 
 def _towards(master: str) -> str:

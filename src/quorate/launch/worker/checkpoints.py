@@ -82,7 +82,7 @@ def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
 def _distributed(place: Place, what: str) -> Trained:
     found = trained(place)
     if not found.optimizers:
-        raise ConfigurationError(f"{what} what was distributed; call it after quorate.distribute()")
+        raise ConfigurationError(f"{what} distributed optimizers; call it after quorate.distribute()")
     return found
 
 

@@ -89,7 +89,7 @@ class _Ending:
             kind, error = ConfigurationError, ConfigurationError(_TWICE)
         stop = stop_of(self.place)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
-            tell(f"quorate: left, as it was asked to, while it waited: {error}\n")
+            tell(f"quorate: left on request while waiting: {error}\n")
             self._stop(stop.asked, in_order=False)  # the one it waited for has left already
         if issubclass(kind, KeyboardInterrupt):
             self.fail(130, "was interrupted")

@@ -111,9 +111,9 @@ def _enter(timeout: float) -> current.Place:
         board = board_in(store, rank, size, timeout)
     most = _number("QUORATE_MOST") or size
     if most > size + MOST_NEWCOMERS:
-        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers and {MOST_NEWCOMERS} that may join")
+        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers plus {MOST_NEWCOMERS} that may join")
     if rank >= max(size, most):
-        raise ConfigurationError(f"RANK={rank} is none of {size} workers; a launcher sets ranks from 0 on")
+        raise ConfigurationError(f"RANK={rank} is not below WORLD_SIZE={size}; a launcher sets ranks from 0 on")
     endpoint = Endpoint(
         board,
         rank,
@@ -168,9 +168,11 @@ def _meet(timeout: float) -> tuple[dist.Store, int, int]:
     except dist.DistNetworkError as error:
         if "EADDRINUSE" in str(error):
             raise ConfigurationError(
-                f"rank 0 is to listen at {where}, and another process does already; choose another MASTER_PORT"
+                f"rank 0 cannot listen at {where}, which another process uses; choose another MASTER_PORT"
             ) from None
-        raise WireTimeout(f"nobody could be met at {where} within {timeout:g} s: {_first_line(error)}") from None
+        raise WireTimeout(
+            f"no other worker was reached at {where} within {timeout:g} s: {_first_line(error)}"
+        ) from None
     except dist.DistStoreError as error:
         raise WireTimeout(f"not all workers came to {where} within {timeout:g} s: {_first_line(error)}") from None
     except ValueError as error:  # a variable that is missing, or no number
@@ -224,5 +226,5 @@ def _number(name: str) -> int | None:
     if value is None:
         return None
     if not (value.isdecimal() and len(value) < 10):
-        raise ConfigurationError(f"{name}={value} is no rank or size; a launcher sets a whole number")
+        raise ConfigurationError(f"{name}={value} is not a rank or size; a launcher sets a whole number")
     return int(value)

@@ -211,5 +211,5 @@ def _number(known: Mapping[str, str], name: str, launcher: str) -> int:
             f"{launcher} has started this process, and {name} is not set; it is needed to find the other workers"
         )
     if not (value.isdecimal() and len(value) < 10):
-        raise ConfigurationError(f"{name}={value} is no rank or size; {launcher} sets a whole number")
+        raise ConfigurationError(f"{name}={value} is not a rank or size; {launcher} sets a whole number")
     return int(value)

@@ -27,7 +27,9 @@ def prepare_servers(place: Place) -> None:
     if text:
         most = min(MOST, wire.max_size - wire.size)
         if not (text.isdecimal() and len(text) < 10 and int(text) <= most):
-            raise ConfigurationError(f"{SERVERS} is {text!r}; it is a number of the {most} ranks that are no workers")
+            raise ConfigurationError(
+                f"{SERVERS} is {text!r}; it must be at most {most}, the number of ranks that are not workers"
+            )
         own.ranks = range(wire.max_size - int(text), wire.max_size)
     if wire.rank in own.ranks:
         note_server(wire.board, wire.rank)
@@ -39,5 +41,5 @@ def prepare_servers(place: Place) -> None:
 def _check(own: OwnServers) -> None:
     if not own.has_served:
         raise ConfigurationError(
-            "this rank is a server (--servers), and the script ended without quorate.distribute; leave out --servers"
+            "this rank is a server (--servers), but the script never called quorate.distribute; leave out --servers"
         )

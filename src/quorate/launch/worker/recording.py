@@ -231,7 +231,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, object]:
                 number = value
         if not isinstance(number, bool | int | float | str | None):
             raise ConfigurationError(
-                f"quorate.log takes numbers, text and tensors of one number, and {name} is a {type(value).__name__}"
+                f"quorate.log takes numbers, text and tensors with one element, but {name} is a {type(value).__name__}"
             )
         plain[name] = number
     return plain

@@ -65,7 +65,7 @@ def weight_of(weight: object) -> float:
     """Likewise."""
     number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
     if not isinstance(number, Real) or not math.isfinite(number):
-        raise ConfigurationError(f"the weight of world.mean is a finite number, not {weight!r}")
+        raise ConfigurationError(f"the weight of world.mean must be a finite number, not {weight!r}")
     return float(number)
 
 
@@ -73,4 +73,4 @@ def check_dense(x: Tensor, call: str) -> None:
     """Raise `ConfigurationError` for a tensor that cannot be sent."""
     if x.layout is not torch.strided or x.is_meta:
         kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
-        raise ConfigurationError(f"world.{call} takes dense tensors that have numbers, not {kind}")
+        raise ConfigurationError(f"world.{call} takes dense tensors with values, not {kind}")

@@ -94,39 +94,42 @@ class World:
         return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
 
     @contextmanager
-    def evaluate(self, *, alone: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
+    def evaluate(
+        self, *, this_worker_only: bool = False, at: Literal["mean", "replica"] = "mean", alone: bool = False
+    ) -> Iterator[None]:
         """A pause of training, for all workers together: replicas and buffers are equal inside.
 
-        Under gossip the model is the mean of all inside, and this worker's own again afterwards; under local steps all
-        become the mean, and stay it. With `at="replica"` the model is inside what this worker came with: its own
-        replica as its newest step left it; no buffers are agreed on then.
+        Under gossip the model inside the block is the mean of all replicas, and this worker's own replica afterwards;
+        under local steps every replica becomes the mean and stays so. With `at="replica"` the model inside is this
+        worker's own replica as its newest step left it; buffers are not synchronized then.
 
-        Returns into the block when every worker has come; those that come early take part in the others' means
-        without weight. What the block takes is no training time. Gradients are not switched off.
+        The block begins when every worker has called `evaluate`; workers that come early take part in the others' means
+        with weight 0. The time in the block is not counted as training time. Gradients are not switched off.
 
-        With `alone` only this worker pauses, with its replica as it is. Under strategies that do not wait, nobody waits
-        for it meanwhile, and it comes out of the block where the others are by then; under others it is refused.
+        With `this_worker_only` (earlier: `alone`) the other workers keep training. Strategies that do not wait for
+        every worker allow it, and this worker leaves the block at the round the others have reached; others refuse it.
         """
+        this_worker_only = this_worker_only or alone
         place = self._place
         if at not in ("mean", "replica"):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
-        if not isinstance(alone, bool):
-            raise ConfigurationError(f"alone is True or False, not {alone!r}")
-        if alone:
+        if not isinstance(this_worker_only, bool):
+            raise ConfigurationError(f"this_worker_only must be True or False, not {this_worker_only!r}")
+        if this_worker_only:
             go_away(place)
         else:
             pause(place)
-        is_mean = at == "mean" and not alone
+        is_mean = at == "mean" and not this_worker_only
         if is_mean:
             agree_on_buffers(place)
         begin = self.wire.clock.now()
         data_context(place).is_evaluating = True
         try:
-            with at_the_mean(place) if is_mean else nullcontext() if alone else at_the_own(place):
+            with at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place):
                 yield
         finally:
             data_context(place).is_evaluating = False
-            if alone:
+            if this_worker_only:
                 come_back(place)
             self._evaluated(begin)
 
@@ -161,7 +164,7 @@ class World:
         if other is not None:
             raise ConfigurationError(
                 f"world.mean was given {other.kind} on rank {other.rank} and {found[0].kind} on rank {found[0].rank}; "
-                "it takes one shape and dtype on all workers"
+                "shape and dtype must be the same on all workers"
             )
         values = [one.like(wide) for one in found]
         total = sum(one.weight for one in found)
@@ -215,7 +218,7 @@ class World:
         under that name. Cost: one message there and one back.
         """
         if rank not in range(self.wire.max_size):
-            raise ConfigurationError(f"world.ask was given rank {rank!r}; there are ranks 0 to {self.size - 1}")
+            raise ConfigurationError(f"world.ask was given rank {rank!r}; the ranks are 0 to {self.size - 1}")
         return self._requests.ask(rank, name, args, kwargs, timeout)
 
     def serve_until_done(self) -> None:

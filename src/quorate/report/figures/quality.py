@@ -145,9 +145,9 @@ def went_wrong(run: RunRecords, metric: str | None) -> str | None:
     for one in run.ranks:
         for step in one.steps:
             if step.loss is not None and not math.isfinite(step.loss):
-                return f"the loss of rank {one.rank} is no number at step {step.step}"
+                return f"the loss of rank {one.rank} is not a number at step {step.step}"
         for log in one.logs:
             value = None if metric is None else log.values.get(metric)
             if isinstance(value, float) and not math.isfinite(value):
-                return f"{metric} is no number at step {log.step}"
+                return f"{metric} is not a number at step {log.step}"
     return None

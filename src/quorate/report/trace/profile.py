@@ -53,7 +53,7 @@ class Profile:
         events = document.get("traceEvents") if isinstance(document, dict) else None
         if not isinstance(events, list) or not _is_time(document.get("baseTimeNanoseconds")):
             raise ConfigurationError(
-                f"--profile {rank}={path} is no trace of torch.profiler: it has no traceEvents, or no "
+                f"--profile {rank}={path} is not a trace of torch.profiler: it has no traceEvents, or no "
                 "baseTimeNanoseconds; export_chrome_trace of torch 2.4 or later writes both"
             )
         about = {key: value for key, value in document.items() if key != "traceEvents"}

@@ -54,12 +54,14 @@ class Experts(Module):
         sizes: dict[str, object] = {"count": count, "dim": dim, "top_k": top_k, "groups": groups}
         for name, number in sizes.items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ConfigurationError(f"{name}={number!r} is no number of Experts; it is a whole number from 1 on")
+                raise ConfigurationError(
+                    f"{name}={number!r} is not a number of Experts; it must be a whole number (at least 1)"
+                )
         if top_k > count:
             raise ConfigurationError(f"top_k={top_k} is more than there are experts: {count}")
         if capacity_factor is not None and not 0 < capacity_factor < float("inf"):
             raise ConfigurationError(
-                f"capacity_factor={capacity_factor!r} is out of range; it is above 0, or None: no token is dropped"
+                f"capacity_factor={capacity_factor!r} is out of range; it must be above 0, or None: no token is dropped"
             )
         if isinstance(expert, Module) or not callable(expert):
             raise ConfigurationError(
@@ -144,7 +146,7 @@ def _stacked(experts: list[Module]) -> Module:
         raise ConfigurationError("expert() made experts with different parameters; all have the same names and shapes")
     if not told[0] or len(told[0]) != len(list(first.parameters())) or any(True for _ in first.buffers()):
         raise ConfigurationError(
-            f"{type(first).__name__} is no expert: it has no parameters, or tied ones, or buffers, of which each "
+            f"{type(first).__name__} is not an expert: it has no parameters, or tied ones, or buffers, of which each "
             "expert would need its own"
         )
     for name, p in told[0].items():

@@ -125,7 +125,8 @@ def mean_pooling(
     steps = _many(stride, dims) if stride else kernel
     if ceil_mode or (sides[0] and not count_include_pad):
         raise ConfigurationError(
-            'an average pooling with ceil_mode=True, or count_include_pad=False, is not done on rows (tensor="space")'
+            "an average pooling with ceil_mode=True, or count_include_pad=False, cannot be computed on rows "
+            '(tensor="space")'
         )
     x, count = part.fetched(Window(kernel[0], steps[0], sides[0], sides[0]))
     rest: list[Any] = [] if divisor_override is None else [divisor_override]
@@ -248,7 +249,7 @@ def instance_norm(
 ) -> Found:
     """As a group norm with a channel in each group; without running statistics."""
     if running_mean is not None or not use_input_stats:
-        raise ConfigurationError('an instance norm with running statistics is not done on rows (tensor="space")')
+        raise ConfigurationError('an instance norm with running statistics cannot be computed on rows (tensor="space")')
     return group_norm(func, part, part.x.shape[1], weight, bias, eps)
 
 

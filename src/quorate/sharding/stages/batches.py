@@ -30,7 +30,7 @@ def micro_batches(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> 
     leaves, spec = pytree.tree_flatten((args, kwargs))
     first = next((x for x in leaves if isinstance(x, Tensor) and x.dim()), None)
     if first is None or not len(first):
-        raise ConfigurationError("a model in stages is called with a batch: a tensor that has examples in dimension 0")
+        raise ConfigurationError("call a model in stages with a batch: a tensor with examples in dimension 0")
     size = len(first)
     sizes = [len(part) for part in torch.arange(size).tensor_split(min(count, size))]
     parts = [
@@ -49,7 +49,7 @@ def parts_of(tree: Any, batches: Sequence[MicroBatch]) -> list[Any]:
     leaves, spec = pytree.tree_flatten(tree)
     for x in leaves:
         if isinstance(x, Tensor) and x.dim() and len(x) != sum(sizes):
-            raise ConfigurationError(f"a target has {len(x)} rows, and the batch {sum(sizes)} examples")
+            raise ConfigurationError(f"a target has {len(x)} rows, but the batch has {sum(sizes)} examples")
     parts = [x.split(sizes) if isinstance(x, Tensor) and x.dim() else [x] * len(sizes) for x in leaves]
     return [pytree.tree_unflatten([part[number] for part in parts], spec) for number in range(len(sizes))]
 
@@ -111,5 +111,5 @@ def merged(outputs: Sequence[Any], batches: Sequence[MicroBatch]) -> Merged:
             )
     if not tensors:
         kind = type(outputs[0]).__name__
-        raise ConfigurationError(f"a model in stages gives tensors (in tuples, lists, dictionaries), and not {kind}")
+        raise ConfigurationError(f"a model in stages must return tensors (in tuples, lists, dictionaries), not {kind}")
     return Merged(tensors, [x.requires_grad for x in parts[0]], tuple(leaves), spec, parts, batches)

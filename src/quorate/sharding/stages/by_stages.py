@@ -43,12 +43,12 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
         costs, order = _measured(model, units, example, wire)
         missing = [unit.name for number, unit in enumerate(units) if number not in order]
         if missing:
-            raise ConfigurationError(f"the model does not use {missing[0]} with the example= that it was given")
+            raise ConfigurationError(f"the model does not use {missing[0]} with the given example=")
         units, costs = [units[number] for number in order], [costs[number] for number in order]
     count = chosen.microbatches
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ConfigurationError(
-            f"microbatches={count!r} is no number of micro-batches; it is a whole number from 1 on"
+            f"microbatches={count!r} is not a number of micro-batches; it must be a whole number (at least 1)"
         )
     count = _MICROBATCHES * workers if count is None else count
     layout = _layout(units, costs, workers, count, chosen, is_resharded=shards > 1 and zero == 3)
@@ -138,7 +138,8 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
         return cut.cut_evenly(units, cut.memory_of(units, costs, layout.workers), layout.stages)
     if isinstance(cuts, str) or not all(isinstance(name, str) for name in cuts):
         raise ConfigurationError(
-            f'stages={cuts!r} is unknown; it is "auto", "memory", or the names of the modules with which stages begin'
+            f'stages={cuts!r} is unknown; it must be "auto", "memory", or the names of the modules with which '
+            "stages begin"
         )
     return cut.cut_by_names(units, cuts, layout.stages)
 

@@ -37,4 +37,4 @@ def check_stages(model: Module, *, is_on_meta: bool, offload: Offload | None, te
     }
     for what, is_asked in refused.items():
         if is_asked:
-            raise ConfigurationError(f"stages do not go with {what}")
+            raise ConfigurationError(f"stages cannot be combined with {what}")

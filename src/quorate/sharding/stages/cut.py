@@ -154,15 +154,15 @@ def cut_by_names(units: Sequence[Unit], names: Sequence[str], stages: int) -> li
     wrong = next((name for name in names if name not in known), None)
     if wrong is not None:
         raise ConfigurationError(
-            f'stages has "{wrong}", which is no module that a stage could begin with; known: {_few(list(known))}'
+            f'stages has "{wrong}", which is not a module that a stage could begin with; known: {_few(list(known))}'
         )
     begins = [known[name] for name in names]
     if begins != sorted(set(begins)) or 0 in begins:
         raise ConfigurationError(
-            "stages lists the modules with which stages begin, in the model's order, without the first stage"
+            "stages must list the first module of each stage but the first, in the order of the model"
         )
     if len(begins) + 1 != stages:
-        raise ConfigurationError(f"stages names {len(begins)} beginnings, and {stages} stages need {stages - 1}")
+        raise ConfigurationError(f"stages lists {len(begins)} modules, but {stages} stages need {stages - 1}")
     return [sum(place >= begin for begin in begins) for place in range(len(units))]
 
 

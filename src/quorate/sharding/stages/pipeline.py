@@ -161,7 +161,9 @@ class Pipeline:
     def backward_of(self, run: Run, found: Merged, gradients: Sequence[Tensor]) -> None:
         """From gradients of all that the model gave. Raises `ConfigurationError` for a second time."""
         if not run.kept:
-            raise ConfigurationError("a backward pass through stages is made once; nothing is kept for a second one")
+            raise ConfigurationError(
+                "a backward pass through stages can run only once; nothing is kept for a second one"
+            )
         with self.traffic.pausing():
             self.ending.backward_begins()
             for stage in reversed(self.stages):

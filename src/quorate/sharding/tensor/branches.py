@@ -76,17 +76,19 @@ def branches(
     """
     given = list(branches)
     if not given or not all(isinstance(branch, Module) for branch in given):
-        raise ConfigurationError("branches is a list of modules, of one at least")
+        raise ConfigurationError("branches must be a list of at least one module")
     if not callable(combine) and combine not in _COMBINES:
         raise unknown("way to combine branches", str(combine), _COMBINES)
     if inputs not in _INPUTS:
         raise unknown("way to give inputs to branches", str(inputs), _INPUTS)
     if any(isinstance(part, Branches) for branch in given for part in branch.modules()):
-        raise ConfigurationError("a branch has branches of its own; list them all in one quorate.branches")
+        raise ConfigurationError("branches cannot be nested; list them all in one quorate.branches")
     counted = [float(sum(p.numel() for p in branch.parameters())) for branch in given]
     found = counted if costs is None else [float(cost) for cost in costs]
     if len(found) != len(given) or any(not 0 <= cost < float("inf") for cost in found):
-        raise ConfigurationError(f"costs={costs!r} is not one number from 0 on for each of {len(given)} branches")
+        raise ConfigurationError(
+            f"costs={costs!r} must have one number of at least 0 for each of {len(given)} branches"
+        )
     return Branches(given, combine, inputs, dim, found)
 
 

@@ -183,10 +183,10 @@ def _check(name: str, items: Sequence[Module]) -> None:
             "branches are not dealt out to workers"
         )
     if len(_dtypes(items)) > 1:
-        raise ConfigurationError(f"the branches of {name} have parameters of several dtypes; give them one")
+        raise ConfigurationError(f"the branches of {name} have parameters of several dtypes; use one dtype")
     if any(not p.requires_grad for branch in items for p in branch.parameters()):
         raise ConfigurationError(
-            f"the branches of {name} have parameters that are not trained; such branches are not dealt out to workers"
+            f"the branches of {name} have parameters that are not trained; such branches cannot be placed on workers"
         )
     buffers = [id(x) for branch in items for x in branch.buffers()]
     if len(buffers) != len(set(buffers)):
@@ -222,7 +222,7 @@ class _Run(Function):
                 for number in dealt.of(together.rank):
                     output = dealt.items[number](*([given[number]] if dealt.is_each else given))
                     if not isinstance(output, Tensor):
-                        raise ConfigurationError(f"a branch gives one tensor, not {type(output).__name__}")
+                        raise ConfigurationError(f"a branch must return one tensor, not {type(output).__name__}")
                     own[number] = output
             together.draw_alike()
         ctx.kept = dealt, inputs, leaves, own
@@ -260,7 +260,7 @@ def _parts(dealt: Dealt, leaves: Sequence[Tensor], inputs: int) -> tuple[Tensor 
 def run(module: Module, dealt: Dealt, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The outputs of all branches, on all workers."""
     if not all(isinstance(x, Tensor) for x in inputs):
-        raise ConfigurationError("branches on several workers take tensors, and nothing else")
+        raise ConfigurationError("branches on several workers take tensors only")
     held: list[Any] = [module._parameters[f"{SHARED}{which}"] for which in range(dealt.shared)]
     held += [module._parameters[dealt.name]] if dealt.length else []
     found: tuple[Tensor, ...] = _Run.apply(  # type: ignore[no-untyped-call]

@@ -69,7 +69,7 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
     if _is_no_number(workers):
-        raise ConfigurationError(f"workers is a whole number from 1 on, not {workers!r}")
+        raise ConfigurationError(f"workers must be a whole number (at least 1), not {workers!r}")
     found = _Found()
     closed = [f"{name}." for name, module in model.named_modules() if isinstance(module, CLOSED)]
     for name, module in model.named_modules():

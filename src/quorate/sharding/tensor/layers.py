@@ -66,7 +66,7 @@ class Layer:
         if self.style in ("whole", "sequence", "channels"):
             return None
         if not args or not isinstance(args[0], Tensor):
-            raise ConfigurationError(f"{self.name} is cut, and was not given a tensor as its first argument")
+            raise ConfigurationError(f"{self.name} is divided, so its first argument must be a tensor")
         return (self._input(module, args[0]), *args[1:])
 
     def _plain(self, module: Module, key: str, p: Any) -> Any:

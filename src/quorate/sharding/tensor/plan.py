@@ -109,7 +109,7 @@ def sequence_plan(model: Module, workers: int) -> Plan:
     """That of a model which calculates on a piece of the sequence from the beginning to the end. Raises
     `ConfigurationError` for modules that look at other positions by themselves, and for branches."""
     if branches_in(model):
-        raise ConfigurationError('quorate.branches does not go with pieces of the sequence (tensor="sequence")')
+        raise ConfigurationError('quorate.branches cannot be combined with pieces of the sequence (tensor="sequence")')
     for name, module in model.named_modules():
         if isinstance(module, _LOOKS_ELSEWHERE):
             raise ConfigurationError(
@@ -133,7 +133,7 @@ def space_plan(model: Module, workers: int) -> Plan:
     """That of a model which calculates on some rows of images. Raises `ConfigurationError` for one without
     convolutions, or with those of several numbers of dimensions, and for branches."""
     if branches_in(model):
-        raise ConfigurationError('quorate.branches does not go with rows of images (tensor="space")')
+        raise ConfigurationError('quorate.branches cannot be combined with rows of images (tensor="space")')
     dims = {module.weight.dim() - 2 for module in model.modules() if isinstance(module, _ConvNd)}
     if len(dims) != 1:
         had = f"ones of {' and '.join(map(str, sorted(dims)))} dimensions" if dims else "none"
@@ -211,7 +211,7 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
     closed, branches = [name for name, module in named.items() if isinstance(module, CLOSED)], branches_in(model)
     for name, style in plan.items():
         if name not in named:
-            raise ConfigurationError(f"the tensor plan names {name}, and the model has no such module")
+            raise ConfigurationError(f"the tensor plan names {name}, but the model has no such module")
         if style not in STYLES:
             raise unknown("style of a layer", str(style), STYLES)
         if style in ("whole", "sequence"):
@@ -254,7 +254,7 @@ def _check_width(name: str, style: str, module: Any, workers: int) -> None:
         if count % (parts * workers):
             each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
             raise ConfigurationError(
-                f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is no multiple of "
+                f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is not a multiple of "
                 f"{each}"
             )
 

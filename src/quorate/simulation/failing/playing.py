@@ -94,12 +94,14 @@ class Played:
         if not 1 <= self.learners <= min(self.workers, MOST_LEARNERS):
             most = min(self.workers, MOST_LEARNERS)
             raise ConfigurationError(
-                f"{self.learners:,} learners cannot be made of {self.workers:,} workers; it is from 1 to {most:,}"
+                f"{self.learners:,} learners cannot be made of {self.workers:,} workers; it must be from 1 to {most:,}"
             )
         if self.way.meets == "one learner" and self.learners > 1:
-            raise ConfigurationError(f"under {self.way.name} all workers are one learner; {self.learners} are too many")
+            raise ConfigurationError(
+                f"under {self.way.name} all workers form one learner; {self.learners} are too many"
+            )
         if not self.seconds > 0 or not self.step > 0:
-            raise ConfigurationError(f"{self.seconds:g} s with steps of {self.step:g} s: both are longer than 0")
+            raise ConfigurationError(f"{self.seconds:g} s with steps of {self.step:g} s: both must be above 0")
         self.way.check(self.learners)
 
     @property

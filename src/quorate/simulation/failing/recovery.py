@@ -53,15 +53,15 @@ class Recovery:
 
     def __post_init__(self) -> None:
         if self.slice < 1:
-            raise ConfigurationError(f"a slice has {self.slice} workers; it is 1 or more")
+            raise ConfigurationError(f"a slice has {self.slice} workers; it must be 1 or more")
         if self.checkpoint is not None and not self.checkpoint > 0:
-            raise ConfigurationError(f"checkpoint is {self.checkpoint:g} s; it is auto, or longer than 0")
+            raise ConfigurationError(f"checkpoint is {self.checkpoint:g} s; it must be auto, or above 0")
         for name, value, known in (
             ("inside", self.inside, ("elastic", "restart")),
             ("during", self.during, ("absorb", "again")),
         ):
             if value not in known:
-                raise ConfigurationError(f'{name} is "{value}"; it is {known[0]} or {known[1]}')
+                raise ConfigurationError(f'{name} is "{value}"; it must be {known[0]} or {known[1]}')
 
     @property
     def joining(self) -> float:
@@ -86,9 +86,9 @@ def recovery_from(text: str) -> Recovery:
     for part in text.split(","):
         key, equals, value = (one.strip() for one in part.partition("="))
         if not equals or key not in KEYS:
-            raise ConfigurationError(f'"{part.strip()}" in "{text}" is no part of a recovery; write {FORMS}')
+            raise ConfigurationError(f'"{part.strip()}" in "{text}" is not a part of a recovery; write {FORMS}')
         if key in found:
-            raise ConfigurationError(f'{key} is in "{text}" twice; write it once')
+            raise ConfigurationError(f'{key} appears twice in "{text}"; write it once')
         found[key] = _value(key, value, text)
     return Recovery(text=text, **found)
 

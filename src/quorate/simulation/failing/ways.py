@@ -38,7 +38,7 @@ class Merging(Times):
     fragments: int = 1
 
     def play(self, case: Case) -> Played:
-        raise ConfigurationError(f"times alone do not know when rounds of {self.name} are formed")
+        raise ConfigurationError(f"the rounds of {self.name} cannot be simulated from times alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def way_of(name: str, settings: Mapping[str, object]) -> Way:
     on_death = settings.get("on_death", usual.get("on_death", "stop"))
     if "on_death" in usual:  # looked at here: its strategy imports torch
         if on_death not in ("stop", "continue"):
-            raise ConfigurationError(f"on_death of {name} is {on_death!r}; it is stop or continue")
+            raise ConfigurationError(f"on_death of {name} is {on_death!r}; it must be stop or continue")
         settings = {key: value for key, value in settings.items() if key != "on_death"}
     goes_on = on_death == "continue"
     if name == DECOUPLED:
@@ -104,7 +104,7 @@ def way_of(name: str, settings: Mapping[str, object]) -> Way:
     if isinstance(times, Merging):
         period, unit = _period(name, times.sync_every)
         if times.fragments < 1:
-            raise ConfigurationError(f"fragments of {name} is {times.fragments}; it is 1 or more")
+            raise ConfigurationError(f"fragments of {name} is {times.fragments}; it must be 1 or more")
         way = Way(name=name, meets="merges", period=period, unit=unit, fragments=times.fragments)
         return _waiting(way, times.wait_for)
     if isinstance(times, RoundTimes):
@@ -127,13 +127,13 @@ def _waiting(way: Way, wait_for: WaitFor) -> Way:
 def _period(name: str, sync_every: int | str) -> tuple[float, Literal["steps", "seconds"]]:
     if isinstance(sync_every, int):
         if sync_every < 1:
-            raise ConfigurationError(f"sync_every of {name} is {sync_every}; it is a number of steps from 1 on")
+            raise ConfigurationError(f"sync_every of {name} is {sync_every}; it must be a number of steps (at least 1)")
         return float(sync_every), "steps"
     from quorate.strategies.parts.local_steps import period_from  # imports torch
 
     found = period_from(sync_every)
     if found.unit == "examples":
         raise ConfigurationError(
-            f"sync_every of {name} counts examples, which a simulation of failures does not know; give steps or seconds"
+            f"sync_every of {name} counts examples, which a simulation of failures does not have; give steps or seconds"
         )
     return found.count, "seconds" if found.unit == "seconds" else "steps"

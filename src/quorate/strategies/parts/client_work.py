@@ -65,18 +65,22 @@ class FederatedSettings(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.sampled <= 1:
-            raise ConfigurationError(f"sampled is {self.sampled}; it is a share of all clients, above 0 and up to 1")
+            raise ConfigurationError(
+                f"sampled is {self.sampled}; it must be a share of all clients, above 0 and up to 1"
+            )
         for name, least in (("local_epochs", 1), ("local_steps", 0), ("sync_every", 1)):
             if getattr(self, name) < least:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it is a whole number from {least} on")
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}; it must be a whole number (at least {least})"
+                )
         if self.stragglers < 0 or self.dropouts < 0 or self.stragglers + self.dropouts > 1:
             found = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
-            raise ConfigurationError(f"{found}: they are shares from 0 on, together at most 1")
+            raise ConfigurationError(f"{found}: they must be shares of at least 0, together at most 1")
 
         check_privacy(self.weigh, self.clip, self.noise)
         if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
             found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
-            raise ConfigurationError(f"{found}: the first is from 0 on, the second from 0 to 30")
+            raise ConfigurationError(f"{found}: the first must be at least 0, the second from 0 to 30")
 
     @property
     def client_terms(self) -> ClientTerms | None:
@@ -122,7 +126,7 @@ class ClientWork:
             )
         if turn is not None and not self.running and worker.replica.take_edits(self.point, into=self.point):
             raise ConfigurationError(
-                "parameters were written to between two clients, of whom only the next would see it; write to them "
+                "parameters were changed between two clients, and only the next client would see it; change them "
                 "inside world.evaluate(), on all workers"
             )
         self.running.setdefault(client, [0, 0.0])
@@ -199,7 +203,7 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
         return
     if strategy.noise > 0 or strategy.secure:
         raise ConfigurationError(
-            "noise and secure are for the clients of a loader; give quorate.shard partition= and clients="
+            "noise and secure need the clients of a loader; give quorate.shard partition= and clients="
         )
     given = strategy.contribution(worker)
     assert given is not None, "a client that has made steps gives its way"

@@ -19,7 +19,7 @@ _BARREN = 3
 def check_redundancy(s: int | None) -> None:
     """Raise `ConfigurationError` for a number that is none."""
     if s is not None and s < 0:
-        raise ConfigurationError(f"s is {s}; it is a number of workers, from 0 on")
+        raise ConfigurationError(f"s is {s}; it must be a number of workers (at least 0)")
 
 
 def in_groups(name: str, s: int | None, each: int, size: int, **more: Any) -> Redundancy:

@@ -24,16 +24,18 @@ class ElasticSettings(Strategy):
     alpha: float | None = None
     """In the place of `beta` / P: how much of the way between them worker and centre go in an exchange, each."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sync_every < 1:
-            raise ConfigurationError(f"sync_every is {self.sync_every!r}; it is a number of steps from 1 on")
+            raise ConfigurationError(f"sync_every is {self.sync_every!r}; it must be a number of steps (at least 1)")
         if not 0 < self.beta <= 1:
-            raise ConfigurationError(f"beta is {self.beta!r}; it is a number above 0 and at most 1")
+            raise ConfigurationError(f"beta is {self.beta!r}; it must be a number above 0 and at most 1")
         if self.alpha is not None and not 0 < self.alpha < 1:
-            raise ConfigurationError(f"alpha is {self.alpha!r}; it is a number above 0 and below 1, or None: beta / P")
+            raise ConfigurationError(
+                f"alpha is {self.alpha!r}; it must be a number above 0 and below 1, or None: beta / P"
+            )
 
     def strength(self, worker: Worker) -> float:
         """alpha."""

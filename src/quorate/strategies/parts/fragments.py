@@ -27,7 +27,7 @@ def fragments_of(layout: Layout, count: int, by: By = "bytes") -> tuple[Fragment
         return _by_layer(layout, count)
     if count > max(1, len(layout.segments)):
         raise ConfigurationError(
-            f"fragments is {count}, and {len(layout.segments)} tensors are trained; each fragment needs one"
+            f"fragments is {count}, and {len(layout.segments)} tensors are trained; each fragment needs at least one"
         )
     sizes = [_bytes_of(layout, index) for index in range(len(layout.segments))]
     found: list[list[int]] = [[] for _ in range(count)]
@@ -89,8 +89,12 @@ def check_fragments(sync_every: int | str, fragments: int, overlap: int, merge: 
     """Raise `ConfigurationError` for settings of fragments that do not go together."""
     if fragments < 1 or overlap < 0 or not 0 <= merge < 1:
         found = f"fragments={fragments}, overlap={overlap}, merge={merge}"
-        raise ConfigurationError(f"{found}: fragments is from 1 on, overlap from 0 on, and merge from 0 to below 1")
+        raise ConfigurationError(
+            f"{found}: fragments must be at least 1, overlap at least 0, and merge at least 0 and below 1"
+        )
     period = period_from(sync_every)
     if period.unit == "steps" and (period.count % fragments or overlap >= period.count / fragments):
         found = f"sync_every={sync_every}, fragments={fragments}, overlap={overlap}"
-        raise ConfigurationError(f"{found}: sync_every is a multiple of fragments, and overlap below their ratio")
+        raise ConfigurationError(
+            f"{found}: sync_every must be a multiple of fragments, and overlap must be below their ratio"
+        )

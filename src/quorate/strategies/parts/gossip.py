@@ -26,7 +26,7 @@ class GossipSettings(Strategy):
     topology: str = "ring"
     """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
 
@@ -87,4 +87,4 @@ def own_copy(worker: Worker) -> Flat:
 def check_patience(seconds: float | None) -> None:
     """Raise `ConfigurationError` for what is no time to wait."""
     if seconds is not None and not seconds > 0:
-        raise ConfigurationError(f"patience is {seconds}; it is a number of seconds above 0")
+        raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")

@@ -39,9 +39,9 @@ class LatenessSettings(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.late_cutoff < math.inf:
-            raise ConfigurationError(f"late_cutoff is {self.late_cutoff}; it is a number of rounds above 0")
+            raise ConfigurationError(f"late_cutoff is {self.late_cutoff}; it must be a number of rounds above 0")
         if not 0 <= self.late_alpha < math.inf:
-            raise ConfigurationError(f"late_alpha is {self.late_alpha}; it is a number from 0 on")
+            raise ConfigurationError(f"late_alpha is {self.late_alpha}; it must be a number (at least 0)")
 
     def late_terms(self, late: Late) -> dict[str, Any]:
         """What rounds agree on about what comes late."""

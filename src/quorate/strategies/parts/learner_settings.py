@@ -25,7 +25,7 @@ class LearnerSettings(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.learners, int) and self.learners < 1:
-            raise ConfigurationError(f'learners is {self.learners}; it is a number from 1 on, "each" or "host"')
+            raise ConfigurationError(f'learners is {self.learners}; it must be a number (at least 1), "each" or "host"')
 
     @property
     def lets_join(self) -> bool:

@@ -52,7 +52,8 @@ def period_from(setting: int | str, name: str = "sync_every") -> Period:
         found = Period(math.nan, "steps")
     if not found.count > 0:
         raise ConfigurationError(
-            f'{name} is {setting!r}; it is a number of steps from 1 on, "4096 examples", or a duration such as "30s"'
+            f'{name} is {setting!r}; it must be a number of steps (at least 1), "4096 examples", or a duration '
+            'such as "30s"'
         )
     return found
 
@@ -68,7 +69,7 @@ class LocalStepSettings(Strategy):
     momentum: Literal["keep", "average", "reset"] = "keep"
     """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
     buffers: Literal["none", "mean", "rank0"] = "mean"
-    """What buffers (BatchNorm's statistics) are at an evaluation and at the end: each one's own, the mean, rank 0's."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
 

@@ -2,8 +2,8 @@
 
 Every two workers agree on a secret, from which both draw the same mask; one adds it to what it hands in, the other
 takes it away, so that masks cancel in the sum. A second mask, a worker's own, hides what it hands in also when the
-first ones come to be known. Of both secrets every worker has one Shamir share. When the sum is there, those that are
-left give out the shares of own masks of workers that are in it, and of the keys of those that are not, never both.
+first ones come to be known. Of both secrets every worker has one Shamir share. When the sum is there, the remaining
+workers give out the shares of own masks of workers that are in it, and of the keys of those that are not, never both.
 
 Numbers are whole ones modulo 2^32, of fixed point, so masks cancel exactly. Everything travels in the means that
 workers form anyhow: rows by ranks as bytes, and a masked vector in three pieces of 11 bits, which float32 adds exactly.
@@ -70,7 +70,8 @@ def masked_sum(
     least = max(len(members) // 2 + 1, len(members) - dropouts)
     if not 2 <= len(members) <= MOST_WORKERS:
         raise ConfigurationError(
-            f"secure sums are of 2 to {MOST_WORKERS} workers, and there are {len(members)}: alone one hides nothing"
+            f"secure sums are of 2 to {MOST_WORKERS} workers, and there are {len(members)}: a single worker "
+            "can hide nothing"
         )
     sealed = keys.sealed_shares(worker.rank, public, least)
     everyones = gathered(worker, sealed, len(sealed))

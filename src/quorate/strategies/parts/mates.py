@@ -36,7 +36,7 @@ def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
     assert isinstance(setting, int)
     if not 1 <= setting <= worker.size:
         raise ConfigurationError(
-            f"learners is {setting}, and there are {worker.size} workers; it is a number from 1 to {worker.size}, "
+            f"learners is {setting}, and there are {worker.size} workers; it must be a number from 1 to {worker.size}, "
             '"each" or "host"'
         )
     return tuple(rank * setting // worker.size for rank in range(worker.size))

@@ -199,7 +199,7 @@ def check_outer(rate: float, momentum: float) -> None:
     """Raise `ConfigurationError` for a rate or a momentum that no outer optimizer can have."""
     if not rate > 0 or not 0 <= momentum < 1:
         found = f"outer_rate={rate}, outer_momentum={momentum}"
-        raise ConfigurationError(f"{found}: the rate is above 0, and the momentum from 0 to below 1")
+        raise ConfigurationError(f"{found}: the rate must be above 0, and the momentum at least 0 and below 1")
 
 
 def check_reach(kind: str, reach: float, rate: float) -> None:
@@ -207,7 +207,7 @@ def check_reach(kind: str, reach: float, rate: float) -> None:
     if kind != "sgd":
         raise ConfigurationError(f'outer_gain="measured" chooses the momentum of SGD, and outer is {kind!r}; use "sgd"')
     if not rate <= reach < math.inf:
-        raise ConfigurationError(f"outer_reach is {reach}; it is a number from outer_rate, {rate}, on")
+        raise ConfigurationError(f"outer_reach is {reach}; it must be a number from outer_rate, {rate}, on")
 
 
 def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:

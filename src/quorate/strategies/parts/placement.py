@@ -35,9 +35,9 @@ class PlacedOnServers(Strategy):
         known: tuple[str, ...] = ("all", "own") if self.may_be_own else ("all",)
         if self.servers not in known and not (isinstance(self.servers, int) and self.servers >= 1):
             words = "".join(f'"{name}", ' for name in known)
-            raise ConfigurationError(f"servers is {self.servers!r}; it is {words}or a whole number from 1 on")
+            raise ConfigurationError(f"servers is {self.servers!r}; it must be {words}or a whole number (at least 1)")
         if self.replication < 1:
-            raise ConfigurationError(f"replication is {self.replication!r}; it is a whole number from 1 on")
+            raise ConfigurationError(f"replication is {self.replication!r}; it must be a whole number (at least 1)")
         if self.replication > 1 and self.on_death != "continue":
             raise ConfigurationError(
                 f"replication={self.replication} is for trainings that go on when a server dies; give "
@@ -51,7 +51,8 @@ class PlacedOnServers(Strategy):
             raise ConfigurationError('servers="own" needs servers that are no workers; give quorate run --servers')
         if own and self.servers != "own":
             raise ConfigurationError(
-                f'servers of their own were started, and servers is {self.servers!r}; it is "own" where there are such'
+                f'servers of their own were started, and servers is {self.servers!r}; it must be "own" where there '
+                "are such"
             )
         count = workers if self.servers == "all" else self.servers
         if isinstance(count, int) and count > workers:

@@ -61,9 +61,11 @@ class ServerSettings(Strategy):
         least = {"max_staleness": 0, "backup": 0, "push_every": 1, "pull_every": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
-                raise ConfigurationError(f"{name} is {getattr(self, name)!r}; it is a whole number from {number} on")
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}; it must be a whole number (at least {number})"
+                )
         if self.softsync is not None and self.softsync < 1:
-            raise ConfigurationError(f"softsync is {self.softsync!r}; it is a whole number from 1 on, or None")
+            raise ConfigurationError(f"softsync is {self.softsync!r}; it must be a whole number (at least 1), or None")
         self._only("backup", self.backup > 0, "sync")
         self._only("softsync", self.softsync is not None, "async")
         self._only("push_every and pull_every", max(self.push_every, self.pull_every) > 1, "async")

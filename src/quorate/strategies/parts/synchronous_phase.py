@@ -44,7 +44,7 @@ class SynchronousPhase(LocalSteps):
 def check_after(after: int | Literal["decay"]) -> None:
     """Raise `ConfigurationError` for a negative number of synchronous steps."""
     if isinstance(after, int) and after < 0:
-        raise ConfigurationError(f'after is {after}; it is a number of steps from 0 on, or "decay"')
+        raise ConfigurationError(f'after is {after}; it must be a number of steps (at least 0), or "decay"')
 
 
 def begins_local(worker: Worker, after: int | Literal["decay"]) -> bool:

@@ -3,19 +3,20 @@
 Idea: The strategy `quorum` with `wait_for` 1 and a small `max_staleness`: at the bound the next round waits for the
 worker that is behind, if it is alive and computing.
 
-Cost: As `quorum`; the waiting at the bound comes on top.
+Cost: As `quorum`; plus the waiting at the bound.
 
-When it loses: Where one worker is always slow by more than the bound allows: everyone waits for it, only later.
+When it loses: When one worker is always slower than the bound allows, everyone waits for it, only later.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
-  is lost; `on_death="stop"` makes all stop
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
+  sent are lost; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; goes its own way until it is `max_staleness` rounds behind, then everyone waits for it
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is added like the rest
-- resize: goes on; what was pending on the old workers is dealt out to the new ones, and what is left of the epoch too
-- resume: goes on; what was pending is pending, and every gradient counts once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is added like a correct one
+- resize: goes on; pending gradients of the old workers are distributed over the new ones, and so is the rest of the
+  epoch
+- resume: goes on; pending gradients stay pending, and every gradient counts once
 
 Paper: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013 (the
 bound; there on a server's parameters, here on ordered rounds).

@@ -10,13 +10,14 @@ When it loses: Where the square of the gradient says little of the Hessian: far 
 small batches, whose noise is squared too.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
+- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
+  `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are compensated by more
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  is in the parameters of all at once
-- resize: goes on; parameters and what the optimizer keeps are cut anew
-- resume: goes on; the servers with what they had, every clock at zero
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one is in the parameters of all workers immediately
+- resize: goes on; parameters and optimizer state are divided again
+- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Zheng, Meng, Wang, Chen, Yu, Ma, Liu, "Asynchronous stochastic gradient descent with delay compensation", ICML
 2017, Algorithm 2; lambda 2 and decay 0.95 are its choice for CIFAR-10. There each gradient is a whole step, which is
@@ -35,7 +36,7 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("dc-asgd")
 @dataclass(frozen=True, kw_only=True)
 class DCASGD(ParameterServer):
-    """Late gradients are compensated for what has moved since."""
+    """Late gradients are corrected for how far the parameters have moved since."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
     """As of `parameter-server`."""

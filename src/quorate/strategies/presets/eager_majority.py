@@ -1,24 +1,24 @@
 """eager-SGD, majority as published: a worker drawn for each round starts it.
 
 Idea: The strategy `quorum` with `wait_for` "designated". All workers draw the same initiator for each round from the
-run's seed, and the round starts when that worker calls. If the order of arrival is exchangeable, half of the workers
-are fresh in the mean, (P + 1) / 2. Where the drawn worker does not step any more, or does not answer, another one is
-drawn; where all others have called, it is not waited for.
+run's seed, and the round starts when that worker calls. If the order of arrival is exchangeable, on average half of the
+workers, (P + 1) / 2, are fresh. If the drawn worker no longer steps, or does not answer, another one is drawn; once all
+others have called, nobody waits for it.
 
-Cost: As `quorum`; (P + 1) / 2 fresh gradients in a round in the mean.
+Cost: As `quorum`; on average (P + 1) / 2 fresh gradients per round.
 
-When it loses: Where one worker is always the slowest: every P-th round waits for it, as far as the others have not
-called.
+When it loses: When one worker is always the slowest, every P-th round waits for it, unless all others have called.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; what it had not given
-  is lost; `on_death="stop"` makes all stop
+- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
+  sent are lost; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count; every P-th round is its own
-- corrupt gradient: goes on; one that is not finite is told with its worker, or ends the training (`on_nonfinite`); any
-  other is added like the rest
-- resize: goes on; what was pending on the old workers is dealt out to the new ones, and what is left of the epoch too
-- resume: goes on; what was pending is pending, and every gradient counts once
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
+  (`on_nonfinite`); any other one is added like a correct one
+- resize: goes on; pending gradients of the old workers are distributed over the new ones, and so is the rest of the
+  epoch
+- resume: goes on; pending gradients stay pending, and every gradient counts once
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with
 partial collective operations", PPoPP 2020.

@@ -2,9 +2,9 @@
 
 Idea: The strategy `diloco` with plain SGD in place of Nesterov momentum as the outer optimizer. How far a worker went
 is added to what was left out of its ways before, times `error_decay` (0.95); of that the 64 largest numbers of each
-4096 travel, in 2 bits and a place of 12 (`compress="chunked-top-k"`), and the rest is remembered. Memory that fades is
-a momentum of what did not travel, on each worker by itself, and stands for the momentum that all had in common. Another
-codec is one setting, as everywhere; with `compress="none"` it is `local-sgd`.
+4096 travel, in 2 bits and a place of 12 (`compress="chunked-top-k"`), and the rest is remembered. This fading memory
+acts as a momentum of the numbers that were not sent, on each worker separately, and replaces the common momentum.
+Another codec is one setting, as everywhere; with `compress="none"` it is `local-sgd`.
 
 Cost: As `diloco`, but for large matrices 0.23 bits a number, from every worker to every other: (P - 1) / 137 of a dense
 way every H steps, where a dense mean is nearly 2 of them. Small tensors travel as they are (`dense_below`). No outer
@@ -15,11 +15,11 @@ steps, since what does not travel comes late: of a number that is never among th
 20 d are remembered, and no more. In models of few numbers, where 64 of 4096 are few.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one, and
-  what it remembered; `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost, and what it remembered; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas; what they remembered is dealt out, its sum stays
 - resume: goes on; every worker with its own replica and what it remembers
 
@@ -42,7 +42,7 @@ from quorate.strategies.diloco import DiLoCo
 @register("sparse-loco")
 @dataclass(frozen=True, kw_only=True)
 class SparseLoCo(DiLoCo):
-    """Local steps, and ways of which only the largest numbers travel, in two bits each."""
+    """Local steps that send only the largest changes, in two bits each."""
 
     reduction: ClassVar[Mapping[str, object]] = {"compress": "chunked-top-k", "error_decay": 0.95}
 

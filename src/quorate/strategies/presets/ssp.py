@@ -4,19 +4,20 @@ Idea: The strategy `parameter-server` with `mode="bounded"`: a worker that is mo
 waits for its parameters until the slowest has come nearer. It reads all gradients that are older than that, its own,
 and what else has come.
 
-Cost: As `parameter-server`; the waiting at the bound comes on top.
+Cost: As `parameter-server`; plus the waiting at the bound.
 
 When it loses: Where one worker is always slow by more than the bound allows: all wait for it, only later. With bound 0
 it is synchronous.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
+- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
+  `replication=2`
 - pause: goes on; at the bound the others wait for it
 - slow worker: goes on; the others run ahead of it as far as the bound allows, and then wait
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  is in the parameters of all at once
-- resize: goes on; parameters and what the optimizer keeps are cut anew
-- resume: goes on; the servers with what they had, every clock at zero
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one is in the parameters of all workers immediately
+- resize: goes on; parameters and optimizer state are divided again
+- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
 Gradients are steps of the user's optimizer here, not additions.

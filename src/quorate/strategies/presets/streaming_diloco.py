@@ -11,11 +11,11 @@ When it loses: As `diloco`. Each fragment needs at least one tensor. The paper h
 blocks: set `fragments_by="layer"`, and `fragments` to a third of the blocks; `sync_every` is a multiple of it.
 
 Honesty:
-- worker death: goes on; the next mean is of those that are left, and what is lost are its steps since the last one;
-  `on_death="stop"` makes all stop
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
+  lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it when they take a mean in, unless `sync_every` is a time
-- corrupt gradient: untested; it spoils one replica, and with it the next outer step
+- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizers' states
 - resume: goes on; every worker with its own replica, and the outer optimizers' states; a mean that was under way is
   left out, and what it held counts in the fragment's next one
@@ -37,7 +37,7 @@ from quorate.strategies.diloco import DiLoCo
 @register("streaming-diloco")
 @dataclass(frozen=True, kw_only=True)
 class StreamingDiLoCo(DiLoCo):
-    """Local steps, and outer steps of one fragment after the other, whose means are under way meanwhile."""
+    """Local steps; outer steps of one fragment after another, whose means overlap with the local steps."""
 
     sync_every: int | str = 100
     """H: as of `local-sgd`; of each fragment."""

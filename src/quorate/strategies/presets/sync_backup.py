@@ -3,19 +3,20 @@
 Idea: The strategy `parameter-server` with `mode="sync"` and `backup=1`: a step is the mean of the first gradients that
 come, all of the same parameters; what comes later is dropped, and its worker goes on from the new parameters at once.
 
-Cost: As `parameter-server`; the work of those left out is lost.
+Cost: As `parameter-server`; the work of the workers left out is lost.
 
 When it loses: Where the same worker is always slow: what it sees is never learnt. With equal workers a P-th of the work
 is lost.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; where it was a server, with `replication=2`
+- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
+  `replication=2`
 - pause: goes on; the others go on, if it is the only one; else they wait
-- slow worker: goes on; it is left out, and its gradients are dropped and counted
-- corrupt gradient: goes on; one that is not finite is told, left out, or ends the training (`on_nonfinite`); any other
-  is in the parameters of all at once
-- resize: goes on; parameters and what the optimizer keeps are cut anew
-- resume: goes on; the servers with what they had, every clock at zero
+- slow worker: goes on; it is left out, and its gradients are dropped, and their number is recorded
+- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
+  (`on_nonfinite`); any other one is in the parameters of all workers immediately
+- resize: goes on; parameters and optimizer state are divided again
+- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016, Algorithms 3 and 4. The
 preset `backup-workers` does so without servers.

@@ -39,5 +39,5 @@ def parse_compute(text: str, *, seed: int = 0) -> ComputeModel:
             return Constant(seconds_from(seconds, text))
     model = parse_sampled(text, seed=seed) or parse_trace(text, seed=seed)
     if model is None:
-        raise ConfigurationError(f'"{text}" is no model of compute times; write {FORMS}')
+        raise ConfigurationError(f'"{text}" is not a model of compute times; write {FORMS}')
     return model

@@ -48,7 +48,7 @@ def form(operation: str, given: Sequence[Given], root: int, hosts: Sequence[int]
             return [[copy(pieces[rank]) for pieces in given] for rank in range(size)]
         case "scatter":
             return [copy(piece) for piece in given[root]]
-    raise ValueError(f"{operation!r} is no collective")
+    raise ValueError(f"{operation!r} is not a collective")
 
 
 def write(x: Tensor, value: Tensor) -> Tensor:

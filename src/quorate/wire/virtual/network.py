@@ -28,7 +28,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not (self.latency >= 0 and math.isfinite(self.latency)):
-            raise ConfigurationError(f"the latency of a link is a number of seconds from 0 on, not {self.latency!r}")
+            raise ConfigurationError(
+                f"the latency of a link must be a number of seconds (at least 0), not {self.latency!r}"
+            )
         if not self.bandwidth > 0:
             raise ConfigurationError(f"the bandwidth of a link is in bytes per second, above 0, not {self.bandwidth!r}")
 

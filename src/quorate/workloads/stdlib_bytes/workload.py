@@ -83,7 +83,7 @@ class StdlibBytes(Workload[Windows]):
             if value is not None and value < 1:
                 raise ConfigurationError(f"stdlib-bytes: {setting} must be at least 1, not {value}")
         if self.width % self.heads:
-            raise ConfigurationError(f"stdlib-bytes: width {self.width} is no multiple of heads, {self.heads}")
+            raise ConfigurationError(f"stdlib-bytes: width {self.width} is not a multiple of heads, {self.heads}")
 
     @cached_property
     def _texts(self) -> tuple[Text, Text]:

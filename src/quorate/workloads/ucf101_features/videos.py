@@ -44,7 +44,7 @@ def split(folder: Path, name: str) -> list[Video]:
     try:
         lines = (folder / name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
         raise ConfigurationError(
             f'ucf101-features: {folder / name} cannot be read ({why}); it should have lines of "path.npy class"'
         ) from error

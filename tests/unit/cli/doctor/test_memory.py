@@ -134,8 +134,8 @@ def test_scripts_that_make_no_step(
         (["--memory", "--shards", "0", "train.py"], "--shards is a number of workers from 1 to 1,048,576, not 0"),
         (["--memory", "--fits", "much", "train.py"], '"much" is not a size such as 24GB or 16GiB'),
         (["--memory", "--hosts", "a,b", "train.py"], "leave out --hosts"),
-        (["train.py"], "go with --memory"),
-        (["--shards", "2"], "go with --memory"),
+        (["train.py"], "need --memory"),
+        (["--shards", "2"], "need --memory"),
     ],
 )
 def test_wrong_input(script: str, arguments: Sequence[str], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -171,13 +171,13 @@ def test_what_is_named_is_found(tmp_path: Path) -> None:
         ("nowhere/*.npy", {}, "there is no file ending in"),
         (".", {"kind": "tar"}, "there is no file of kind 'tar'"),
         (".", {"kind": "csv"}, 'unknown kind of files "csv"'),
-        (".", {}, "files of several kinds: say kind, one of npy, tokens"),
+        (".", {}, "files of several kinds: give kind=, one of npy, tokens"),
         ("x-0.npy", {"length": 3}, "files of kind 'npy' have no option 'length'; they have none"),
         ("a.bin", {}, "need length"),
         ("a.bin", {"length": 3, "dtype": "float32"}, "tokens are written as one of"),
         ("x-0.npy", {"on_bad_file": "ignore"}, 'unknown on_bad_file "ignore"'),
         ("x-0.npy", {"read": "two"}, 'unknown read "two"'),
-        ("x-0.npy", {"transform": 3}, "transform is a function"),
+        ("x-0.npy", {"transform": 3}, "transform must be a function"),
         ("b.bin", {"length": 300}, "hold no example"),
     ],
 )
@@ -424,7 +424,7 @@ def test_what_own_files_cannot_be_is_one_sentence(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert all(said.startswith("rank 2: there is no file ending in") for said in in_world(3, without))
-    assert in_world(3, shared)[0] == 'share is "dynamic", and every worker has files of its own here: leave it out'
+    assert in_world(3, shared)[0] == 'share is "dynamic", but every worker has its own files here: leave it out'
     alone = quorate.files(tmp_path / "0", read="own")
 
     def late(world: quorate.World) -> str:

@@ -68,7 +68,7 @@ def test_names_say_how_many_stages_a_worker_has() -> None:
         found = VirtualWorld(2).run(partial(stages_of, zero=3, schedule=schedule, cuts=names))
         assert [one.layout.chunks for one in found] == [wanted, wanted]
     words = said(partial(stages_of, zero=3, schedule="looped-bfs", cuts=names[:4]))
-    assert words == "stages names 4 beginnings, and 4 stages need 3"
+    assert words == "stages lists 4 modules, but 4 stages need 3"
 
 
 def test_tied_modules_on_one_worker_are_not_cut_into_shards() -> None:
@@ -96,4 +96,4 @@ def test_what_does_not_compose(model: Callable[[], nn.Module], more: dict[str, A
     torch.manual_seed(0)
     with pytest.raises(ConfigurationError) as error:
         check_stages(model(), **asked)
-    assert str(error.value).startswith(f"stages do not go with {words}")
+    assert str(error.value).startswith(f"stages cannot be combined with {words}")

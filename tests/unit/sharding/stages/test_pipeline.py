@@ -264,12 +264,12 @@ def test_an_example_tells_the_order_of_calls() -> None:
     [
         ({"schedule": "2f2b"}, 'there is no schedule "2f2b"; known: gpipe, 1f1b,'),
         ({"schedule": "1f1b", "microbatches": 1}, "1f1b needs a micro-batch for each of 2 stages, and there are 1"),
-        ({"microbatches": 0}, "microbatches=0 is no number of micro-batches"),
-        ({"microbatches": True}, "microbatches=True is no number of micro-batches"),
-        ({"cuts": "evenly"}, "stages='evenly' is unknown; it is"),
-        ({"cuts": ["blocks.9"]}, 'stages has "blocks.9", which is no module that a stage could begin with'),
-        ({"cuts": ["blocks.1", "blocks.2"]}, "stages names 2 beginnings, and 2 stages need 1"),
-        ({"cuts": ["words"]}, "in the model's order, without the first stage"),
+        ({"microbatches": 0}, "microbatches=0 is not a number of micro-batches"),
+        ({"microbatches": True}, "microbatches=True is not a number of micro-batches"),
+        ({"cuts": "evenly"}, "stages='evenly' is unknown; it must be"),
+        ({"cuts": ["blocks.9"]}, 'stages has "blocks.9", which is not a module that a stage could begin with'),
+        ({"cuts": ["blocks.1", "blocks.2"]}, "stages lists 2 modules, but 2 stages need 1"),
+        ({"cuts": ["words"]}, "in the order of the model"),
     ],
 )
 def test_choices_that_are_refused(chosen: dict[str, Any], words: str) -> None:
@@ -301,4 +301,4 @@ def test_what_is_called_with_no_batch() -> None:
             model(3)
         return str(refused.value)
 
-    assert all("is called with a batch" in said for said in VirtualWorld(2).run(task))
+    assert all("call a model in stages with a batch" in said for said in VirtualWorld(2).run(task))

@@ -22,15 +22,15 @@ def test_every_key_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("detect", '"detect" in "detect" is no part of a recovery; write detect=10s,'),
-        ("repair=3s", '"repair=3s" in "repair=3s" is no part of a recovery'),
-        ("save=1s,save=2s", 'save is in "save=1s,save=2s" twice'),
-        ("slice=0", "a slice has 0 workers; it is 1 or more"),
+        ("detect", '"detect" in "detect" is not a part of a recovery; write detect=10s,'),
+        ("repair=3s", '"repair=3s" in "repair=3s" is not a part of a recovery'),
+        ("save=1s,save=2s", 'save appears twice in "save=1s,save=2s"'),
+        ("slice=0", "a slice has 0 workers; it must be 1 or more"),
         ("slice=x", '"slice=x" in "slice=x" is not a number of workers'),
-        ("checkpoint=0s", "checkpoint is 0 s; it is auto, or longer than 0"),
-        ("inside=both", 'inside is "both"; it is elastic or restart'),
-        ("during=no", 'during is "no"; it is absorb or again'),
-        ("detect=20", "for want of a unit"),
+        ("checkpoint=0s", "checkpoint is 0 s; it must be auto, or above 0"),
+        ("inside=both", 'inside is "both"; it must be elastic or restart'),
+        ("during=no", 'during is "no"; it must be absorb or again'),
+        ("detect=20", "has no unit: 20ms or 20s"),
     ],
 )
 def test_wrong_text_is_one_sentence(text: str, sentence: str) -> None:

@@ -1,0 +1,31 @@
+"""The help of a verb, in a user's words: arguments as they are written, without Python's types and without brackets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+_PYTHON_TYPE = re.compile(r" <\S+>$")
+
+
+class PlainCommand(TyperCommand):
+    """A command with such a help."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] SCRIPT [ARGS]...`"""
+        arguments = [str(one.metavar or one.name) for one in self.params if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then options, with what they are for."""
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                rows[one.param_type_name].append((_PYTHON_TYPE.sub("", record[0]), record[1]))
+        for title, found in (("Arguments", rows["argument"]), ("Options", rows["option"])):
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)

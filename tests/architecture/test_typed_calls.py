@@ -1,0 +1,84 @@
+"""Names and settings of strategies are types: an editor completes them, and mypy finds what is wrong with a call."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import quorate
+from quorate.strategies import strategies
+from quorate.strategies.names import StrategyName
+from tests.architecture.tree import PACKAGE
+
+CALLS = """
+from torch import nn, optim
+import pytest
+
+import quorate
+from quorate.strategies import EagerSolo
+
+model = nn.Linear(2, 1)
+plain = optim.SGD(model.parameters(), lr=0.1)
+quorate.distribute(plain, model, EagerSolo(max_staleness=4), on_nonfinite="skip", compress="half")
+quorate.distribute(plain, model, quorate.strategies.LocalSGD(sync_every=4), with_one_worker="algorithm")
+quorate.distribute(plain, model, "quorum", wait_for=3, name="generator")
+quorate.distribute(plain, model, "a-strategy-of-my-own", its_setting=1)
+EagerSolo(max_stalenes=4)  # wrong
+EagerSolo(late="dropped")  # wrong
+EagerSolo(grace="5s")  # wrong
+quorate.strategies.EagerSol()  # wrong
+quorate.distribute(plain, model, EagerSolo(), compres="half")  # wrong
+quorate.distribute(plain, model, "quorum", on_nonfinite="skipp")  # wrong
+quorate.distribute(plain, model, EagerSolo(), wait_for=3)  # wrong
+quorate.shard(model, 3, share="dynamic", shuffle=True, seed=0, drop_last=True)
+quorate.shard(model, 3, share="dynamik")  # wrong
+quorate.shard(model, 3, shuffl=True)  # wrong
+"""
+# torch is not looked into, which would take half a minute: what comes from it is anything.
+SETTINGS = """
+[mypy]
+strict = true
+ignore_errors = true
+[mypy-torch.*,numpy.*,pydantic.*]
+follow_imports = skip
+[mypy-calls]
+ignore_errors = false
+"""
+
+
+@pytest.mark.slow
+def test_mypy_finds_what_is_wrong_with_a_call_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(CALLS)
+    (tmp_path / "mypy.ini").write_text(SETTINGS)
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(tmp_path), "calls.py"]
+    found = subprocess.run(command, cwd=tmp_path, env={"MYPYPATH": str(PACKAGE.parent)}, capture_output=True, text=True)
+    refused = {int(number) for number in re.findall(r"^calls\.py:(\d+): error", found.stdout, re.MULTILINE)}
+    wrong = {number for number, line in enumerate(CALLS.splitlines(), start=1) if line.endswith("# wrong")}
+    assert refused == wrong, found.stdout + found.stderr
+
+
+def test_the_type_of_names_is_the_registry() -> None:
+    come_with_it = {name for name, place in strategies.places.items() if place.startswith("quorate.strategies.")}
+    assert set(get_args(StrategyName)) == come_with_it
+
+
+def test_all_classes_of_strategies_are_found_and_type_checkers_know_them() -> None:
+    classes = {place for place in strategies.places.values() if place.startswith("quorate.strategies.")}
+    stub = ast.parse((PACKAGE / "strategies" / "__init__.pyi").read_text())
+    imported = {
+        f"{node.module}:{one.asname}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("quorate.strategies.")
+        for one in node.names
+    }
+    assert imported == classes
+    for place in classes:
+        name = place.rpartition(":")[2]
+        assert name in dir(quorate.strategies)
+        assert getattr(quorate.strategies, name).__name__ == name

@@ -1,0 +1,79 @@
+"""A strategy object says the same as a name with settings, and is known by the strategy's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quorate
+from quorate.checkpoint.participants import trained
+from quorate.core.errors import ConfigurationError
+from quorate.strategies import EagerSolo, LocalSGD
+from quorate.train.chosen import chosen_in
+from quorate.wire.current import here
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
+
+
+def distributed(*strategy: Any, **more: Any) -> Any:
+    model = nn.Linear(2, 1)
+    quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, *strategy, **more)
+    found = trained(here()).optimizers["1"]
+    return found.strategy, found.settings
+
+
+def test_an_object_is_its_name_with_its_settings() -> None:
+    @joined
+    def by_object(world: quorate.World) -> Any:
+        return distributed(EagerSolo(max_staleness=4), compress="half")
+
+    @joined
+    def by_name(world: quorate.World) -> Any:
+        return distributed("eager-solo", max_staleness=4, compress="half")
+
+    named = VirtualWorld(2).run(by_name)
+    assert VirtualWorld(2).run(by_object) == named
+    assert named[0][0] == "eager-solo"
+    assert named[0][1]["max_staleness"] == 4
+
+
+def test_the_command_line_overrides_the_settings_of_an_object() -> None:
+    @joined
+    def task(world: quorate.World) -> Any:
+        chosen_in(here()).settings = {"sync_every": 3}
+        return distributed(LocalSGD(sync_every=2))[1]["sync_every"]
+
+    assert VirtualWorld(2).run(task) == [3, 3]
+
+
+def test_values_of_an_object_are_checked_as_those_beside_a_name_are() -> None:
+    wrong: Any = "5s"
+
+    @joined
+    def task(world: quorate.World) -> None:
+        with pytest.raises(ConfigurationError, match="grace of eager-solo is '5s'; it should be a number"):
+            distributed(EagerSolo(grace=wrong))
+        with pytest.raises(ConfigurationError, match=r"settings \['grace'\] come with a strategy that has its own"):
+            distributed(EagerSolo(), grace=1.0)
+
+    VirtualWorld(1).run(task)
+
+
+def test_the_earlier_name_of_with_one_worker_still_counts() -> None:
+    @joined
+    def task(world: quorate.World) -> list[bool]:
+        found = []
+        for said in ("alone", "with_one_worker"):
+            model = nn.Linear(2, 1)
+            plain = torch.optim.SGD(model.parameters(), lr=0.1)
+            settings: Any = {said: "algorithm"}
+            quorate.distribute(plain, model, name=said, **settings)
+            found.append(trained(here()).optimizers[said].worker is not None)
+            with pytest.raises(ConfigurationError, match='with_one_worker="x" is unknown; known: algorithm, bypass'):
+                quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, **{said: "x"})
+        return found
+
+    assert VirtualWorld(1).run(task) == [[True, True]]
