@@ -28,12 +28,12 @@ from quorate.report.schema import (
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARES = {
-    "ddp": (0.0006, 0.0241, 0.0, 0.0002, 0.0118, 0.0032, 0.0002, 0.0011, 0.0004),
-    "all-reduce": (0.0006, 0.0240, 0.0, 0.0003, 0.0121, 0.0034, 0.0002, 0.0011, 0.0004),
-    "quorum": (0.0006, 0.0240, 0.0, 0.0003, 0.0002, 0.0016, 0.0002, 0.0012, 0.0005),
+    "ddp": (0.0006, 0.0201, 0.0040, 0.0, 0.0002, 0.0118, 0.0032, 0.0002, 0.0011, 0.0004),
+    "all-reduce": (0.0006, 0.0200, 0.0040, 0.0, 0.0003, 0.0121, 0.0034, 0.0002, 0.0011, 0.0004),
+    "quorum": (0.0006, 0.0200, 0.0040, 0.0, 0.0003, 0.0002, 0.0016, 0.0002, 0.0012, 0.0005),
 }
 """Seconds of a step in the order of `ACTIVITIES`."""
-_ACTIVITIES = ("data", "compute", "delay", "encode", "waiting", "communication", "decode", "update", "other")
+_ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communication", "decode", "update", "other")
 
 
 def made_summary(*, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> Summary:
@@ -112,6 +112,8 @@ def made_arm(
             Outcome(seed=seed, folder=f"{name}/seed-{seed}", status=0, seconds=130.0 / speed, why=None)
             for seed in seeds
         ),
+        seeds=tuple(seeds),
+        alongside={},
         quality=estimate([quality + chance.gauss(0.0, 0.004) for _ in seeds]),
         time_to_target=estimate(reached),
         target_reached=(len(seeds), len(seeds)),
@@ -277,5 +279,7 @@ def failed_arm(name: str = "gossip", why: str = "rank 1 was killed by SIGKILL") 
             Outcome(seed=0, folder=f"{name}/seed-0", status=status, seconds=3.2, why=why),
             Outcome(seed=1, folder=f"{name}/seed-1", status=None, seconds=None, why=None),
         ),
+        seeds=(),
+        alongside={},
         **nothing,
     )  # fmt: skip

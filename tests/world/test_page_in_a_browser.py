@@ -39,9 +39,11 @@ addEventListener("load", () => {
       !one.closest(".scroll") && !one.closest("svg") && one.getClientRects().length
       && one.getBoundingClientRect().right > root.clientWidth + 0.5).map(one => one.outerHTML.slice(0, 80));
     const pattern = doc.querySelector(".area.p-compute");
+    const beside = doc.querySelector('table.arms td[data-field="speedup"]').getBoundingClientRect();
     facts[frame.width] = {
       wide: root.scrollWidth, room: root.clientWidth, outside, panels, desk: shown(".wide"), phone: shown(".slim"),
       fill: inside.getComputedStyle(pattern).fill, copies: shown("button[data-copy]"),
+      speedup: beside.right,
     };
   }
   document.body.textContent = JSON.stringify(facts);
@@ -98,7 +100,7 @@ def rendered(report: Report) -> tuple[Element, list[str]]:
 
 @pytest.fixture(scope="module")
 def windows(report: Report) -> dict[str, Any]:
-    return report.measured(report.html, 360, 800, 1600)
+    return report.measured(report.html, 360, 390, 800, 1600)
 
 
 def number_in(text: str) -> tuple[float, float]:
@@ -146,7 +148,7 @@ def test_the_script_runs_although_nothing_else_may(windows: dict[str, Any]) -> N
 
 
 def test_nothing_sticks_out(windows: dict[str, Any]) -> None:
-    assert [facts["room"] for facts in windows.values()] == [360, 800, 1600]
+    assert [facts["room"] for facts in windows.values()] == [360, 390, 800, 1600]
     for width, facts in windows.items():
         assert facts["wide"] <= facts["room"], width
         assert not facts["outside"], width
@@ -171,6 +173,10 @@ def test_long_names_do_not_stick_out_either(report: Report) -> None:
 def test_a_telephone_gets_its_own_charts(windows: dict[str, Any]) -> None:
     assert windows["360"]["phone"] > 0 and windows["360"]["desk"] == 0
     assert windows["1600"]["phone"] == 0 and windows["1600"]["desk"] > 0
+
+
+def test_a_telephone_shows_the_speed_up_beside_the_names(windows: dict[str, Any]) -> None:
+    assert 120 < windows["390"]["speedup"] <= 390
 
 
 def test_the_toggle_shows_one_at_a_time(windows: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -135,7 +135,8 @@ class _Runner:
         place = self.folder / cell.folder
         set_aside(place)
         request = request_of(plan, cell, place)
-        write_run(place, Path(request.script), {"command": list(self.command), **request.as_json(plan.omp_threads)})
+        about = {"command": list(self.command), **request.as_json(plan.omp_threads), **_said_of(plan)}
+        write_run(place, Path(request.script), about)
         self.watcher.begins(cell, place)
         run = self.server.start(request)
         began = time.monotonic()
@@ -171,6 +172,12 @@ class _Runner:
         if is_late:
             return Conclusion(TIMED_OUT, f"it had not ended after {plan.timeout:g} seconds, the limit of --timeout")
         return ended
+
+
+def _said_of(plan: Comparison) -> dict[str, object]:
+    """What a run's own page says of the comparison: what was trained, and what is good."""
+    metric = None if plan.metric is None else asdict(plan.metric)
+    return {"subject": asdict(plan.subject), "metric": metric, "target": plan.target}
 
 
 def _with_learning_rates(plan: Comparison, folder: Path, watcher: Watcher) -> Comparison:

@@ -103,9 +103,9 @@ def main() -> None:
     kind = workloads.get(options.workload)
     workload = kind(**settings_for(kind, options.settings, options.workload))
     batch_size: int = options.batch or workload.batch_size
+    train: Any = workload.dataset(train=True)  # before there are steps: reading it is no training time
     model = workload.model(seed=world.seed).to(world.device)
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)
-    train: Any = workload.dataset(train=True)
     work = max(1, round((workload.epochs if options.epochs is None else options.epochs) * len(train)))
     of_a_step = batch_size * world.size / work
     falls = LambdaLR(optimizer, lambda steps: rate_at((steps + 1) * of_a_step)) if options.falls else None

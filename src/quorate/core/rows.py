@@ -150,20 +150,24 @@ class Step:
     stage_out: int | None = None
     """Likewise: bytes of `bytes_out` that went to other stages."""
     stage_in: int | None = None
+    pace: float | None = None
+    """Where a pace is injected: seconds of `delay` that brought the step to it, and stand for compute."""
 
     kind: ClassVar[str] = "step"
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is in the file, seconds to the microsecond; what is of stages only where there are some."""
+        """The row as it is in the file, seconds to the microsecond; what is of stages, or of a pace, only where there
+        are some."""
         values: dict[str, Any] = {"kind": "step"}
-        for name in _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES):
+        names = _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES)
+        for name in names if self.pace is None else (*names, "pace"):
             value = getattr(self, name)
             values[name] = round(value, DIGITS) if type(value) is float else value
         return values
 
 
 _OF_STAGES = ("bubble", "stage_out", "stage_in")
-_OF_STEPS = tuple(field.name for field in fields(Step) if field.name not in _OF_STAGES)
+_OF_STEPS = tuple(field.name for field in fields(Step) if field.name not in (*_OF_STAGES, "pace"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,14 +44,19 @@ class Pacing:
         paced = 0.0
         if self._pace is not None:
             paced = self._pace.seconds(rank, step, consumed(self._place).tokens)
-        seconds, base = max(0.0, paced - since), max(paced, since) if paced else since / FORWARD_SHARE
+        seconds = up_to_pace = max(0.0, paced - since)
+        base = max(paced, since) if paced else since / FORWARD_SHARE
         if self._imbalance is not None:
             seconds += self._imbalance.delay(rank, step, base)
         if self._slow is not None:
             seconds += (self._slow.factor(now) - 1) * base
+        held = 0.0
         if seconds > 0:
             clock.sleep(seconds)
-            timer.spent("delay", clock.now() - now)
+            held = clock.now() - now
+            timer.spent("delay", held)
+        if self._pace is not None:
+            timer.pace = min(up_to_pace, held)
 
 
 @dataclass

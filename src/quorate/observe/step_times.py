@@ -67,6 +67,8 @@ class StepTimer:
         self._arrive: float | None = None
         self._busy_before = 0.0
         self._losses = SeenLosses()
+        self.pace: float | None = None
+        """Seconds of this step's delay that brought it to the pace; None where there is none."""
         self.contributors, self.staleness = 1, 0
 
     @property
@@ -129,11 +131,11 @@ class StepTimer:
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """What the block spends, and whom it meets, belongs to no step."""
-        kept = self._arrive, self._busy_before, dict(self._spent), self.contributors, self.staleness
+        kept = self._arrive, self._busy_before, dict(self._spent), self.contributors, self.staleness, self.pace
         try:
             yield
         finally:
-            self._arrive, self._busy_before, self._spent, self.contributors, self.staleness = kept
+            self._arrive, self._busy_before, self._spent, self.contributors, self.staleness, self.pace = kept
 
     def set_out_again(self) -> None:
         """What was until now (an evaluation) belongs to no step."""
@@ -185,6 +187,7 @@ class StepTimer:
                     bytes_in=received - self._bytes_in,
                     contributors=self.contributors,
                     staleness=self.staleness,
+                    pace=self.pace,
                     **told,
                 ),
                 late,

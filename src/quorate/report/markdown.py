@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from quorate.report.schema import ArmSummary, Estimate, MemorySummary, RoundsSummary, StagesSummary, Summary
 from quorate.report.wording import (
+    Words,
+    bytes_alike,
     bytes_in_words,
     counted,
     number_in_words,
+    numbers_alike,
     range_in_words,
-    seconds_in_words,
+    ratios_alike,
+    seconds_alike,
     share_in_words,
+    shares_alike,
 )
 
-Words = Callable[[float], str]
 NOTHING = "–"
+_WAYS: Mapping[str, Callable[[Iterable[float | None]], Words]] = {
+    "speedup": ratios_alike,
+    "quality": numbers_alike,
+    "time_to_target": seconds_alike,
+    "examples_per_second": numbers_alike,
+    "no_wait_share": shares_alike,
+    "bytes_per_step": bytes_alike,
+    "peak_bytes": bytes_alike,
+}
 _RANKS = 16
 """Of a pipeline, that are named."""
 COLUMNS = (
-    "strategy", "final quality", "time to target", "speed-up", "examples/s", "of the no-wait ideal",
+    "strategy", "speed-up", "final quality", "time to target", "examples/s", "of the no-wait ideal",
     "bytes per step and rank", "peak memory", "target reached",
 )  # fmt: skip
 
@@ -52,23 +65,23 @@ def markdown(summary: Summary) -> str:
 
 
 def _table(summary: Summary) -> str:
-    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(_row(summary, arm) for arm in summary.arms)]
+    ways = {field: way([_mean(arm, field) for arm in summary.arms]) for field, way in _WAYS.items()}
+    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(_row(arm, ways) for arm in summary.arms)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(summary: Summary, arm: ArmSummary) -> tuple[str, ...]:
+def _mean(arm: ArmSummary, field: str) -> float | None:
+    found: Estimate | None = getattr(arm, field)
+    return None if found is None else found.mean
+
+
+def _row(arm: ArmSummary, ways: Mapping[str, Words]) -> tuple[str, ...]:
     name = f"{arm.name} (baseline)" if arm.is_baseline else arm.name
     reached = arm.target_reached
     missed = reached is not None and reached[0] == 0
-    cells = {
-        "quality": _cell(arm.quality, number_in_words),
-        "time_to_target": "missed" if missed else _cell(arm.time_to_target, seconds_in_words),
-        "speedup": _cell(arm.speedup, lambda ratio: f"{ratio:.2f}"),
-        "examples_per_second": _cell(arm.examples_per_second, number_in_words),
-        "no_wait_share": _cell(arm.no_wait_share, share_in_words),
-        "bytes_per_step": _cell(arm.bytes_per_step, bytes_in_words),
-        "peak_bytes": _cell(arm.peak_bytes, bytes_in_words),
-    }
+    cells = {field: _cell(getattr(arm, field), words) for field, words in ways.items()}
+    if missed:
+        cells["time_to_target"] = "missed"
     judged = {"speedup": "examples_per_second"}
     said = [_judged(cell, arm.differences.get(judged.get(field, field))) for field, cell in cells.items()]
     return (name.replace("|", "\\|"), *said, NOTHING if reached is None else f"{reached[0]} of {reached[1]}")

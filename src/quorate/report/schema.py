@@ -38,6 +38,8 @@ Difference = Literal["better", "worse", "no difference shown"]
 
 NOT_BEGUN = "it has not begun"
 """`Outcome.why` of a run that there is no folder of."""
+STOPPED, UNDER_WAY = "it was stopped", "it is under way"
+"""Likewise of a run of a comparison that has begun, and not ended."""
 
 
 class Outcome(Part):
@@ -78,8 +80,9 @@ class StepTimes(Part):
     """The edges of the histogram's bins, the same for all arms; the last bin also holds what took longer."""
     counts: tuple[int, ...]
     shares: dict[str, float]
-    """Mean seconds of a step by what they went into, in this order: data, compute, delay, encode, waiting (for
-    others), communication (exposed), decode, update, other. They add up to `mean`."""
+    """Mean seconds of a step by what they went into, in this order: data, compute, pace (injected, stands for
+    compute), delay (injected lateness), encode, waiting (for others), communication (exposed), decode, update, other.
+    They add up to `mean`."""
 
 
 class RankArrival(Part):
@@ -136,6 +139,9 @@ class ArmSummary(Part):
     is_baseline: bool
     learning_rate_factor: float | None
     runs: tuple[Outcome, ...]
+    seeds: tuple[int, ...]
+    """Of the runs that figures and charts are of: they have ended well, every arm has had their seed, and so has the
+    baseline where any of them has."""
     quality: Estimate | None
     """At the end."""
     time_to_target: Estimate | None
@@ -158,6 +164,9 @@ class ArmSummary(Part):
     """Resident memory of the greatest rank."""
     differences: dict[str, Difference]
     """By the field's name: against the baseline, better or worse where the intervals of the difference exclude none."""
+    alongside: dict[str, float]
+    """By the field's name: the baseline's mean over the seeds that this arm has, where it lacks some that the baseline
+    has."""
     steps: StepTimes | None
     curves: tuple[Curve, ...]
     losses: tuple[Curve, ...]

@@ -10,6 +10,7 @@ from quorate.report.figures.arms import arm_of
 from quorate.report.figures.cautions import cautions_of
 from quorate.report.figures.fairness import fairness_of
 from quorate.report.figures.run import RunFigures, figures_of
+from quorate.report.figures.side_by_side import of_common_seeds
 from quorate.report.figures.time_use import edges_for
 from quorate.report.figures.tuning import trials_of
 from quorate.report.figures.verdict import verdict_of
@@ -35,7 +36,8 @@ def summarize(folder: Path) -> Summary:
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
     plan = planned_in(folder)
-    runs = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
+    every = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
+    runs = of_common_seeds(plan, every)
     edges = edges_for([run.lengths for some in runs.values() for run in some if run.is_used])
     baseline = [] if plan.baseline is None else runs[plan.baseline.name]
     arms = tuple(arm_of(arm, runs[arm.name], baseline, plan, edges) for arm in plan.arms)

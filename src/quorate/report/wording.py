@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 from quorate.core.errors import ranks_in_words
 
 RANKS_NAMED = 4
+Words = Callable[[float], str]
+_SECONDS = (("µs", 1e-6, 0.0), ("ms", 1e-3, 0.9995e-3), ("s", 1.0, 0.2495), ("min", 60.0, 600.0), ("h", 3600.0, 36e3))
+_BYTES = (("B", 1.0, 0.0), ("kB", 1e3, 1e3), ("MB", 1e6, 1e6), ("GB", 1e9, 1e9))
+"""Name, size, and the greatest value from which on figures side by side are written in it."""
+_FAR_BELOW = 0.01
+"""Of a unit: what is less is written in a smaller one."""
+_MORE = 2
+"""Digits that the greatest of figures side by side may have beyond those asked for, so that the least has some."""
 
 
 def seconds_in_words(seconds: float) -> str:
@@ -71,3 +80,58 @@ def _three_digits(number: float) -> str:
     if size >= 9.995:
         return f"{number:.1f}"
     return f"{number:.2f}" if size >= 0.9995 else f"{number:#.3g}"
+
+
+def seconds_alike(values: Iterable[float | None]) -> Words:
+    """How times that stand in one column or chart are written: in one unit, with one number of digits."""
+    return _in_one_unit(values, _SECONDS)
+
+
+def bytes_alike(values: Iterable[float | None]) -> Words:
+    """Likewise sizes; bytes themselves are whole."""
+    return _in_one_unit(values, _BYTES)
+
+
+def numbers_alike(values: Iterable[float | None], digits: int = 3) -> Words:
+    """Likewise numbers: the greatest has so many digits; where they are too far apart, powers of ten are told."""
+    known = _known(values)
+    if known and ((known[-1] > 1e4 * known[0] and known[0] < 1.0) or known[-1] < 1e-4):
+        return lambda value: f"{value:.{digits - 1}e}"
+    places = _places(known, digits)
+    return lambda value: f"{value:,.{places}f}"
+
+
+def shares_alike(values: Iterable[float | None]) -> Words:
+    """Likewise shares: `97%`, and a tenth of a percent where one is small."""
+    places = 1 if any(value < 0.0995 for value in _known(values)) else 0
+    return lambda share: "<0.1%" if 0.0 < share < 0.0005 and places else f"{share:.{places}%}"
+
+
+def ratios_alike(values: Iterable[float | None]) -> Words:
+    """Likewise ratios: `1.31×`."""
+    places = 2 if max(_known(values), default=0.0) < 99.5 else 0
+    return lambda ratio: f"{ratio:,.{places}f}×"
+
+
+def _in_one_unit(values: Iterable[float | None], units: Sequence[tuple[str, float, float]]) -> Words:
+    known = _known(values)
+    greatest = known[-1] if known else 0.0
+    place = max((at for at, (_, _, least) in enumerate(units) if greatest >= least), default=0)
+    while place and known[0] < _FAR_BELOW * units[place][1]:
+        place -= 1
+    name, size, _ = units[place]
+    places = 0 if name == "B" else _places([value / size for value in known], 3)
+    return lambda value: f"{value / size:,.{places}f} {name}"
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    """Sizes above 0, sorted."""
+    return sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value != 0.0)
+
+
+def _places(known: Sequence[float], digits: int) -> int:
+    """Behind the point: so that the greatest has so many digits and the least one fewer, if that is not too many."""
+    if not known:
+        return 0
+    least, most = (digits - 1 - math.floor(math.log10(one) + 1e-9) for one in (known[0], known[-1]))
+    return max(0, min(max(most, least - 1), most + _MORE))

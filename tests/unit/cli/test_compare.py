@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ from quorate.core.rows import Step
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
 from quorate.report.summary import summarize
+from tests.architecture.tree import ROOT
 from tests.support.launching import all_shown
 from tests.support.made_records import make_comparison
 from tests.support.raw_rows import RawRow
@@ -42,6 +45,15 @@ def _status(*arguments: str) -> int:
         main(arguments)
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (typed,) = re.findall(r"^demo: venv\n\t@\$\(BIN\)/quorate (.*)$", makefile, re.MULTILINE)
+    assert _status(*shlex.split(typed), "--dry-run", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["target"] == 0.9 and len(told["seeds"]) >= 3 and told["imbalance"] is not None
+    assert [arm["name"] for arm in told["arms"] if arm["is_baseline"]] == ["ddp"]
 
 
 @pytest.mark.parametrize(

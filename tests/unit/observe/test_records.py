@@ -103,6 +103,10 @@ def test_imbalance_and_pace(
     for ranks, expected in zip(found, lateness, strict=True):
         for step in steps_of(ranks):
             assert step["arrive"] - step["begin"] == pytest.approx(expected, abs=1e-4)
+            if "PACE" in said:
+                assert step["pace"] == pytest.approx(0.090, abs=1e-4), "no more than the pace, whoever is late"
+            else:
+                assert "pace" not in step
 
 
 def test_a_worker_is_late_once_a_step_however_many_backward_passes_it_has(

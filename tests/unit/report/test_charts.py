@@ -19,6 +19,7 @@ from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.gains import Gain, gain_chart
 from quorate.report.charts.histogram import Histogram, histograms
 from quorate.report.charts.intervals import Ratio, ratio_chart
+from quorate.report.charts.labels import placed
 from quorate.report.charts.lanes import RoundLine, lane_chart
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined, number
@@ -215,11 +216,44 @@ def test_lines_bear_their_names_and_the_target(width: float) -> None:
     assert all(-1.0 <= x <= width for x in inked(chart))
 
 
-def test_many_seeds_have_bands_only() -> None:
-    few = [Line(name="a", look=0, curves=[[(0.0, 0.0), (1.0, float(n))] for n in range(5)])]
-    many = [Line(name="a", look=0, curves=[[(0.0, 0.0), (1.0, float(n))] for n in range(50)])]
-    assert len(of(line_chart(few, AXES, width=940, height=300, label=""), "path", "seed")) == 5
-    assert not of(line_chart(many, AXES, width=940, height=300, label=""), "path", "seed")
+def test_seeds_have_lines_only_where_there_is_no_band() -> None:
+    together = [Line(name="a", look=0, curves=[[(0.0, 0.0), (1.0, float(n))] for n in range(5)])]
+    apart = [Line(name="a", look=0, curves=[[(2.0 * n, 0.0), (2.0 * n + 1.0, 1.0)] for n in range(3)])]
+    charts = [line_chart(lines, AXES, width=940, height=300, label="") for lines in (together, apart)]
+    assert [(len(of(one, "path", "band")), len(of(one, "path", "seed"))) for one in charts] == [(1, 0), (0, 3)]
+
+
+def test_names_stand_at_the_ends_of_their_lines() -> None:
+    chart = line_chart(LINES, AXES, width=940, height=300, label="")
+    assert not of(chart, "path", "leader")
+    ends = {}
+    for group in drawn(chart).iter("g"):
+        name, marks = group.findtext("title"), [one for one in group if one.get("class") == "mark"]
+        if name and marks and group.find("text") is None and not [one for one in group if one.get("class") == "drop"]:
+            shape = marks[-1]
+            found = re.match(r"M([-\d.]+) ?(-?[\d.]+)", shape.get("d", ""))
+            x, y = (found[1], found[2]) if found else (shape.get("cx"), shape.get("cy"))
+            ends[name] = float(x or 0), float(y or 0)
+    for text in of(chart, "text", "name"):
+        x, y = ends["".join(text.itertext())]
+        assert -10.0 < float(text.get("x", "")) - x < 20.0 and abs(float(text.get("y", "")) - y) < 25.0
+
+
+def test_names_cover_neither_each_other_nor_the_lines() -> None:
+    """Five curves that end close to each other, and one that goes on where another ends."""
+    names = [f"strategy {number}" for number in range(6)]
+    curves = [[(60.0, 200.0), (300.0 + 4 * number, 100.0 + 3 * number)] for number in range(5)]
+    curves.append([(60.0, 80.0), (700.0, 80.0)])
+    found = placed(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
+    boxes = [one.box for one in found]
+    for place, (left, top, right, bottom) in enumerate(boxes):
+        assert left >= 60.0 and right <= 940.0 and top > 15.0 and bottom < 270.0
+        for other in boxes[:place]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] + 1.0 or other[3] <= top + 1.0
+    assert found[5].x > 700.0 and abs(found[5].y - 84.0) < 1.0
+    early, late = [(60.0, 200.0), (300.0, 100.0)], [(60.0, 100.0), (700.0, 100.0)]
+    _, top, _, bottom = placed(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[0].box
+    assert not top < 100.0 < bottom, "the line that goes on is hidden"
 
 
 # Bars
@@ -237,7 +271,7 @@ def test_stacked_bars_begin_at_zero_and_add_up(width: float) -> None:
     total = places[2][0] + places[2][1] - 1.0
     assert [wide / total for _, wide in places] == pytest.approx([0.6, 0.1, 0.3, 0.5], abs=0.002)
     assert "compute 60%" in words(chart)
-    assert {"100 ms", "50.0 ms"} <= set(words(chart))
+    assert {"100 ms", "50 ms"} <= set(words(chart)), "in one unit, with one number of digits"
     assert [(bar.findtext("title") or "").split(",")[0] for bar in bars][2] == "a: waiting for others 30.0 ms"
 
 
@@ -263,6 +297,7 @@ def test_histograms_have_heights_from_zero_on_one_scale(width: float) -> None:
     assert [height / heights[0] for height in heights] == pytest.approx([1.0, 1 / 3, 2 / 3, 2 / 3], abs=0.01)
     assert len(of(chart, "line", "percentile")) == 6
     assert len({line.get("stroke-dasharray") for line in of(chart, "line", "percentile")}) == 3
+    assert words(chart).count("80%") == 2, "each side has an axis of shares"
 
 
 @WIDTHS

@@ -236,6 +236,27 @@ def test_bold_is_only_what_is_better() -> None:
     assert "worse" in root.one("td", data_arm="quorum", data_field="peak_bytes").text
 
 
+def test_speed_ups_stand_beside_the_names() -> None:
+    _, root = read("usual")
+    first, heads = root.one("table", "arms").one("thead").all("tr")
+    assert [head.text for head in first.all("th")] == [
+        "strategy", "Speed-up", "Quality", "Target", "Throughput", "Cost",
+    ]  # fmt: skip
+    assert [head.text for head in heads.all("th")][:3] == ["to the target", "in examples/s", "final top1 ↑"]
+
+
+def test_a_column_has_one_unit_and_one_number_of_digits() -> None:
+    arms = made_summary().arms
+    times = (0.9504, 12.34, 1.5)
+    changed = [
+        arm.model_copy(update={"time_to_target": Estimate(mean=time, low=None, high=None, values=(time,))})
+        for arm, time in zip(arms, times, strict=True)
+    ]
+    root = parsed(page(made_summary(arms=tuple(changed))))
+    cells = root.all("td", data_field="time_to_target")
+    assert [cell.one(class_="mean").text for cell in cells] == ["0.95 s", "12.34 s", "1.50 s"]
+
+
 def test_a_miss_is_a_miss() -> None:
     arms = made_summary().arms
     missed = arms[2].model_copy(update={"time_to_target": None, "target_reached": (0, 3), "target_speedup": None})
@@ -251,7 +272,7 @@ def test_a_miss_is_a_miss() -> None:
 def test_a_failed_arm_is_there_with_why() -> None:
     _, root = read("a failed arm")
     assert "1 of 2 runs failed" in root.one("th", data_arm="gossip").text
-    assert "1 of 2 runs not ended" in root.one("th", data_arm="gossip").text
+    assert "1 of 2 runs stopped" in root.one("th", data_arm="gossip").text
     assert root.one("td", data_arm="gossip", data_field="quality").text == "failed"
     told = root.one("div", "failures")
     assert "seed 0, ended with status 1: rank 1 was killed by SIGKILL" in told.text

@@ -14,7 +14,7 @@ from quorate.core.rows import Step
 from quorate.report.figures.in_step import side_by_side, waiting_in_step
 from quorate.report.figures.rounds import figures_of_rounds
 from quorate.report.figures.throughput import window_of
-from quorate.report.figures.time_use import spent_in
+from quorate.report.figures.time_use import ACTIVITIES, spent_in
 from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import (
     Merged,
@@ -29,6 +29,8 @@ from quorate.report.reading.rounds import (
 )
 from quorate.report.reading.run import RunRecords, read_run
 from tests.support.made_records import make_run
+
+WAITING = ACTIVITIES.index("waiting")
 
 
 def at(step: int, arrive: float, end: float, round: int, **more: Any) -> Step:
@@ -291,7 +293,9 @@ def waiting_by(
     steps: Mapping[int, Sequence[Step]], last: Mapping[int, float]
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """(waiting, communication) by rank and step."""
-    return {(one.rank, one.step.step): (one.by[4], one.by[5]) for one in spent_in(meetings_of(steps), last)}
+    return {
+        (one.rank, one.step.step): (one.by[WAITING], one.by[WAITING + 1]) for one in spent_in(meetings_of(steps), last)
+    }
 
 
 def test_who_came_after_a_round_was_not_waited_for() -> None:

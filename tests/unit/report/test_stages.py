@@ -11,7 +11,7 @@ from quorate.core.records import Recorder, records_of
 from quorate.core.rows import Step
 from quorate.report.closing import closing_line
 from quorate.report.figures.stages import stages_of
-from quorate.report.figures.time_use import spent_in
+from quorate.report.figures.time_use import ACTIVITIES, spent_in
 from quorate.report.markdown import markdown
 from quorate.report.page.page import page
 from quorate.report.plot_data import tables
@@ -78,7 +78,7 @@ def test_rows_without_stages_do_not_speak_of_them(tmp_path: Path) -> None:
 
 def test_a_bubble_is_waiting_for_others(tmp_path: Path) -> None:
     spent = spent_in(meetings_of(run_of(tmp_path).after(0), is_together=None))
-    waiting = {one.rank: one.by[4] for one in spent}
+    waiting = {one.rank: one.by[ACTIVITIES.index("waiting")] for one in spent}
     assert waiting == {0: 0.25, 1: 0.125}
 
 

@@ -14,13 +14,15 @@ import pytest
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of
+from quorate.launch.run.lock import held
 from quorate.report.figures import arms
 from quorate.report.figures.verdict import coding_of, verdict_of
 from quorate.report.page.page import page
 from quorate.report.reading.planned import planned_in
-from quorate.report.schema import ArmSummary, Estimate, Summary
+from quorate.report.schema import ArmSummary, Estimate, Metric, Summary
 from quorate.report.summary import summarize, write_summary
 from tests.support.made_records import KILLED, make_comparison, make_run
+from tests.support.parsed_pages import parsed
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +103,13 @@ def test_of_many_arms_the_best_and_the_worst_are_told(made: Path, summary: Summa
     change: dict[str, Any] = {"target_speedup": None, "differences": {}}
     more = [other.model_copy(update={**change, "name": f"q{n}", "speedup": speed}) for n, speed in enumerate(speeds)]
     told = verdict_of(planned_in(made), [base, same, *more], {}).splitlines()
-    assert [line.partition(":")[0] for line in told] == ["q4", "all-reduce", "4 arms more are in the table."]
-    assert len(verdict_of(planned_in(made), [base, same, *more[:3]], {}).splitlines()) == 4
+    assert [line.partition(":")[0] for line in told] == [
+        "Best of 6, q4", "Worst of 6, all-reduce", "4 arms more are in the table.",
+    ]  # fmt: skip
+    assert verdict_of(planned_in(made), [base, same, *more[:3]], {}).splitlines()[2] == "2 arms more are in the table."
+    assert len(verdict_of(planned_in(made), [base, same, *more[:2]], {}).splitlines()) == 3, (
+        "four arms have a line each"
+    )
 
 
 def test_everyone_who_is_slow_is_found(summary: Summary) -> None:
@@ -256,8 +263,54 @@ def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
     found = summarize(changed(tmp_path, lambda plan: plan.update(seeds=[0, 1, 2])))
     assert found.arms[0].runs[2].status is None
-    assert sum("has not begun" in one for one in found.warnings) == 3
-    assert "failed" not in " ".join(found.warnings)
+    assert found.warnings[0] == (
+        "the comparison was stopped: 3 runs not run (seed 2 of ddp, all-reduce and quorum); "
+        f"go on with: quorate compare --continue {tmp_path}"
+    )
+    assert "failed" not in " ".join(found.warnings) and found.fairness.seeds == (0, 1)
+    with held(tmp_path):
+        (tmp_path / "ddp" / "seed-2").mkdir()
+        told = summarize(tmp_path)
+    assert told.warnings[0] == (
+        "the comparison is under way: 1 run under way (seed 2 of ddp), 2 runs not run (seed 2 of all-reduce and quorum)"
+    )
+    assert "1 of 3 runs under way" in page(told)
+
+
+def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goes_on(tmp_path: Path) -> None:
+    make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
+    make_run(tmp_path / "quorum" / "seed-0", fails_at=10, seed=0)
+    (tmp_path / "all-reduce" / "seed-1" / "outcome.json").unlink()
+    shutil.rmtree(tmp_path / "quorum" / "seed-1")
+    found = summarize(tmp_path)
+    assert found.warnings[0] == (
+        "the comparison was stopped: 1 run stopped (seed 1 of all-reduce), 1 run not run (seed 1 of quorum), 1 run "
+        f"failed (quorum, seed 0: {KILLED}), figures are of seed 0, which every arm has had; "
+        f"go on with: quorate compare --continue {tmp_path}"
+    )
+    others = [one for one in found.warnings[1:] if "seed 1" in one or "seed 0" in one]
+    assert not others
+    assert [one.seeds for one in found.arms] == [(0,), (0,), ()]
+    shown = parsed(page(found)).one("table", "arms").text
+    for words in ("1 of 2 runs stopped", "1 of 2 runs not run", "1 of 2 runs failed", "1 of 2 seeds (0)"):
+        assert words in shown
+
+
+def test_figures_side_by_side_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    make_comparison(tmp_path, fails=False, steps=20)
+    make_run(tmp_path / "quorum" / "seed-0", fails_at=10, seed=0)
+    found = summarize(tmp_path)
+    base, less = arm(found, "ddp"), arm(found, "quorum")
+    assert base.quality is not None and less.quality is not None and less.seeds == (1, 2)
+    assert less.alongside["quality"] == pytest.approx(sum(base.quality.values[1:]) / 2)
+    assert arm(found, "all-reduce").alongside == {}
+    cell = parsed(page(found)).one("td", data_arm="quorum", data_field="quality")
+    assert f"baseline there: {less.alongside['quality']:.4f}" in cell.text
+    make_run(tmp_path / "ddp" / "seed-1", fails_at=10, seed=1, strategy="ddp")
+    found = summarize(tmp_path)
+    assert [one.seeds for one in found.arms] == [(0, 2), (0, 2), (2,)]
+    assert "all-reduce: figures are of seeds 0 and 2, which ddp has too" in found.warnings
+    assert arm(found, "all-reduce").target_reached == (2, 2)
 
 
 def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> None:
@@ -266,9 +319,10 @@ def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> N
     stopped = changed(tmp_path, lambda plan: plan.update(seeds=[0, 1]))
     own = arm(summarize(stopped), "all-reduce").quality
     base = arm(summarize(stopped), "ddp").quality
-    assert own is not None and base is not None and len(own.values) == 1 and len(base.values) == 2
-    both = f"top1 {own.values[0]:.3g} against {base.values[0]:.3g} (seed 0 alone)"
+    assert own is not None and base is not None and len(own.values) == len(base.values) == 1
+    both = f"top1 {own.values[0]:.3g} against {base.values[0]:.3g}."
     assert f"Quality: not told apart, {both}" in summarize(stopped).verdict
+    assert len(summarize(stopped).arms[0].curves) == 1, "nor are charts of other seeds"
 
 
 def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
@@ -348,6 +402,18 @@ def test_a_run_alone(tmp_path: Path) -> None:
     assert found.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in found.verdict
 
 
+def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Path) -> None:
+    by_hand = {"script": "/x/train_workload.py", "arguments": ["digits", "--epochs", "3"]}
+    found = summarize(make_run(tmp_path / "a", steps=20, about=by_hand))
+    assert found.title == "digits on 4 workers"
+    assert found.metric == Metric(name="top1", higher_is_better=True) and found.arms[0].quality is not None
+    compared = {"subject": {"name": "mine"}, "metric": {"name": "top1", "higher_is_better": True}, "target": 0.6}
+    found = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
+    assert (found.title, found.target) == ("mine on 4 workers", 0.6)
+    found = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
+    assert (found.title, found.metric) == ("train_workload.py on 4 workers", None)
+
+
 def test_a_run_whose_strategy_is_the_scripts_own(tmp_path: Path) -> None:
     folder = make_run(tmp_path, strategy=None, steps=20)
     assert summarize(folder).arms[0].name == "all-reduce", "the records say which it was"
@@ -408,7 +474,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "curves": (3 + 2 + 3) * 6,
         "losses": sum(len(curve.seconds) for one in summary.arms for curve in one.losses),
         "step_times": 3 * 40,
-        "shares": 3 * 9,
+        "shares": 3 * 10,
         "arrival": 3 * 4,
         "noise": 0,
         "exclusions": 0,
@@ -438,7 +504,7 @@ def test_the_summary_in_words(summary: Summary, tmp_path: Path) -> None:
     text = (tmp_path / "summary.md").read_text()
     rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("| ")}
     assert "**" not in rows["ddp (baseline)"] + rows["all-reduce"]
-    assert "**1.49 (1.47 to 1.51, 3 seeds)**" in rows["quorum"] and "3 seeds): worse" in rows["quorum"]
+    assert "**1.49× (1.47× to 1.51×, 3 seeds)**" in rows["quorum"] and "3 seeds): worse" in rows["quorum"]
     assert "| 40.0 kB (3 seeds) |" in rows["ddp (baseline)"]
     assert "no difference shown" in rows["all-reduce"] and rows["all-reduce"].endswith("| 2 of 3 |")
     assert f"- Caution: {summary.warnings[0]}." in text

@@ -45,11 +45,18 @@ def test_waiting_ends_when_the_last_one_arrives() -> None:
     late = step(0.0, 4.0, 6.0, compute=2.5, delay=1.0, wait=1.0, **parts)
     first, second = (by(one) for one in spent_in(meetings_of({0: [early], 1: [late]})))
     assert first == {
-        "data": 0.5, "compute": 0.5, "delay": 0.0, "encode": 0.25, "waiting": 3.0, "communication": 1.0,
+        "data": 0.5, "compute": 0.5, "pace": 0.0, "delay": 0.0, "encode": 0.25, "waiting": 3.0, "communication": 1.0,
         "decode": 0.0, "update": 0.5, "other": 0.25,
     }  # fmt: skip
     assert (second["waiting"], second["communication"]) == (0.0, 1.0)
     assert (second["delay"], second["other"]) == (1.0, 0.25)
+
+
+def test_a_pace_is_no_lateness() -> None:
+    (paced,) = spent_in(meetings_of({0: [step(0.0, 4.0, 4.0, compute=1.0, delay=3.0, pace=2.0)]}))
+    assert (by(paced)["compute"], by(paced)["pace"], by(paced)["delay"]) == (1.0, 2.0, 1.0)
+    (odd,) = spent_in(meetings_of({0: [step(0.0, 4.0, 4.0, delay=1.0, pace=2.0)]}))
+    assert (by(odd)["pace"], by(odd)["delay"]) == (1.0, 0.0), "it is a part of the delay"
 
 
 def test_waiting_is_never_more_than_the_wait() -> None:
@@ -124,7 +131,10 @@ def test_the_timeline_is_where_steps_are_usual() -> None:
     ends = [0.0]
     for number in range(22):
         ends.append(ends[-1] + (9.0 if number == 0 else 2.0 if number == 1 else 1.0))
-    steps = [Spent(0, step(begin, end, end), (end - begin,) + (0.0,) * 8) for begin, end in pairwise(ends)]
+    steps = [
+        Spent(0, step(begin, end, end), (end - begin,) + (0.0,) * (len(ACTIVITIES) - 1))
+        for begin, end in pairwise(ends)
+    ]
     (lane,), _ = timeline_of({0: steps}, None)
     assert lane.spans[0] == ("data", 0.0, 2.0) and lane.spans[-1][2] == 21.0
 

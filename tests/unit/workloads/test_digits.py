@@ -12,6 +12,14 @@ from quorate.workloads.digits import images
 from quorate.workloads.digits.workload import Digits
 
 
+def test_the_file_has_what_scikit_learn_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = images.read()
+    assert len(read.images) == 1797 and images._file() is not None
+    monkeypatch.setattr(images, "_file", lambda: None)
+    loaded = images.read()
+    assert torch.equal(read.images, loaded.images) and torch.equal(read.labels, loaded.labels)
+
+
 def test_all_images_are_there_once() -> None:
     train, test = Digits().dataset(train=True).tensors, Digits().dataset(train=False).tensors
     assert [len(labels) for _, labels in (train, test)] == [1442, 355]

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from quorate.report.schema import ArmSummary, Estimate, Summary
-from quorate.report.wording import number_in_words, seconds_in_words
+from quorate.report.wording import Words, numbers_alike, ratios_alike, seconds_alike
 
 _NOTHING = "–"
 _UNNAMED = (
@@ -41,25 +41,31 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
 def _table(summary: Summary) -> list[str]:
     quality = "quality" if summary.metric is None else summary.metric.name
     rate = "examples/s" if summary.world == "real" else "examples/virtual s"
-    heads = ["strategy", quality, rate, "speed-up", "runs"]
-    rows = [
-        [
-            f"{arm.name} (baseline)" if arm.is_baseline else arm.name,
-            _cell(arm.quality, number_in_words),
-            _cell(arm.examples_per_second, number_in_words),
-            _cell(arm.speedup, lambda ratio: f"{ratio:.2f}"),
-            _runs(arm),
-        ]
-        for arm in summary.arms
+    arms = summary.arms
+    columns = [
+        ["strategy", *(f"{arm.name} (baseline)" if arm.is_baseline else arm.name for arm in arms)],
+        ["speed-up", *_cells([arm.speedup for arm in arms], ratios_alike)],
+        [quality, *_cells([arm.quality for arm in arms], numbers_alike)],
+        [rate, *_cells([arm.examples_per_second for arm in arms], numbers_alike)],
+        ["runs", *map(_runs, arms)],
     ]
     if summary.target is not None:
-        heads.insert(2, f"time to {summary.target:g}")
-        for row, arm in zip(rows, summary.arms, strict=True):
-            row.insert(2, _time_to_target(arm))
-    return _aligned([heads, *rows])
+        times = _cells([arm.time_to_target for arm in arms], seconds_alike)
+        told = [_time_to_target(arm, time) for arm, time in zip(arms, times, strict=True)]
+        columns.insert(3, [f"time to {summary.target:g}", *told])
+        if any(arm.target_speedup is not None for arm in arms):
+            to_target = _cells([arm.target_speedup for arm in arms], ratios_alike)
+            columns.insert(1, [f"speed-up to {summary.target:g}", *to_target])
+    return _aligned(list(zip(*columns, strict=True)))
 
 
-def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+def _cells(estimates: Sequence[Estimate | None], way: Callable[[Sequence[float | None]], Words]) -> list[str]:
+    """A column, in one unit and with one number of digits."""
+    words = way([None if one is None else one.mean for one in estimates])
+    return [_cell(one, words) for one in estimates]
+
+
+def _cell(estimate: Estimate | None, words: Words) -> str:
     if estimate is None:
         return _NOTHING
     if estimate.low is None or estimate.high is None:
@@ -67,7 +73,7 @@ def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     return f"{words(estimate.mean)} ({words(estimate.low)} to {words(estimate.high)})"
 
 
-def _time_to_target(arm: ArmSummary) -> str:
+def _time_to_target(arm: ArmSummary, time: str) -> str:
     """A miss is a miss, not a number."""
     if arm.target_reached is None:
         return _NOTHING
@@ -75,7 +81,7 @@ def _time_to_target(arm: ArmSummary) -> str:
     if not reached:
         return "missed"
     missed = "" if reached == of else f", {of - reached} of {of} missed"
-    return f"{_cell(arm.time_to_target, seconds_in_words)}{missed}"
+    return f"{time}{missed}"
 
 
 def _runs(arm: ArmSummary) -> str:

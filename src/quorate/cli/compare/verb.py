@@ -193,18 +193,22 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
 
     tell(f"quorate: comparing {in_words(plan)}; records in {folder}\n")
     interrupt = Interrupt()
-    with held(folder, "the comparison in {} is under way in another process"):
-        try:
-            with asking(interrupt), RunServer() as server, CompareProgress(plan, interrupt, server) as progress:
-                done = execute(plan, folder, command, server, progress, interrupt)
-            page = write_report(folder)
-        except OSError as error:  # a full disk, or a terminal that was closed
-            if interrupt.asked:
-                return status_after(interrupt.signum)
-            raise QuorateError(
-                f"{error.strerror or error} ({error.filename or folder}); "
-                f"when that is put right, go on with: quorate compare --continue {folder}"
-            ) from None
+    try:
+        with (
+            held(folder, "the comparison in {} is under way in another process"),
+            asking(interrupt),
+            RunServer() as server,
+            CompareProgress(plan, interrupt, server) as progress,
+        ):
+            done = execute(plan, folder, command, server, progress, interrupt)
+        page = write_report(folder)  # when nobody is at work any more: it says so
+    except OSError as error:  # a full disk, or a terminal that was closed
+        if interrupt.asked:
+            return status_after(interrupt.signum)
+        raise QuorateError(
+            f"{error.strerror or error} ({error.filename or folder}); "
+            f"when that is put right, go on with: quorate compare --continue {folder}"
+        ) from None
     if done.is_interrupted:
         with contextlib.suppress(OSError):
             show(folder, page, as_json=as_json)

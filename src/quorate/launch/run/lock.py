@@ -11,6 +11,23 @@ from pathlib import Path
 from quorate.core.errors import ConfigurationError
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a launcher is at work in `folder`; False where that is not known."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextmanager
 def held(
     folder: Path, why_not: str = "the run in {} is still going on; wait for it, or end it first"

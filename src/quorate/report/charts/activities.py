@@ -8,12 +8,18 @@ from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.figures.time_use import ACTIVITIES
 
-WORDS = {"communication": "communication (exposed)", "delay": "delay (injected)", "waiting": "waiting for others"}
+WORDS = {
+    "communication": "communication (exposed)", "delay": "lateness (injected)", "pace": "pace (stands for compute)",
+    "waiting": "waiting for others",
+}  # fmt: skip
 """Where the name of an activity needs more words."""
-SHOWN = ("compute", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
+SHORT = {"delay": "lateness"}
+"""Where it needs another word, and there is room for one."""
+SHOWN = ("compute", "pace", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
 """From left to right in bars: what a worker does by itself, what was injected, and what others cost it."""
 _PATTERNS: Mapping[str, tuple[int, str]] = {
     "compute": (8, ""),
+    "pace": (10, "M5 3.5V6.5M3.5 5H6.5"),
     "data": (6, "M0 3H6"),
     "delay": (8, "M0 0L8 8M8 0L0 8"),
     "encode": (5, "M2.5 0V5"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of
-from quorate.report.wording import seconds_in_words
+from quorate.report.wording import seconds_alike, seconds_in_words
 
 ROWS = 64
 """Rows at most: of more ranks, several share one."""
@@ -106,6 +106,7 @@ def _bars(lateness: Lateness, left: float, right: float, top: float, tall: float
     x = scale_of(values, left, right - room, kind="seconds", from_zero=True)
     parts = [drawing.axis_below(x, foot, top, "", most=4), _names(rows, left, top, tall)]
     thick = tall * 0.56
+    seconds = seconds_alike(row.mean for row in rows)
     areas: dict[str, list[str]] = {}
     whiskers = []
     for place, row in enumerate(rows):
@@ -117,7 +118,7 @@ def _bars(lateness: Lateness, left: float, right: float, top: float, tall: float
         whiskers.append(f"M{number(mean)} {number(y)}H{number(p95)}m0 {number(-thick / 3.0)}v{number(thick / 1.5)}")
         if tall > 20:
             hint = f"{row.name}: {seconds_in_words(row.mean)} in the mean, p95 {seconds_in_words(row.p95)} {row.note}"
-            told = element("title", hint.strip()), seconds_in_words(row.mean)
+            told = element("title", hint.strip()), seconds(row.mean)
             parts.append(element("text", *told, x=max(p95, mean) + 6, y=y + 4, class_="small halo"))
     parts += [element("path", d="".join(pieces), class_=kind) for kind, pieces in areas.items()]
     parts.append(element("path", d="".join(whiskers), class_="whisker"))

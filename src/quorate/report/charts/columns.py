@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import Scale
-from quorate.report.wording import share_in_words
+from quorate.report.wording import Words, shares_alike
 
 _TALL = 62.0
 _ROW = 130.0
@@ -44,15 +44,16 @@ def column_chart(rows: Sequence[Columns], *, title: str, width: float, label: st
     wide = min(_WIDEST, (width - 16.0) / columns)
     levels = [row.level * together for row in rows if row.level is not None]
     greatest = max([share for own in shares for share in own] + levels) or 1.0
+    words = shares_alike(share for own in shares for share in own)
     parts = []
     for place, (row, own) in enumerate(zip(rows, shares, strict=True)):
         foot = _ROW * (place + 1) - 22.0
         parts.append(_heading(row, foot - _ROW + 40.0, width))
-        parts.append(_row(row, own, together, Scale(0.0, greatest, foot, foot - _TALL), wide))
+        parts.append(_row(row, own, together, Scale(0.0, greatest, foot, foot - _TALL), wide, words))
         parts.append(_numbers(columns, together, length, first, foot, wide))
     bottom = _ROW * len(rows) + 12.0
-    words = title if together == 1 else f"{title}, {together} to a column"
-    parts.append(drawing.text(8.0, bottom, words, class_="axis-title"))
+    below = title if together == 1 else f"{title}, {together} to a column"
+    parts.append(drawing.text(8.0, bottom, below, class_="axis-title"))
     return drawing.svg(width, bottom + 8.0, *parts, label=label)
 
 
@@ -73,7 +74,7 @@ def _heading(row: Columns, y: float, width: float) -> Markup:
     return drawing.group(drawing.text(0, y, name, class_="name halo"), note, class_=drawing.colour_of(row.look))
 
 
-def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: float) -> Markup:
+def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: float, words: Words) -> Markup:
     """All columns as one area; labels above those that have room for one, and more than nothing."""
     thick = wide * (0.72 if wide > 12.0 else 0.86)
     strokes, labels = [], []
@@ -86,9 +87,7 @@ def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: f
             f"M{number(middle - thick / 2)} {number(y.begin)}V{number(top)}h{number(thick)}V{number(y.begin)}Z"
         )
         if wide >= _LABELLED:
-            labels.append(
-                drawing.text(middle, top - 4.0, share_in_words(share), class_="mark-label halo", anchor="middle")
-            )
+            labels.append(drawing.text(middle, top - 4.0, words(share), class_="mark-label halo", anchor="middle"))
     right = 8.0 + wide * len(shares)
     parts = [
         element("title", row.name),

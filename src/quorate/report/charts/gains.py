@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.markup import Markup, joined
 from quorate.report.charts.scales import Scale
-from quorate.report.wording import share_in_words
+from quorate.report.wording import shares_alike
 
 _ROW = 74.0
 _THICK = 17.0
@@ -29,6 +29,7 @@ def gain_chart(rows: Sequence[Gain], *, was: str, would_be: str, width: float, l
     greatest = max(max(row.was, row.would_be) for row in rows) or 1.0
     room = max(drawing.text_width(f"{words} 100%", 12.0) for words in (was, would_be)) + 12.0
     x = Scale(0.0, greatest, 1.0, max(40.0, width - room))
+    shares = shares_alike(share for row in rows for share in (row.was, row.would_be))
     parts = []
     for place, row in enumerate(rows):
         y = _ROW * place + 14.0
@@ -37,7 +38,7 @@ def gain_chart(rows: Sequence[Gain], *, was: str, would_be: str, width: float, l
         bars = ((was, row.was, f"area {activities.class_of('waiting')}"), (would_be, row.would_be, "estimate"))
         for line, (words, share, kind) in enumerate(bars):
             top = y + 8.0 + (_THICK + 3.0) * line
-            said = f"{words} {share_in_words(share)}"
+            said = f"{words} {shares(share)}"
             parts.append(drawing.bar(1, top, max(1.0, x(share) - 1.0), _THICK, class_=kind, hint=f"{row.name}: {said}"))
             parts.append(drawing.text(x(share) + 7.0, top + 13.0, said, class_="small"))
     bottom = _ROW * len(rows)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Scale, scale_of
-from quorate.report.wording import seconds_in_words
+from quorate.report.wording import seconds_alike
 
 _TALL = 54.0
 _ROW = 92.0
+_LEFT = 50.0
+"""The room for the shares at the left."""
 _MARKS = (("p50", ""), ("p95", "6 3"), ("p99", "2 2"))
 
 
@@ -28,21 +30,36 @@ class Histogram:
 
 
 def histograms(rows: Sequence[Histogram], *, title: str, width: float, label: str) -> Markup:
-    """Bars are shares of a side's steps, from 0 and on one scale for all; lines mark p50, p95 and p99."""
+    """Bars are shares of a side's steps, on an axis from 0 that is the same for all; lines mark p50, p95 and p99."""
     narrow = width < drawing.NARROW
     top = 4.0
     bottom = top + _ROW * len(rows)
     edges = [edge for row in rows for edge in (*row.edges, *row.percentiles)]
-    x = scale_of(edges, 8.0, width - 8.0, kind="seconds", from_zero=min(edges) < 0.4 * max(edges))
-    greatest = max((count / max(1, sum(row.counts)) for row in rows for count in row.counts), default=0.0) or 1.0
+    x = scale_of(edges, _LEFT, width - 8.0, kind="seconds", from_zero=min(edges) < 0.4 * max(edges))
+    shares = [count / max(1, sum(row.counts)) for row in rows for count in row.counts]
+    seconds = seconds_alike(one for row in rows for one in row.percentiles)
     parts = [drawing.axis_below(x, bottom, top + 18, title, most=4 if narrow else 8)]
     for place, row in enumerate(rows):
         foot = top + _ROW * (place + 1)
-        y = Scale(0.0, greatest, foot, foot - _TALL)
+        y = scale_of(shares, foot, foot - _TALL, from_zero=True, round_ends=True)
+        parts.append(_heights(y, x))
         parts.append(_bars(row, x, y))
         parts.append(_marks(row, x, foot))
-        parts.append(_heading(row, foot - _ROW + 18, width, narrow))
+        parts.append(_heading(row, foot - _ROW + 18, width, [seconds(one) for one in row.percentiles], narrow))
     return drawing.svg(width, bottom + 42.0, *parts, label=label)
+
+
+def _heights(y: Scale, x: Scale) -> Markup:
+    """The axis of shares: nothing, all that there is, and half of it."""
+    places = 1 if y.high < 0.1 else 0
+    parts = []
+    for share in (0.0, y.high / 2.0, y.high):
+        at = y(share)
+        parts += [drawing.line(x.begin, at, x.end, at, class_="grid")] if share else []
+        if share != y.high / 2.0:
+            words = "0" if share == 0.0 else f"{share:.{places}%}"
+            parts.append(drawing.text(x.begin - 14.0, at + 4.0, words, class_="tick", anchor="end"))
+    return joined(parts)
 
 
 def _bars(row: Histogram, x: Scale, y: Scale) -> Markup:
@@ -72,9 +89,8 @@ def _marks(row: Histogram, x: Scale, foot: float) -> Markup:
     return joined(parts)
 
 
-def _heading(row: Histogram, y: float, width: float, narrow: bool) -> Markup:
+def _heading(row: Histogram, y: float, width: float, figures: Sequence[str], narrow: bool) -> Markup:
     """The name at the left and the percentiles at the right."""
-    figures = [seconds_in_words(value) for value in row.percentiles]
     words = " / ".join(figures) if narrow else " · ".join(f"{n} {v}" for (n, _), v in zip(_MARKS, figures, strict=True))
     name = drawing.shortened(row.name, width - drawing.text_width(words) - 24, 13)
     parts = [drawing.text(0, y, name, class_="name halo"), drawing.text(width, y, words, class_="small", anchor="end")]

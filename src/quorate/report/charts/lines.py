@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorate.report.charts import drawing
+from quorate.report.charts import drawing, labels
 from quorate.report.charts.bands import Points, band, thinned
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Kind, Scale, scale_of
@@ -14,10 +14,8 @@ POINTS = 2.0
 """Of all curves of a chart together, for each unit of its width; about."""
 _MARKS = 5
 """Markers along a line, besides the one at its end."""
-_FINE = 40
-"""From this number of curves on, single seeds are not drawn, only their bands."""
 _LABEL = 240.0
-"""The room for names at the right, at most."""
+"""The room for a name at the right, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +43,16 @@ class Axes:
 
 
 def line_chart(lines: Sequence[Line], axes: Axes, *, width: float, height: float, label: str) -> Markup:
-    """Lines of the means over seeds, bands from the lowest to the highest seed, and seeds as fine lines.
+    """Lines of the means over seeds, and bands from the lowest to the highest seed, or seeds as fine lines where they
+    have no x in common.
 
     Lines that stop early are those that were done early. Draws nothing for lines without points.
     """
     shown = [one for one in lines if any(one.curves)]
     narrow = width < drawing.NARROW
     top = 34.0 + (18.0 * len(shown) if narrow else 0.0)
-    room = min(_LABEL, max((drawing.text_width(_name(one), 13.0) for one in shown), default=0.0) + 22.0)
+    room = min(_LABEL, _room(shown))
     left, right, bottom = (44.0, width - 14.0, height - 44.0) if narrow else (60.0, width - room, height - 44.0)
-    is_fine = sum(len(one.curves) for one in shown) < _FINE
     points = [point for one in shown for curve in one.curves for point in curve]
     x = scale_of([0.0, *(x for x, _ in points)], left, right, kind=axes.x_kind)
     target = [] if axes.target is None else [axes.target]
@@ -65,15 +63,16 @@ def line_chart(lines: Sequence[Line], axes: Axes, *, width: float, height: float
         drawing.text(0, 14, drawing.with_unit(axes.y, y), class_="axis-title"),
         drawing.axis_left(y, left, right),
         drawing.axis_below(x, bottom, top, axes.x, most=4 if narrow else 8),
-        *(_bands(one, x, y, most, is_fine) for one in shown),
+        *(_bands(one, x, y, most) for one in shown),
     ]
     if axes.target is not None:
         parts.append(_target(axes, [one for one in shown if one.reached is not None], x, y))
+    parts += [_line(one, mean, x, y) for one, mean in zip(shown, means, strict=True)]
     if narrow:
         parts.append(_key(shown, width))
     else:
-        parts.append(_names(shown, [(x(mean[-1][0]), y(mean[-1][1])) for mean in means], right, top, bottom))
-    parts += [_line(one, mean, x, y) for one, mean in zip(shown, means, strict=True)]
+        places = [[(x(a), y(b)) for a, b in mean] for mean in means]
+        parts.append(_names(shown, places, left, width, top, bottom))
     return drawing.svg(width, height, *parts, label=label)
 
 
@@ -83,19 +82,23 @@ def _mean(one: Line, most: int) -> Points:
     return common or thinned(curves[0], most)
 
 
-def _bands(one: Line, x: Scale, y: Scale, most: int, is_fine: bool) -> Markup:
+def _room(lines: Sequence[Line]) -> float:
+    """For the names beside the ends of their lines."""
+    return max((drawing.text_width(_name(one), labels.SIZE) for one in lines), default=0.0) + 14.0
+
+
+def _bands(one: Line, x: Scale, y: Scale, most: int) -> Markup:
     curves = [curve for curve in one.curves if curve]
     if len(curves) < 2:
         return Markup()
     rows = band(curves, most)
-    fine = [
-        element("path", d=drawing.path((x(a), y(b)) for a, b in thinned(curve, most)), class_="seed")
-        for curve in curves
-        if is_fine
-    ]
-    around = [(x(a), y(high)) for a, _, _, high in rows] + [(x(a), y(low)) for a, _, low, _ in reversed(rows)]
-    area = [element("path", d=drawing.path(around) + "Z", class_="band")] if len(rows) > 1 else []
-    return drawing.group(*area, *fine, class_=drawing.colour_of(one.look))
+    if len(rows) > 1:
+        around = [(x(a), y(high)) for a, _, _, high in rows] + [(x(a), y(low)) for a, _, low, _ in reversed(rows)]
+        drawn = [element("path", d=drawing.path(around) + "Z", class_="band")]
+    else:
+        ways = (drawing.path((x(a), y(b)) for a, b in thinned(curve, most)) for curve in curves)
+        drawn = [element("path", d=way, class_="seed") for way in ways]
+    return drawing.group(*drawn, class_=drawing.colour_of(one.look))
 
 
 def _line(one: Line, mean: Points, x: Scale, y: Scale) -> Markup:
@@ -124,16 +127,15 @@ def _target(axes: Axes, reached: Sequence[Line], x: Scale, y: Scale) -> Markup:
 
 
 def _names(
-    lines: Sequence[Line], ends: Sequence[tuple[float, float]], right: float, top: float, bottom: float
+    lines: Sequence[Line], places: Sequence[Points], left: float, right: float, top: float, bottom: float
 ) -> Markup:
-    """The names at the right edge, as near to the ends of their lines as they can be without hiding each other."""
+    """Each name beside the end of its line."""
+    words = [drawing.shortened(_name(one), _LABEL - 14.0, labels.SIZE) for one in lines]
+    found = labels.placed(words, places, left=left, right=right, top=top, bottom=bottom)
     parts = []
-    places = drawing.spread([y for _, y in ends], [17.0] * len(ends), top - 4.0, bottom + 4.0)
-    for one, (x, y), place in zip(lines, ends, places, strict=True):
-        lead = element("path", d=drawing.path([(x + 7, y), (right + 4, place), (right + 10, place)]), class_="leader")
-        words = drawing.shortened(_name(one), _LABEL - 20.0, 13.0)
-        name = drawing.text(right + 14, place + 4, words, class_="name halo")
-        parts.append(drawing.group(element("title", _name(one)), lead, name, class_=drawing.colour_of(one.look)))
+    for one, label in zip(lines, found, strict=True):
+        name = drawing.text(label.x, label.y, label.words, class_="name halo")
+        parts.append(drawing.group(element("title", _name(one)), name, class_=drawing.colour_of(one.look)))
     return joined(parts)
 
 

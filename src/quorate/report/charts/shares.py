@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import scale_of
-from quorate.report.wording import seconds_in_words, share_in_words
+from quorate.report.wording import Words, seconds_alike, seconds_in_words, shares_alike
 
 _BAR = 34.0
 _ROW = 88.0
@@ -37,18 +37,21 @@ def share_chart(steps: Sequence[Spending], *, title: str, width: float, label: s
     bottom = top + _ROW * len(steps)
     room = 76.0
     scale = scale_of([0.0, *(step.total for step in steps)], 1.0, width - room, kind="seconds", from_zero=True)
+    seconds = seconds_alike(step.total for step in steps)
+    named = [one / step.total for step in steps for one in step.seconds.values() if one >= _NAMED_FROM * step.total > 0]
+    shares = shares_alike(named)
     parts = [legend, drawing.axis_below(scale, bottom, top, title, most=4 if width < drawing.NARROW else 8)]
     for place, step in enumerate(steps):
         y = top + _ROW * place + 22.0
         parts.append(drawing.text(1, y - 6, drawing.shortened(step.name, width, 13), class_="name halo"))
-        parts.append(_stack(step, ordered, scale.begin, scale(step.total), y, width))
-        parts.append(
-            drawing.text(scale(step.total) + 8, y + _BAR / 2 + 5, seconds_in_words(step.total), class_="total")
-        )
+        parts.append(_stack(step, ordered, scale.begin, scale(step.total), y, width, shares))
+        parts.append(drawing.text(scale(step.total) + 8, y + _BAR / 2 + 5, seconds(step.total), class_="total"))
     return drawing.svg(width, bottom + 42.0, *parts, label=label)
 
 
-def _stack(step: Spending, ordered: Sequence[str], begin: float, end: float, y: float, width: float) -> Markup:
+def _stack(
+    step: Spending, ordered: Sequence[str], begin: float, end: float, y: float, width: float, shares: Words
+) -> Markup:
     parts: list[str] = []
     small: list[tuple[float, str, float]] = []
     at = begin
@@ -57,10 +60,10 @@ def _stack(step: Spending, ordered: Sequence[str], begin: float, end: float, y: 
         if seconds <= 0.0 or step.total <= 0.0:
             continue
         wide = (end - begin) * seconds / step.total
-        share = share_in_words(seconds / step.total)
+        share = shares(seconds / step.total)
         hint = f"{step.name}: {activities.words_of(name)} {seconds_in_words(seconds)}, {share}"
         parts.append(drawing.bar(at, y, wide, _BAR, class_=f"area {activities.class_of(name)}", hint=hint))
-        words = f"{name} {share}"
+        words = f"{activities.SHORT.get(name, name)} {share}"
         if drawing.text_width(words, 12) + 14 <= wide:
             back = drawing.text_width(words, 12) + 10
             parts.append(

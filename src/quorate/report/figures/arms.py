@@ -44,7 +44,7 @@ def arm_of(
 ) -> ArmSummary:
     """`runs` and `baseline` are all runs of either, in the order of the plan; `edges` are the histogram's.
 
-    Runs that failed are left out of every figure. The curves are those of the runs that are used.
+    Every figure, and the curves, are of the runs that are used.
     """
     used = [run for run in runs if run.is_used]
     others = [] if arm.is_baseline else [run for run in baseline if run.is_used]
@@ -60,6 +60,8 @@ def arm_of(
         is_baseline=arm.is_baseline,
         learning_rate_factor=arm.learning_rate_factor,
         runs=tuple(run.outcome for run in runs),
+        seeds=tuple(run.seed for run in used),
+        alongside=_alongside(used, others),
         quality=_estimate(used, lambda run: run.quality, least=-math.inf),
         target_reached=_reached(runs, plan),
         examples=_estimate(used, lambda run: run.examples),
@@ -102,10 +104,21 @@ def _goodput(runs: Sequence[Goodput]) -> GoodputSummary | None:
 
 
 def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | None:
-    """A run that failed has not reached the target."""
-    if plan.target is None:
+    """A run that failed has not reached the target; one that was not run, or is left out for others, does not count."""
+    ended = [run for run in runs if not run.is_apart and (run.outcome.status is not None or run.is_used)]
+    if plan.target is None or not ended:
         return None
-    return sum(run.is_used and run.time_to_target is not None for run in runs), len(runs)
+    return sum(run.is_used and run.time_to_target is not None for run in ended), len(ended)
+
+
+def _alongside(runs: Sequence[RunFigures], others: Sequence[RunFigures]) -> dict[str, float]:
+    """The baseline's means over the seeds of `runs`, where it has more; by field."""
+    seeds = {run.seed for run in runs}
+    there = [run for run in others if run.seed in seeds]
+    if not there or len(there) == len(others):
+        return {}
+    means = {name: _estimate(there, attrgetter(name), least=-math.inf) for name in ("quality", *_COMPARED)}
+    return {name: one.mean for name, one in means.items() if one is not None}
 
 
 def _estimate(

@@ -8,19 +8,27 @@ from typing import Any
 
 from quorate.report.figures.fairness import Runs, unequal_work
 from quorate.report.figures.run import RunFigures
+from quorate.report.figures.side_by_side import fewer_than, unfinished
 from quorate.report.reading.planned import Planned
 from quorate.report.reading.sound import is_count
-from quorate.report.schema import NOT_BEGUN, ArmSummary
+from quorate.report.schema import ArmSummary
 from quorate.report.wording import counted, seconds_in_words
 
 
 def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[str]:
     """Sentences, without a full stop; the gravest first."""
-    found = [caution for name, some in runs.items() for run in some for caution in _of_run(plan, name, run)]
+    stopped = unfinished(plan, runs)
+    found = [] if stopped is None else [stopped]
+    for name, some in runs.items():
+        for run in some:
+            told = stopped is not None and run.outcome.status != 0
+            found += [] if told else _of_run(plan, name, run)
+    found += fewer_than(plan, runs)
     if not plan.is_single:
-        if len(plan.seeds) == 2:
+        seeds = max((len(arm.seeds) for arm in arms), default=0)
+        if seeds == 2:
             found.append("two seeds only: their values are shown without an interval, and no difference can be shown")
-        if len(plan.seeds) == 1:
+        if seeds == 1:
             found.append("one seed only: no difference can be shown, whatever the figures are")
         unequal = unequal_work(plan, runs)
         if unequal is not None:
@@ -35,14 +43,12 @@ def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
     failed = []
     status, why = run.outcome.status, run.outcome.why
     left_out = "" if plan.is_single else "; it is left out"
-    if why == NOT_BEGUN:
-        failed.append(f"{which} has not begun{left_out}")
-    elif status is None:
+    if status is None:
         failed.append(f"{which} has no outcome: it was not watched to its end, or is still under way{left_out}")
     elif status != 0:
         because = f": {why}" if why else ""
         failed.append(f"{which} failed with status {status}{because}{left_out}")
-    elif not run.is_used:
+    elif not run.is_used and not run.is_apart:
         failed.append(f"{which} left no steps{left_out}")
     return failed + ([f"{which.rstrip(',')}: {note}" for note in run.notes] if run.is_used else [])
 

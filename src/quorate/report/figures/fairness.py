@@ -26,7 +26,7 @@ def fairness_of(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> Fairness:
         equal=tuple(_equal(plan, runs, trials)),
         differed=_differed(plan, runs),
         warm_up_steps=plan.warm_up_steps,
-        seeds=plan.seeds,
+        seeds=_seeds(plan, runs),
     )
 
 
@@ -40,9 +40,9 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
     work = _work(plan, runs)
     if work is not None:
         said.append(work)
-    seeds = listed([str(seed) for seed in plan.seeds])
+    seeds = _seeds(plan, runs)
     said.append(
-        f"Every arm was run with the seed{'s' if len(plan.seeds) > 1 else ''} {seeds}; "
+        f"Every arm was run with the seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}; "
         "runs of one seed begin alike, and are compared as a pair."
     )
     for key, words in (("imbalance", "Injected lateness"), ("pace", "Injected pace")):
@@ -54,6 +54,12 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
         said.append(f"The first {steps} of every worker are left out of every figure about steps.")
     said.append("Evaluation is no training time.")
     return said
+
+
+def _seeds(plan: Planned, runs: Runs) -> tuple[int, ...]:
+    """Those that every arm has had; all, where there is none."""
+    awaited = {run.seed for some in runs.values() for run in some if run.outcome.status is None}
+    return tuple(seed for seed in plan.seeds if seed not in awaited) or plan.seeds
 
 
 def _where(plan: Planned) -> str:

@@ -41,6 +41,8 @@ from quorate.report.reading.rounds import last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.schema import (
     NOT_BEGUN,
+    STOPPED,
+    UNDER_WAY,
     Arrival,
     Curve,
     ExclusionsSummary,
@@ -65,7 +67,9 @@ class RunFigures:
     """`run.json`."""
     outcome: Outcome
     is_used: bool
-    """Whether it ended well, or is all there is."""
+    """Whether it ended well, or is all there is; and has its like in other arms."""
+    is_apart: bool = False
+    """Whether it ended well, and other arms have none of its seed."""
     notes: tuple[str, ...]
     """What was odd about it."""
     hosts: int
@@ -225,7 +229,8 @@ def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
 
 
 def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
-    said = run.outcome or ({} if run.folder.exists() else {"why": NOT_BEGUN})
+    begun = {} if plan.is_single else {"why": UNDER_WAY if plan.is_under_way else STOPPED}
+    said = run.outcome or (begun if run.folder.exists() else {"why": NOT_BEGUN})
     seconds = said.get("seconds")
     return Outcome(
         seed=seed,

@@ -1,9 +1,9 @@
 """Where the time of steps went.
 
 What a worker itself cannot tell apart, its `wait`, is split by holding arrivals side by side: until the last one of
-those it waited for had arrived it waited for others, after that for bytes to move. What a stage of a pipeline waits for
-other stages is waiting for others. Where everybody waits for everybody
-these are all that met; under a quorum, those whose gradients are in the round.
+those it waited for had arrived it waited for others, after that for bytes to move. Where everybody waits for everybody
+these are all that met; under a quorum, those whose gradients are in the round. What a stage of a pipeline waits for
+other stages is waiting for others. Of what was injected, the pace stands for compute, and the rest is lateness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorate.report.reading.meetings import Meetings
 if TYPE_CHECKING:
     from quorate.report.schema import StepTimes
 
-ACTIVITIES = ("data", "compute", "delay", "encode", "waiting", "communication", "decode", "update", "other")
+ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communication", "decode", "update", "other")
 """In the order in which reports show them."""
 BINS = 40
 TAIL = 1.25
@@ -56,8 +56,10 @@ def spent_in(meetings: Meetings, last: Mapping[int, float] | None = None) -> lis
             bubble = min(step.wait, step.bubble or 0.0)  # of a pipeline, before it came
             waiting = bubble + max(0.0, min(step.wait - bubble, latest - step.arrive))
             moving = max(0.0, step.wait - waiting)
+            pace = min(step.delay, step.pace or 0.0)
             parts = (
-                step.data, step.compute, step.delay, step.encode, waiting, moving, step.decode, step.update,
+                step.data, step.compute, pace, step.delay - pace, step.encode, waiting, moving, step.decode,
+                step.update,
             )  # fmt: skip
             found.append(Spent(rank, step, _fitted(parts, step.end - step.begin)))
     return found

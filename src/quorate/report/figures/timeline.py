@@ -17,7 +17,7 @@ LANES = 16
 SHORTEST = 1e-6
 """Spans below this, the clock's last digit, are left out."""
 
-_ORDER = ("data", "delay", "compute", "encode", "waiting", "communication", "decode", "update", "other")
+_ORDER = ("data", "pace", "delay", "compute", "encode", "waiting", "communication", "decode", "update", "other")
 """As they follow each other within a step."""
 _PLACES = [(name, ACTIVITIES.index(name)) for name in _ORDER]
 _DIGITS = 6

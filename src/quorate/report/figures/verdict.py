@@ -12,7 +12,7 @@ from quorate.report.wording import counted, listed, number_in_words, seconds_in_
 NONE_SHOWN = "no difference shown"
 IN_WORDS = {"better": "better", "worse": "worse", NONE_SHOWN: "not told apart"}
 MOST = 4
-"""Arms beside the baseline, of which each has a line."""
+"""Arms, the baseline among them, of which each has a line."""
 
 
 Qualities = Mapping[str, Mapping[int, float]]
@@ -35,8 +35,10 @@ def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) 
         return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
     ranked = sorted(rest, key=_rank, reverse=True)
     told = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
-    if len(ranked) > MOST:
-        told = [told[0], told[-1], f"{counted(len(ranked) - 2, 'arm')} more are in the table."]
+    if len(arms) > MOST:
+        more = len(ranked) - 2
+        best, worst = f"Best of {len(ranked)}, {told[0]}", f"Worst of {len(ranked)}, {told[-1]}"
+        told = [best, worst, f"{counted(more, 'arm')} more {'is' if more == 1 else 'are'} in the table."]
     return "\n".join(told)
 
 

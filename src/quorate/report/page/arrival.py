@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from quorate.report.charts.arrivals import COLUMNS, ROWS, Heat, Lateness, Row, arrival_chart, coarser
 from quorate.report.charts.markup import Markup, joined
-from quorate.report.page.parts import View, figure, missing, paragraphs, section, sentence, table
+from quorate.report.page.parts import View, alike, figure, missing, paragraphs, section, sentence, table
 from quorate.report.schema import Arrival, RankArrival
-from quorate.report.wording import seconds_in_words, share_in_words
+from quorate.report.wording import seconds_alike, seconds_in_words, share_in_words, shares_alike
 
 LEAD = (
     "Lateness is the time after the first rank came to the meeting point. Where everybody waits for everybody, all "
@@ -111,16 +111,9 @@ def _numbers(arrival: Arrival) -> Markup:
     """A row for each rank; of very many, for the latest ones."""
     ranks: Sequence[RankArrival] = arrival.ranks
     shown = ranks if len(ranks) <= ROWS else sorted(ranks, key=lambda one: -one.lateness_mean)[:LATEST]
-    rows = [
-        [
-            f"rank {one.rank}",
-            seconds_in_words(one.lateness_mean),
-            seconds_in_words(one.lateness_p95),
-            share_in_words(one.last_share),
-            seconds_in_words(one.step_mean),
-        ]
-        for one in shown
-    ]
+    values = [[one.lateness_mean, one.lateness_p95, one.last_share, one.step_mean] for one in shown]
+    words = alike(values, [seconds_alike, seconds_alike, shares_alike, seconds_alike])
+    rows = [[f"rank {one.rank}", *row] for one, row in zip(shown, words, strict=True)]
     heads = ["rank", "lateness, mean", "lateness, p95", "came last", "its mean step"]
     if not arrival.is_together:
         heads[1:4] = ["longer at work, mean", "longer at work, p95", "was longest"]

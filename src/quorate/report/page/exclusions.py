@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quorate.report.charts.markup import Markup
 from quorate.report.charts.merges import MergeDots, merge_chart
-from quorate.report.page.parts import View, figure, framed, paragraphs, section, table
+from quorate.report.page.parts import View, alike, figure, framed, paragraphs, section, table
 from quorate.report.schema import ArmSummary
-from quorate.report.schema_exclusions import Exclusion, ExclusionsSummary
-from quorate.report.wording import seconds_in_words, share_in_words
+from quorate.report.schema_exclusions import ExclusionsSummary
+from quorate.report.wording import seconds_alike, share_in_words, shares_alike
 
 LEAD = (
     "An aggregation rule forms the mean of gradients that may be wrong, and a code the mean of those that are not. "
@@ -29,15 +29,15 @@ def exclusions(view: View) -> Markup:
     known = [(arm, arm.exclusions) for arm in view.summary.arms if arm.exclusions is not None]
     if not known:
         return Markup()
-    rows = [_row(arm, one) for arm, found in known for one in found.ranks]
+    some = [(arm, one) for arm, found in known for one in found.ranks]
+    figures = alike([[one.share, one.first, one.last] for _, one in some], [shares_alike, seconds_alike, seconds_alike])
+    rows = [
+        [arm.name, f"rank {one.rank}", one.why, f"{one.count:,}", *row]
+        for (arm, one), row in zip(some, figures, strict=True)
+    ]
     charts = [_chart(view, arm, found) for arm, found in known if sum(len(one.times) for one in found.ranks) > 1]
     shown = framed(view, "Who was left out", table(_HEADS, rows), paragraphs(MEANINGS))
     return section("exclusions", "Left out", LEAD, shown, *charts)
-
-
-def _row(arm: ArmSummary, one: Exclusion) -> list[str]:
-    when = [seconds_in_words(one.first), seconds_in_words(one.last)]
-    return [arm.name, f"rank {one.rank}", one.why, f"{one.count:,}", share_in_words(one.share), *when]
 
 
 def _chart(view: View, arm: ArmSummary, found: ExclusionsSummary) -> Markup:

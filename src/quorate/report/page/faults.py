@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorate.report.charts.markup import Markup
-from quorate.report.page.parts import View, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import Alike, View, alike, framed, nothing, paragraphs, section, table
 from quorate.report.schema import Fault, GoodputSummary, Joined
-from quorate.report.wording import number_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import numbers_alike, seconds_alike, shares_alike
 
 LEAD = (
     "Workers that died, and were outlived: the others went on without them, with replicas as equal as ever. What one "
@@ -29,8 +29,12 @@ _JOINED_HEADS = ["strategy", "seed", "worker", "in place of", "stepped from", "f
 
 def faults(view: View) -> Markup:
     """What failures have left, and one row for each worker that died."""
-    rows = [[arm.name, *_cells(one)] for arm in view.summary.arms for one in arm.faults]
-    left = [[arm.name, *_left(arm.goodput)] for arm in view.summary.arms if arm.goodput is not None]
+    died = [(arm, one) for arm in view.summary.arms for one in arm.faults]
+    times = alike([[one.seconds, one.standstill] for _, one in died], [seconds_alike, seconds_alike])
+    rows = [[arm.name, *_cells(one, *some)] for (arm, one), some in zip(died, times, strict=True)]
+    known = [(arm, arm.goodput) for arm in view.summary.arms if arm.goodput is not None]
+    figures = alike([_left(found) for _, found in known], _LEFT_WAYS)
+    left = [[arm.name, *row] for (arm, _), row in zip(known, figures, strict=True)]
     if not rows and not left:
         return Markup()
     parts = [framed(view, "What failures have left", table(_LEFT_HEADS, left), paragraphs(GOODPUT))] if left else []
@@ -38,28 +42,30 @@ def faults(view: View) -> Markup:
     return section("faults", "Faults", LEAD, *parts)
 
 
-def _left(found: GoodputSummary) -> list[str]:
-    steps = [number_in_words(one.mean) for one in (found.useful, found.lost, found.possible)]
-    return [share_in_words(found.share.mean), *steps, seconds_in_words(found.step_seconds.mean)]
+def _left(found: GoodputSummary) -> list[float]:
+    some = (found.share, found.useful, found.lost, found.possible, found.step_seconds)
+    return [one.mean for one in some]
 
 
-def _cells(one: Fault) -> list[str]:
-    stood = nothing() if one.standstill is None else seconds_in_words(one.standstill)
-    when = [seconds_in_words(one.seconds), str(one.round)]
-    return [str(one.seed), f"rank {one.rank}", one.why, *when, stood, str(one.left)]
+_LEFT_WAYS: tuple[Alike, ...] = (shares_alike, numbers_alike, numbers_alike, numbers_alike, seconds_alike)
+
+
+def _cells(one: Fault, when: str, stood: str) -> list[str]:
+    return [str(one.seed), f"rank {one.rank}", one.why, when, str(one.round), stood, str(one.left)]
 
 
 def joined_later(view: View) -> Markup:
     """One row for each worker that joined."""
-    rows = [[arm.name, *_joined_cells(one)] for arm in view.summary.arms for one in arm.joined]
+    came = [(arm, one) for arm in view.summary.arms for one in arm.joined]
+    times = alike([[one.seconds, one.waited] for _, one in came], [seconds_alike, seconds_alike])
+    rows = [[arm.name, *_joined_cells(one, *some)] for (arm, one), some in zip(came, times, strict=True)]
     if not rows:
         return Markup()
     return section("joined", "Who joined", JOINED, framed(view, "Workers that joined", table(_JOINED_HEADS, rows)))
 
 
-def _joined_cells(one: Joined) -> list[str]:
+def _joined_cells(one: Joined, when: str, waited: str) -> list[str]:
     of = nothing("nobody: it was asked for") if one.replaced is None else f"rank {one.replaced}"
     since = "from its quorate.join() on" if one.replaced is None else "from that death on"
-    took = nothing() if one.waited is None else f"{seconds_in_words(one.waited)}, {since}"
-    when = [seconds_in_words(one.seconds), str(one.round)]
-    return [str(one.seed), f"rank {one.rank}", of, *when, took, str(one.live)]
+    took = waited if one.waited is None else f"{waited}, {since}"
+    return [str(one.seed), f"rank {one.rank}", of, when, str(one.round), took, str(one.live)]

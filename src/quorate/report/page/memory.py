@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quorate.report.charts.markup import Markup
-from quorate.report.page.parts import View, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import View, alike, framed, nothing, paragraphs, section, table
 from quorate.report.schema import ArmSummary, MemorySummary
 from quorate.report.schema_parts import RankMemory
-from quorate.report.wording import bytes_in_words
+from quorate.report.wording import bytes_alike
 
 LEAD = (
     "What each worker took at its peak, beside what it was to hold between steps: parameters with buffers, gradients, "
@@ -34,18 +34,23 @@ def memory(view: View) -> Markup:
         return Markup()
     offloads = any(one.host is not None for _, told in known for one in told.ranks)
     heads = [*_HEADS, *(_OF_OFFLOAD if offloads else ())]
-    rows = [_row(arm, told, one)[: len(heads)] for arm, told in known for one in told.ranks[:RANKS]]
+    some = [(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
+    sizes = [_sizes(one) for _, _, one in some]
+    figures = alike(sizes, [bytes_alike] * len(sizes[0]))
+    rows = [[*_names(*one), *row][: len(heads)] for one, row in zip(some, figures, strict=True)]
     hidden = sum(max(0, len(told.ranks) - RANKS) for _, told in known)
     note = f"Further ranks: {hidden:,}; all of them are in the data." if hidden else ""
     return section("memory", "Memory", LEAD, framed(view, "Memory of each rank", table(heads, rows),
                                                     paragraphs(MEANINGS, note)))  # fmt: skip
 
 
-def _row(arm: ArmSummary, told: MemorySummary, one: RankMemory) -> list[str]:
-    spread = nothing("none") if told.shards == 1 else f"{told.zero} over {told.shards}"
+def _names(arm: ArmSummary, told: MemorySummary, one: RankMemory) -> list[str]:
+    return [arm.name, f"{one.rank}", nothing("none") if told.shards == 1 else f"{told.zero} over {told.shards}"]
+
+
+def _sizes(one: RankMemory) -> list[float | None]:
     foreseen = (one.parameters, one.gradients, one.optimizer)
     known = [part for part in foreseen if part is not None]
     total = sum(known) if len(known) == len(foreseen) else None
     seen = (one.live_before, one.peak_live, one.resident_before, one.peak_resident, one.peak_gpu)
-    values = (*foreseen, total, *seen, one.host, one.to_host, one.to_device)
-    return [arm.name, f"{one.rank}", spread, *(nothing() if x is None else bytes_in_words(x) for x in values)]
+    return [*foreseen, total, *seen, one.host, one.to_host, one.to_device]

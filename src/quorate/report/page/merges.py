@@ -7,7 +7,7 @@ from quorate.report.charts.merges import MergeDots, merge_chart
 from quorate.report.page.parts import View, figure, framed, nothing, paragraphs, section, table
 from quorate.report.schema import ArmSummary
 from quorate.report.schema_parts import MergesSummary
-from quorate.report.wording import number_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import numbers_alike, seconds_alike, share_in_words, shares_alike
 
 LEAD = (
     "Learners that never wait hand in how far they have gone, and an outer step merges what is there. Each counts by "
@@ -32,14 +32,17 @@ def merges(view: View) -> Markup:
 def _table(view: View, known: list[tuple[ArmSummary, MergesSummary]]) -> Markup:
     heads = ["strategy", "rank", "share of the weight", "mean age", "merges", "window, mean", "95% of windows below"]
     rows = []
+    seconds = seconds_alike(one for _, found in known for one in (found.window_mean, found.window_p95))
+    shares = shares_alike(share for _, found in known for _, share, _ in found.shares)
+    ages = numbers_alike(age for _, found in known for _, _, age in found.shares)
     for arm, found in known:
         windows = [
-            nothing("rounds have no window") if one is None else seconds_in_words(one)
+            nothing("rounds have no window") if one is None else seconds(one)
             for one in (found.window_mean, found.window_p95)
         ]
         for place, (rank, share, age) in enumerate(found.shares):
             once = [arm.name, f"{found.count:,}", *windows] if place == 0 else ["", "", "", ""]
-            rows.append([once[0], f"rank {rank}", share_in_words(share), number_in_words(age), *once[1:]])
+            rows.append([once[0], f"rank {rank}", shares(share), ages(age), *once[1:]])
     return framed(view, "Who was merged", table(heads, rows), paragraphs(MEANINGS))
 
 

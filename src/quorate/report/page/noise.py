@@ -5,10 +5,10 @@ from __future__ import annotations
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.noise import batch_in_words
-from quorate.report.page.parts import View, figure, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import View, alike, figure, framed, nothing, paragraphs, section, table
 from quorate.report.schema import ArmSummary
 from quorate.report.schema_parts import NoiseSummary
-from quorate.report.wording import number_in_words, share_in_words
+from quorate.report.wording import number_in_words, numbers_alike, ratios_alike, shares_alike
 
 LEAD = (
     "Gradients of batches differ from the gradient of all data by noise. At the critical batch, the noise scale, noise "
@@ -38,17 +38,22 @@ def _table(view: View, known: Known) -> Markup:
     heads = [
         "strategy", "critical batch", "batch", "steps", "examples", "steps saved by twice the workers", "diversity",
     ]  # fmt: skip
+    figures = alike(
+        [
+            [one.step_factor, one.example_factor, None if one.gain is None else 1 - 1 / one.gain, one.diversity]
+            for _, one in known
+        ],
+        [ratios_alike, ratios_alike, shares_alike, numbers_alike],
+    )
     rows = [
         [
             arm.name,
             nothing("not seen") if one.scale is None else batch_in_words(one.scale, one.examples),
             batch_in_words(one.gradients, one.examples),
-            *(nothing() if x is None else f"{number_in_words(x)} x" for x in (one.step_factor, one.example_factor)),
-            nothing() if one.gain is None else share_in_words(1 - 1 / one.gain),
-            nothing() if one.diversity is None else number_in_words(one.diversity),
+            *row,
         ]
-        for arm, one in known
-    ]  # fmt: skip
+        for (arm, one), row in zip(known, figures, strict=True)
+    ]
     return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
 
 

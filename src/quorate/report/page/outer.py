@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
-from quorate.report.page.parts import HALF, View, figure, framed, paragraphs, section, table
+from quorate.report.page.parts import HALF, View, alike, figure, framed, paragraphs, section, table
 from quorate.report.schema import ArmSummary
 from quorate.report.schema_parts import OuterPoint, OuterSummary
-from quorate.report.wording import number_in_words
+from quorate.report.wording import number_in_words, numbers_alike
 
 LEAD = (
     "Under outer steps the mean of how far the workers went is the gradient of an outer optimizer. The correlation is "
@@ -38,10 +38,8 @@ def outer(view: View) -> Markup:
 
 def _table(view: View, known: Known) -> Markup:
     heads = ["strategy", "outer steps", "correlation", "gain", "across"]
-    rows = [
-        [arm.name, f"{one.count:,}", *(number_in_words(value) for value in (one.rho, one.gain, one.transverse))]
-        for arm, one in known
-    ]
+    figures = alike([[one.rho, one.gain, one.transverse] for _, one in known], [numbers_alike] * 3)
+    rows = [[arm.name, f"{one.count:,}", *row] for (arm, one), row in zip(known, figures, strict=True)]
     return framed(view, "What outer steps were like", table(heads, rows), paragraphs(MEANINGS))
 
 

@@ -11,11 +11,15 @@ from urllib.parse import quote
 
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.schema import ArmSummary, Summary
-from quorate.report.wording import listed
+from quorate.report.wording import Words, listed
 
 WIDE, HALF, SLIM = 940.0, 590.0, 340.0
 """Widths that charts are drawn for: a desk, half of one, and a telephone. The style sheet shows the one that fits."""
 NOT_MEASURED = "–"
+Alike = Callable[[Iterable[float | None]], Words]
+"""How figures that stand in one column are written."""
+QUALITY_DIGITS = 4
+"""Of qualities, of which the third digit still counts."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     return element("div", inside, class_="scroll", tabindex=0)
 
 
+def alike(rows: Sequence[Sequence[float | None]], ways: Sequence[Alike]) -> list[list[str]]:
+    """Figures in words, each column in its way: in one unit, with one number of digits; a dash where there is none."""
+    words = [way(column) for way, column in zip(ways, zip(*rows, strict=True), strict=True)] if rows else []
+    return [[nothing() if one is None else write(one) for write, one in zip(words, row, strict=True)] for row in rows]
+
+
 def pairs(values: Mapping[str, object]) -> Markup:
     """Keys and values, nested ones with dots between their keys."""
     rows = [(element("code", key), element("code", in_words(value))) for key, value in flat(values)]
@@ -144,14 +154,14 @@ def in_words(value: object) -> str:
 
 
 def figure_in_words(value: float) -> str:
-    """Four digits: `0.6953`, `12.30`, `1,234`. For qualities, of which the third digit still counts."""
+    """A quality by itself, with `QUALITY_DIGITS`: `0.6953`, `12.30`, `1,234`."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else "infinite"
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
     if value != 0.0 and abs(value) < 1e-4:
         return f"{value:.3e}"
-    return f"{value:#.4g}"
+    return f"{value:#.{QUALITY_DIGITS}g}"
 
 
 def chip(words: str, kind: str = "") -> Markup:

@@ -13,8 +13,8 @@ from quorate.report.page.parts import View, figure, figure_in_words, missing, se
 from quorate.report.schema import ArmSummary, Curve
 
 LEAD = (
-    "Lines are means over the seeds, bands reach from the lowest seed to the highest; where there are few curves, fine "
-    "lines are single seeds. A line that ends early belongs to an arm that was done early."
+    "Lines are means over the seeds, bands reach from the lowest seed to the highest. A line that ends early belongs "
+    "to an arm that was done early."
 )
 
 

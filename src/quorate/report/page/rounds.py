@@ -9,6 +9,7 @@ from quorate.report.charts.gains import Gain, gain_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.page.parts import (
     HALF,
+    Alike,
     View,
     figure,
     framed,
@@ -20,7 +21,7 @@ from quorate.report.page.parts import (
     table,
 )
 from quorate.report.schema import ArmSummary, Estimate, RoundsSummary
-from quorate.report.wording import number_in_words, range_in_words, share_in_words
+from quorate.report.wording import number_in_words, numbers_alike, range_in_words, share_in_words, shares_alike
 
 LEAD = (
     "Under a quorum an update takes in the gradients that are there. One that comes too late is added to a later "
@@ -58,20 +59,21 @@ def rounds(view: View) -> Markup:
 def _table(view: View, known: Known) -> Markup:
     heads = ["strategy", "rounds", "rounds/s", "workers in each", "fresh gradients", "staleness",
              "effective batch", "time waiting", "waiting, if in step"]  # fmt: skip
-    rows = [
-        [
-            arm.name,
-            _cell(one.count, number_in_words),
-            _cell(one.per_second, number_in_words),
-            _small(number_in_words(one.contributors_mean), f"of {range_in_words(*one.live)}"),
-            _cell(one.fresh_share, share_in_words),
-            _small(number_in_words(one.staleness_mean), f"at most {len(one.staleness) - 1}"),
-            _cell(one.effective_batch, number_in_words),
-            _cell(one.waiting_share, share_in_words),
-            _cell(one.waiting_in_step, share_in_words),
-        ]
-        for arm, one in known
+    some = [one for _, one in known]
+    members = numbers_alike(one.contributors_mean for one in some)
+    stale = numbers_alike(one.staleness_mean for one in some)
+    columns = [
+        [arm.name for arm, _ in known],
+        _cells([one.count for one in some], numbers_alike),
+        _cells([one.per_second for one in some], numbers_alike),
+        [_small(members(one.contributors_mean), f"of {range_in_words(*one.live)}") for one in some],
+        _cells([one.fresh_share for one in some], shares_alike),
+        [_small(stale(one.staleness_mean), f"at most {len(one.staleness) - 1}") for one in some],
+        _cells([one.effective_batch for one in some], numbers_alike),
+        _cells([one.waiting_share for one in some], shares_alike),
+        _cells([one.waiting_in_step for one in some], shares_alike),
     ]
+    rows = list(zip(*columns, strict=True))
     return framed(view, "What the quorum cost and gained", table(heads, rows), paragraphs(MEANINGS))
 
 
@@ -91,6 +93,11 @@ def _changes(view: View, known: Known) -> Markup:
 
 def _settings(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {in_words(value)}" for name, value in settings.items())
+
+
+def _cells(estimates: Sequence[Estimate | None], way: Alike) -> Sequence[str]:
+    words = way([None if one is None else one.mean for one in estimates])
+    return [_cell(one, words) for one in estimates]
 
 
 def _cell(estimate: Estimate | None, words: Callable[[float], str]) -> Markup:

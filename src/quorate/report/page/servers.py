@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.loads import Load, load_chart
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.page.parts import HALF, View, figure, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import HALF, View, alike, figure, framed, nothing, paragraphs, section, table
 from quorate.report.page.rounds import LISTED
 from quorate.report.schema import ArmSummary, ServersSummary
-from quorate.report.wording import bytes_in_words, number_in_words, share_in_words
+from quorate.report.wording import bytes_in_words, number_in_words, numbers_alike, share_in_words, shares_alike
 
 LEAD = (
     "Parameters lie on servers, which step as gradients come. The staleness of a gradient is the number of steps that "
@@ -39,18 +39,13 @@ def servers(view: View) -> Markup:
 def _table(view: View, known: Known) -> Markup:
     heads = ["strategy", "steps", "gradients", "mean staleness", "dropped", "scaled down", "a gradient counts",
              "most dropped"]  # fmt: skip
+    figures = alike(
+        [[one.staleness_mean, one.dropped_share, one.scaled_share, _counts(one)] for _, one in known],
+        [numbers_alike, shares_alike, shares_alike, numbers_alike],
+    )
     rows = [
-        [
-            arm.name,
-            f"{one.steps:,}",
-            f"{one.gradients:,}",
-            number_in_words(one.staleness_mean),
-            share_in_words(one.dropped_share),
-            share_in_words(one.scaled_share),
-            number_in_words(_counts(one)),
-            _most_dropped(one),
-        ]
-        for arm, one in known
+        [arm.name, f"{one.steps:,}", f"{one.gradients:,}", *row, _most_dropped(one)]
+        for (arm, one), row in zip(known, figures, strict=True)
     ]
     return framed(view, "What became of gradients", table(heads, rows), paragraphs(MEANINGS))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quorate.report.charts.markup import Markup
-from quorate.report.page.parts import View, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import View, alike, framed, paragraphs, section, table
 from quorate.report.schema import ArmSummary, StagesSummary
 from quorate.report.schema_mesh import RankStages
-from quorate.report.wording import bytes_in_words, share_in_words
+from quorate.report.wording import bytes_alike, shares_alike
 
 LEAD = (
     "Where a model is computed in stages, each worker waits for what the others make: at the beginning of a step for "
@@ -30,16 +30,18 @@ def stages(view: View) -> Markup:
     known = [(arm, arm.stages) for arm in view.summary.arms if arm.stages is not None]
     if not known:
         return Markup()
-    rows = [_row(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
+    some = [(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
+    figures = alike(
+        [[one.bubble, told.formula, round(one.bytes_out), round(one.bytes_in)] for _, told, one in some],
+        [shares_alike, shares_alike, bytes_alike, bytes_alike],
+    )
+    rows = [[*_names(*one), *row] for one, row in zip(some, figures, strict=True)]
     hidden = sum(max(0, len(told.ranks) - RANKS) for _, told in known)
     note = f"Further ranks: {hidden:,}; all of them are in the data." if hidden else ""
     return section("stages", "Stages", LEAD, framed(view, "Stages of each rank", table(_HEADS, rows),
                                                     paragraphs(MEANINGS, note)))  # fmt: skip
 
 
-def _row(arm: ArmSummary, told: StagesSummary, one: RankStages) -> list[str]:
+def _names(arm: ArmSummary, told: StagesSummary, one: RankStages) -> list[str]:
     how = f"{told.schedule}, {told.stages} stages, {told.microbatches} micro-batches"
-    formula = nothing() if told.formula is None else share_in_words(told.formula)
-    place = f"{one.worker + 1} of {told.workers}"
-    sent = bytes_in_words(round(one.bytes_out)), bytes_in_words(round(one.bytes_in))
-    return [arm.name, f"{one.rank}", place, how, share_in_words(one.bubble), formula, *sent]
+    return [arm.name, f"{one.rank}", f"{one.worker + 1} of {told.workers}", how]

@@ -8,11 +8,12 @@ from quorate.report.charts.markup import Markup, element
 from quorate.report.charts.shares import Spending, share_chart
 from quorate.report.page.parts import View, figure, missing, section, table
 from quorate.report.schema import ArmSummary, StepTimes
-from quorate.report.wording import seconds_in_words, share_in_words
+from quorate.report.wording import seconds_alike, seconds_in_words, share_in_words
 
 LEAD = (
     "All ranks and seeds together, warm-up left out. Waiting is what a rank lost to others that came later; "
-    "communication is what it lost to bytes that moved after the last one had come."
+    "communication is what it lost to bytes that moved after the last one had come. A pace stands for compute; "
+    "lateness was injected on top of it."
 )
 HEIGHTS = "Heights are shares of an arm's steps, on one scale; the last bin also holds what took longer."
 
@@ -54,14 +55,15 @@ def _shares(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) 
 
 def _numbers(spendings: list[Spending]) -> Markup:
     names = [name for name in SHOWN if any(one.seconds.get(name, 0.0) > 0.0 for one in spendings)]
-    rows = [
-        [one.name, *(_seconds(one.seconds.get(name, 0.0)) for name in names), _seconds(one.total)] for one in spendings
-    ]
-    return table(["strategy", *map(words_of, names), "mean step"], rows)
+    values = [[*(one.seconds.get(name, 0.0) for name in names), one.total] for one in spendings]
+    return _table(["strategy", *map(words_of, names), "mean step"], [[one.name] for one in spendings], values)
 
 
-def _seconds(seconds: float) -> Markup:
-    return element("span", seconds_in_words(seconds), data_value=repr(seconds))
+def _table(heads: list[str], names: list[list[str]], values: list[list[float]]) -> Markup:
+    """Seconds, in one unit."""
+    words = seconds_alike(one for row in values for one in row)
+    cells = [[element("span", words(one), data_value=repr(one)) for one in row] for row in values]
+    return table(heads, [[*name, *row] for name, row in zip(names, cells, strict=True)])
 
 
 def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
@@ -81,12 +83,10 @@ def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: s
         for arm, times in known
     )
     title = view.time("step time")
-    numbers = table(
+    numbers = _table(
         ["strategy", "steps", "mean", "p50", "p95", "p99"],
-        [
-            [arm.name, f"{times.count:,}", *(_seconds(one) for one in (times.mean, times.p50, times.p95, times.p99))]
-            for arm, times in known
-        ],
+        [[arm.name, f"{times.count:,}"] for arm, times in known],
+        [[times.mean, times.p50, times.p95, times.p99] for _, times in known],
     )
     return figure(
         view,

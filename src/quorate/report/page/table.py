@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element
-from quorate.report.page.parts import NOT_MEASURED, View, chip, figure_in_words, in_words
-from quorate.report.schema import ArmSummary, Estimate
-from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words, share_in_words
-
-
-def ratio_in_words(ratio: float) -> str:
-    """`1.31×`, `12.4×`."""
-    return f"{ratio:.2f}×" if ratio < 9.995 else f"{number_in_words(ratio)}×"
+from quorate.report.page.parts import NOT_MEASURED, QUALITY_DIGITS, Alike, View, chip, figure_in_words, in_words
+from quorate.report.schema import NOT_BEGUN, UNDER_WAY, ArmSummary, Estimate
+from quorate.report.wording import (
+    Words,
+    bytes_alike,
+    counted,
+    listed,
+    numbers_alike,
+    ratios_alike,
+    seconds_alike,
+    shares_alike,
+)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of every arm: its field, its heads, how it is written, and what it means."""
+    """One figure of every arm: its field, its heads, how all arms' are written alike, and what it means."""
 
     field: str
     group: str
     head: str
-    write: Callable[[float], str]
+    alike: Alike
     meaning: str
 
     def of(self, arm: ArmSummary) -> Estimate | None:
         found: Estimate | None = getattr(arm, self.field)
         return found
 
+    def words(self, arms: Iterable[ArmSummary]) -> Words:
+        """How its figures are written: by the means of all arms."""
+        return self.alike([None if (found := self.of(arm)) is None else found.mean for arm in arms])
+
 
 COLUMNS = (
-    Column("quality", "Quality", "final quality", figure_in_words, "At a run's last evaluation: mean over the seeds."),
-    Column("time_to_target", "Target", "time to target", seconds_in_words, "Training time until an evaluation first "
-           "reached the target, over the runs that did; evaluations themselves do not count."),
-    Column("target_speedup", "Target", "speed-up to target", ratio_in_words, "The baseline's time to target over this "
+    Column("target_speedup", "Speed-up", "to the target", ratios_alike, "The baseline's time to target over this "
            "one's, by pairs of equal seed in which both reached it: geometric mean."),
-    Column("examples_per_second", "Throughput", "examples/s", number_in_words, "Of all workers together, without "
-           "evaluations."),
-    Column("speedup", "Throughput", "speed-up", ratio_in_words, "Examples per second over the baseline's, by pairs of "
+    Column("speedup", "Speed-up", "in examples/s", ratios_alike, "Examples per second over the baseline's, by pairs of "
            "equal seed: geometric mean."),
-    Column("no_wait_share", "Throughput", "share of no-wait ideal", share_in_words, "Examples per second over what the "
+    Column("quality", "Quality", "final quality", lambda values: numbers_alike(values, QUALITY_DIGITS),
+           "At a run's last evaluation: mean over the seeds."),
+    Column("time_to_target", "Target", "time to target", seconds_alike, "Training time until an evaluation first "
+           "reached the target, over the runs that did; evaluations themselves do not count."),
+    Column("examples_per_second", "Throughput", "examples/s", numbers_alike, "Of all workers together, without "
+           "evaluations."),
+    Column("no_wait_share", "Throughput", "share of no-wait ideal", shares_alike, "Examples per second over what the "
            "workers would do if nobody ever waited and exchanges cost nothing."),
-    Column("bytes_per_step", "Cost", "sent per step and rank", bytes_in_words, "What one rank sends in one step."),
-    Column("peak_bytes", "Cost", "peak memory", bytes_in_words, "Resident memory of the greatest rank at its peak."),
+    Column("bytes_per_step", "Cost", "sent per step and rank", bytes_alike, "What one rank sends in one step."),
+    Column("peak_bytes", "Cost", "peak memory", bytes_alike, "Resident memory of the greatest rank at its peak."),
 )  # fmt: skip
+"""Speed-ups come first: on a telephone one column is seen beside the names."""
 _JUDGED_BY = {"target_speedup": "time_to_target", "speedup": "examples_per_second"}
 """A ratio is judged as what it is the ratio of."""
 NEEDS_TARGET = {"time_to_target", "target_speedup"}
@@ -82,7 +92,8 @@ def arms_table(view: View) -> Markup:
         if has_target and column.field == "time_to_target":
             heads.append(element("th", "target reached", scope="col", title="In so many runs of so many."))
     top = element("tr", element("th", "strategy", scope="col", rowspan=2), *over), element("tr", *heads)
-    rows = (_row(view, arm, columns) for arm in summary.arms)
+    words = {column.field: column.words(summary.arms) for column in columns}
+    rows = (_row(view, arm, columns, words) for arm in summary.arms)
     inside = element("table", element("thead", *top), element("tbody", *rows), class_="arms")
     return element(
         "div", inside, class_="scroll table-box", tabindex=0, role="region", aria_label="Results of all arms"
@@ -99,10 +110,16 @@ def head(view: View, column: Column) -> str:
     return view.time(column.head) if column.field == "examples_per_second" else column.head
 
 
-def _row(view: View, arm: ArmSummary, columns: list[Column]) -> Markup:
+def head_in_full(view: View, column: Column) -> str:
+    """Where its group does not stand above it."""
+    words = head(view, column)
+    return f"speed-up {words}" if column.field in AGAINST_BASELINE else words
+
+
+def _row(view: View, arm: ArmSummary, columns: list[Column], words: Mapping[str, Words]) -> Markup:
     cells: list[Markup] = []
     for column in columns:
-        cells.append(_cell(arm, column))
+        cells.append(_cell(arm, column, words[column.field]))
         if column.field == "time_to_target" and view.summary.target is not None:
             cells.append(_reached(arm))
     return element("tr", _name(view, arm), *cells, class_="baseline" if arm.is_baseline else None)
@@ -116,22 +133,33 @@ def _name(view: View, arm: ArmSummary) -> Markup:
     if arm.learning_rate_factor not in (None, 1.0):
         small.append(f"learning rate ×{arm.learning_rate_factor:g}")
     well = sum(run.status == 0 for run in arm.runs)
-    missing = sum(run.status is None for run in arm.runs)
-    failed = len(arm.runs) - well - missing
+    awaited = [run for run in arm.runs if run.status is None]
+    never = sum(run.why == NOT_BEGUN for run in awaited)
+    failed = len(arm.runs) - well - len(awaited)
     chips = [chip("baseline")] if arm.is_baseline else []
     if failed:
         chips.append(chip(f"{failed} of {counted(len(arm.runs), 'run')} failed", "bad"))
-    if missing:
-        chips.append(chip(f"{missing} of {counted(len(arm.runs), 'run')} not ended", "warn"))
-    if len(arm.runs) == 1 and not failed + missing:
+    going_on = any(run.why == UNDER_WAY for run in awaited)
+    for count, what in ((len(awaited) - never, "under way" if going_on else "stopped"), (never, "not run")):
+        if count:
+            chips.append(chip(f"{count} of {counted(len(arm.runs), 'run')} {what}", "warn"))
+    if len(arm.runs) == 1 and not failed and not awaited:
         chips.append(chip("one seed", "warn"))
     head = [_sign(view.looks[arm.name]), element("span", arm.name, class_="arm-name"), *chips]
     lines = [element("div", *head)]
     if small:
         lines.append(element("div", " · ".join(small), class_="small"))
     if len(arm.runs) > 1:
-        lines.append(element("div", counted(well, "seed"), class_="small"))
+        lines.append(element("div", _seeds_in_words(arm), class_="small"))
     return element("th", *lines, scope="row", data_arm=arm.name, data_runs=str(len(arm.runs)), data_well=str(well))
+
+
+def _seeds_in_words(arm: ArmSummary) -> str:
+    """Those that its figures are of."""
+    if len(arm.seeds) == len(arm.runs):
+        return counted(len(arm.seeds), "seed")
+    which = f" ({listed([str(seed) for seed in arm.seeds])})" if arm.seeds else ""
+    return f"{len(arm.seeds)} of {len(arm.runs)} seeds{which}"
 
 
 def _sign(look: int) -> Markup:
@@ -140,7 +168,7 @@ def _sign(look: int) -> Markup:
     return element("svg", parts, class_="sign", viewBox="0 0 32 16", width=32, height=16, aria_hidden="true")
 
 
-def _cell(arm: ArmSummary, column: Column) -> Markup:
+def _cell(arm: ArmSummary, column: Column, write: Words) -> Markup:
     """The mean (bold where the arm is better beyond chance), its interval, and how it compares with the baseline."""
     marks = {"data_arm": arm.name, "data_field": column.field}
     estimate = column.of(arm)
@@ -148,18 +176,21 @@ def _cell(arm: ArmSummary, column: Column) -> Markup:
         words, why = _nothing(arm, column)
         return element("td", element("span", words, class_="none"), **marks, title=why)
     known = {"data_value": repr(estimate.mean)}
-    written = column.write(estimate.mean)
+    written = write(estimate.mean)
     difference = arm.differences.get(_JUDGED_BY.get(column.field, column.field))
     lines = [element("strong" if difference == "better" else "span", written, class_="mean")]
     if estimate.low is not None and estimate.high is not None:
         known |= {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
-        low, high = column.write(estimate.low), column.write(estimate.high)
+        low, high = write(estimate.low), write(estimate.high)
         if {low, high} != {written}:
             lines.append(element("span", f"{low} – {high}", class_="interval"))
     elif len(estimate.values) == 1:
         lines.append(element("span", "one seed", class_="interval"))
     elif len(estimate.values) == 2:
-        lines.append(element("span", ", ".join(map(column.write, estimate.values)), class_="interval"))
+        lines.append(element("span", ", ".join(map(write, estimate.values)), class_="interval"))
+    there = arm.alongside.get(column.field)
+    if there is not None:
+        lines.append(element("span", f"baseline there: {write(there)}", class_="there"))
     if difference is not None:
         kind = {"better": "better", "worse": "worse"}.get(difference, "same")
         lines.append(element("span", difference, class_=f"difference {kind}"))
@@ -169,7 +200,8 @@ def _cell(arm: ArmSummary, column: Column) -> Markup:
 def _nothing(arm: ArmSummary, column: Column) -> tuple[str, str]:
     """What a cell without a figure says, and why there is none."""
     if all(run.status is None for run in arm.runs):
-        return "not run", "No run of this arm has ended."
+        is_never = all(run.why == NOT_BEGUN for run in arm.runs)
+        return "not run" if is_never else "not ended", "No run of this arm has ended."
     if not any(run.status == 0 for run in arm.runs):
         return "failed", "No run of this arm ended well."
     if column.field == "time_to_target" and arm.target_reached is not None and arm.target_reached[0] == 0:

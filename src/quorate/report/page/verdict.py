@@ -13,10 +13,10 @@ from quorate.report.page.table import (
     NEEDS_TARGET,
     arms_table,
     columns_of,
-    head,
-    ratio_in_words,
+    head_in_full,
 )
 from quorate.report.schema import NOT_BEGUN, ArmSummary, Estimate
+from quorate.report.wording import Words, ratios_alike
 
 _LONG = 150
 """Letters in a verdict, from which on it is set smaller."""
@@ -73,7 +73,7 @@ def _failures(view: View) -> Markup:
 def _meanings(view: View) -> Markup:
     """What the columns are, and what was not measured at all."""
     shown = columns_of(view)
-    terms = [joined((element("dt", head(view, one)), element("dd", one.meaning))) for one in shown]
+    terms = [joined((element("dt", head_in_full(view, one)), element("dd", one.meaning))) for one in shown]
     rule = (
         "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
         "narrower than the digits shown. Bold: better than the baseline, beyond what chance explains."
@@ -92,11 +92,10 @@ def _ratios(view: View) -> Markup:
     charts = []
     captions = {"target_speedup": "Speed-up to the target", "speedup": "Speed-up in examples per second"}
     for field, caption in captions.items():
-        rows = []
-        for arm in view.summary.arms:
-            estimate: Estimate | None = getattr(arm, field)
-            if estimate is not None and 0.0 < estimate.mean < math.inf:
-                rows.append(_ratio(arm, view.looks[arm.name], estimate))
+        found: list[tuple[ArmSummary, Estimate | None]] = [(arm, getattr(arm, field)) for arm in view.summary.arms]
+        known = [(arm, one) for arm, one in found if one is not None and 0.0 < one.mean < math.inf]
+        words = ratios_alike(one.mean for _, one in known)
+        rows = [_ratio(arm, view.looks[arm.name], one, words) for arm, one in known]
         if rows:
             charts.append(_ratio_figure(view, rows, caption))
     return element("div", *charts, class_="figures") if charts else Markup()
@@ -108,7 +107,7 @@ def _ratio_figure(view: View, rows: list[Ratio], caption: str) -> Markup:
     return figure(view, caption, lambda width: ratio_chart(rows, title=title, width=width, label=label), wide=HALF)
 
 
-def _ratio(arm: ArmSummary, look: int, estimate: Estimate) -> Ratio:
+def _ratio(arm: ArmSummary, look: int, estimate: Estimate, words: Words) -> Ratio:
     interval = ""
     if estimate.low is not None and estimate.high is not None:
         interval = f" ({estimate.low:.2f} – {estimate.high:.2f})"
@@ -118,5 +117,5 @@ def _ratio(arm: ArmSummary, look: int, estimate: Estimate) -> Ratio:
         interval = f" ({', '.join(f'{value:.2f}' for value in estimate.values)})"
     return Ratio(
         name=arm.name, look=look, mean=estimate.mean, low=estimate.low, high=estimate.high, values=estimate.values,
-        words=ratio_in_words(estimate.mean) + interval,
+        words=words(estimate.mean) + interval,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,18 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.records import ranks_in
 from quorate.core.run_files import RunFile
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
+from quorate.launch.run.lock import is_held
 from quorate.report.reading.rows import sound_parts
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.sound import is_count, is_number, read_json
 from quorate.report.schema import Metric
 from quorate.report.wording import counted
+from quorate.workloads import workloads
 
 OWN = "the script's own"
 """What an arm is called whose strategy nobody named."""
+TRAINS_WORKLOADS = "train_workload.py"
+"""The script of the comparisons of workloads."""
 _MACHINE = ("host", "cores", "system", "python", "interpreter", "folder")
 _APART = frozenset((*_MACHINE, "format", "command", "started", "versions", "git", "arms", "chosen_learning_rates"))
 
@@ -53,6 +58,8 @@ class Planned:
     equal: str | None
     """What was equal by plan: "examples", "seconds", or None."""
     warm_up_steps: int
+    is_under_way: bool = False
+    """Whether a launcher is at work on it."""
     about: dict[str, Any]
     """The whole of the file."""
 
@@ -155,6 +162,7 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
         metric=_metric(about),
         target=about.get("target"),
         equal=about.get("equal"),
+        is_under_way=is_held(folder),
         warm_up_steps=int(about.get("warm_up_steps") or 0),
         about=about,
     )
@@ -162,7 +170,8 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
 
 def _run(folder: Path) -> Planned:
     run = read_run(folder)
-    about, seed = run.about, _seed(run)
+    about, seed = {**_of_workload(run.about), **run.about}, _seed(run)
+    name = (about.get("subject") or {}).get("name") or Path(str(about.get("script") or folder.resolve().name)).name
     own = next((one.distributed for one in run.ranks if one.distributed), {})
     strategy = about.get("strategy") or own.get("strategy")
     arm = PlannedArm(
@@ -175,18 +184,33 @@ def _run(folder: Path) -> Planned:
     )
     return Planned(
         folder=folder,
-        title=f"{Path(str(about.get('script') or folder.resolve().name)).name} on {_workers_in_words(run.size, about)}",
+        title=f"{name} on {_workers_in_words(run.size, about)}",
         is_single=True,
         world=_world(about, run),
         workers=run.size,
         arms=(arm,),
         seeds=(seed,),
         metric=_metric(about),
-        target=None,
+        target=about.get("target"),
         equal=None,
         warm_up_steps=run.usual_warm_up,
         about=about,
     )
+
+
+def _of_workload(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is trained and what is good, where the script is the one that trains workloads."""
+    name = next(iter(about.get("arguments") or ()), None)
+    if Path(str(about.get("script"))).name != TRAINS_WORKLOADS or not isinstance(name, str) or name not in workloads:
+        return {}
+    source = workloads.source(name)
+    facts = {} if source is None else dict(source.facts)
+    try:
+        metric = {"name": ast.literal_eval(facts["headline"]),
+                  "higher_is_better": ast.literal_eval(facts["higher_is_better"])}  # fmt: skip
+    except (KeyError, ValueError):
+        return {"subject": {"name": name}}
+    return {"subject": {"name": name}, "metric": metric}
 
 
 def _workers_in_words(count: int, about: Mapping[str, Any]) -> str:

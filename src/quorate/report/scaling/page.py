@@ -8,10 +8,30 @@ from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.charts.shares import Spending, share_chart
 from quorate.report.page.page import document, heading
-from quorate.report.page.parts import HALF, View, chip, figure, framed, nothing, paragraphs, section, table
+from quorate.report.page.parts import (
+    HALF,
+    Alike,
+    View,
+    alike,
+    chip,
+    figure,
+    framed,
+    nothing,
+    paragraphs,
+    section,
+    table,
+)
 from quorate.report.scaling.schema import Regime, ScalingRow, ScalingSummary
 from quorate.report.scaling.verdict import REGIMES
-from quorate.report.wording import counted, number_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import (
+    counted,
+    number_in_words,
+    numbers_alike,
+    seconds_alike,
+    seconds_in_words,
+    share_in_words,
+    shares_alike,
+)
 
 VERDICT = (
     "Workers are worth having as long as each step up brings at least half of what it could. The speed-up is the time "
@@ -72,28 +92,38 @@ def _regimes(summary: ScalingSummary) -> list[Regime]:
 
 def _table(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
     heads = [*HEADS, *(["cost"] if summary.price is not None else [])]
-    rows = [_cells(summary, row) for row in summary.rows if row.regime == regime]
+    own = [row for row in summary.rows if row.regime == regime]
+    figures = alike([_figures(row) for row in own], _WAYS)
+    rows = [_cells(summary, row, some) for row, some in zip(own, figures, strict=True)]
     note = f"A pass is {summary.pass_words}. Passes are to {summary.target or 'no target: runs left no quality'}."
     scaling = f"{regime.capitalize()} scaling, {REGIMES[regime]}"
     return framed(view, scaling, table(heads, rows), paragraphs(note, LOSSES))
 
 
-def _cells(summary: ScalingSummary, row: ScalingRow) -> list[str]:
-    def cell(value: float | None, words: Callable[[float], str] = number_in_words) -> str:
-        return nothing() if value is None else words(value)
+_WAYS: tuple[Alike, ...] = (
+    seconds_alike, numbers_alike, seconds_alike, numbers_alike, numbers_alike, numbers_alike, shares_alike,
+    numbers_alike, numbers_alike,
+)  # fmt: skip
 
+
+def _figures(row: ScalingRow) -> list[float | None]:
+    return [
+        row.pass_seconds, row.passes, row.target_seconds, row.speedup, row.time_speedup, row.pass_speedup,
+        row.efficiency, row.worker_seconds, row.cost,
+    ]  # fmt: skip
+
+
+def _cells(summary: ScalingSummary, row: ScalingRow, figures: Sequence[str]) -> list[str]:
+    """`figures` are those of `_figures`, in words."""
+    *first, worker_seconds, cost = figures
     cells = [
         f"{row.workers}{', simulated' if row.is_simulated else ''}",
-        cell(row.batch, lambda count: f"{count:,.0f}"),
-        cell(row.pass_seconds, seconds_in_words),
-        cell(row.passes),
-        cell(row.target_seconds, seconds_in_words),
-        *(cell(value) for value in (row.speedup, row.time_speedup, row.pass_speedup)),
-        cell(row.efficiency, share_in_words),
+        nothing() if row.batch is None else f"{row.batch:,.0f}",
+        *first,
         nothing() if row.limit is None else f"{row.limit} {share_in_words(row.losses[row.limit])}",
-        cell(row.worker_seconds),
+        worker_seconds,
     ]
-    return cells if summary.price is None else [*cells, cell(row.cost)]
+    return cells if summary.price is None else [*cells, cost]
 
 
 def _curves(summary: ScalingSummary, view: View) -> Markup:

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from quorate.report.scaling.figures import gained_by, worth_having
 from quorate.report.scaling.schema import Limit, Regime, ScalingRow, ScalingSummary
-from quorate.report.wording import counted, listed, number_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import (
+    Words,
+    counted,
+    listed,
+    number_in_words,
+    numbers_alike,
+    seconds_alike,
+    share_in_words,
+    shares_alike,
+)
 
 LIMITS: dict[Limit, str] = {
     "computing": "of the time goes into computing, which takes longer for each example",
@@ -100,7 +109,7 @@ def lines_of(summary: ScalingSummary) -> Iterator[str]:
         yield ""
         yield f"{regime} scaling, {REGIMES[regime]}"
         heads = ["workers", "time per pass", "passes", "speed-up", "= time", "x passes", "efficiency", "worker-seconds"]
-        cells = [_cells(row) for row in summary.rows if row.regime == regime]
+        cells = _cells([row for row in summary.rows if row.regime == regime])
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         for line in (heads, *cells):
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -108,14 +117,21 @@ def lines_of(summary: ScalingSummary) -> Iterator[str]:
     yield from (f"caution: {one}" for one in summary.warnings)
 
 
-def _cells(row: ScalingRow) -> list[str]:
-    def cell(value: float | None, words: Callable[[float], str] = number_in_words) -> str:
-        return "–" if value is None else words(value)
+def _cells(rows: Sequence[ScalingRow]) -> list[list[str]]:
+    """Row by row; each column in one unit."""
 
-    return [
-        f"{row.workers}{_mark(row)}",
-        cell(row.pass_seconds, seconds_in_words),
-        *(cell(value) for value in (row.passes, row.speedup, row.time_speedup, row.pass_speedup)),
-        cell(row.efficiency, share_in_words),
-        cell(row.worker_seconds),
+    def column(values: Sequence[float | None], way: Callable[[Sequence[float | None]], Words]) -> list[str]:
+        words = way(values)
+        return ["–" if value is None else words(value) for value in values]
+
+    columns = [
+        [f"{row.workers}{_mark(row)}" for row in rows],
+        column([row.pass_seconds for row in rows], seconds_alike),
+        column([row.passes for row in rows], numbers_alike),
+        column([row.speedup for row in rows], numbers_alike),
+        column([row.time_speedup for row in rows], numbers_alike),
+        column([row.pass_speedup for row in rows], numbers_alike),
+        column([row.efficiency for row in rows], shares_alike),
+        column([row.worker_seconds for row in rows], numbers_alike),
     ]
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,91 @@
+"""Names at the ends of curves: beside the last point, where they hide neither a curve nor each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from quorate.report.charts import drawing
+
+Point = tuple[float, float]
+
+SIZE = 13.0
+_TALL = 16.0
+_GAP = 9.0
+"""Between the last point and the name."""
+_ROWS = 4
+"""How many rows above and below its end a name may be put."""
+_APART = 4.0
+"""Between points that are looked at along a curve."""
+_COVERS, _HIDES = 1000.0, 3.0
+"""What it costs to cover another name, and to hide a point, in units of the distance from the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """Where a name stands: its left end, and the line its letters stand on."""
+
+    words: str
+    x: float
+    y: float
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom."""
+        wide = drawing.text_width(self.words, SIZE)
+        return self.x, self.y - 0.75 * _TALL, self.x + wide, self.y + 0.25 * _TALL
+
+
+def placed(
+    names: Sequence[str], curves: Sequence[Sequence[Point]], *, left: float, right: float, top: float, bottom: float
+) -> list[Label]:
+    """A label for each curve, as near to its last point as it can be; curves are places on the drawing.
+
+    Of the places around an end the one is taken where the label covers no other, hides little of the curves, and is
+    near. Those that end furthest right come first: they have the least room.
+    """
+    dots = [list(_along(curve)) for curve in curves]
+    found: dict[int, Label] = {}
+    for place in sorted(range(len(names)), key=lambda place: (-curves[place][-1][0], curves[place][-1][1])):
+        some = _candidates(names[place], curves[place][-1], left, right, top, bottom)
+        found[place] = min(some, key=lambda one: one[0] + _cost(one[1], dots, found.values()))[1]
+    return [found[place] for place in range(len(names))]
+
+
+def _along(curve: Sequence[Point]) -> Iterator[Point]:
+    """Points close enough to each other that no label fits between two of them."""
+    yield from curve[:1]
+    for (x1, y1), (x2, y2) in pairwise(curve):
+        count = max(1, int(max(abs(x2 - x1), abs(y2 - y1)) / _APART))
+        yield from ((x1 + (x2 - x1) * n / count, y1 + (y2 - y1) * n / count) for n in range(1, count + 1))
+
+
+def _candidates(
+    words: str, end: Point, left: float, right: float, top: float, bottom: float
+) -> Iterator[tuple[float, Label]]:
+    """Right of the end, in the same row or some above and below, and centred over and under it; and how far that is."""
+    x, y = end
+    wide = drawing.text_width(words, SIZE)
+    for row in range(2 * _ROWS + 1):
+        shift = (row + 1) // 2 * _TALL * (1 if row % 2 else -1)
+        base = min(max(y + 4.0 + shift, top - 4.0), bottom - 3.0)
+        for begin in (x + _GAP, x - wide / 2.0) if shift else (x + _GAP,):
+            at = min(max(begin, left), right - wide)
+            yield abs(shift) + abs(at - x - _GAP) / 4.0, Label(words=words, x=at, y=base)
+
+
+def _cost(label: Label, dots: Sequence[Sequence[Point]], others: Iterable[Label]) -> float:
+    """Of what it hides."""
+    box = label.box
+    hidden = sum(_within(box, dot) for own in dots for dot in own)
+    covered = sum(_overlap(box, other.box) for other in others)
+    return _COVERS * covered + _HIDES * hidden
+
+
+def _within(box: tuple[float, float, float, float], dot: Point) -> bool:
+    return box[0] - 2.0 <= dot[0] <= box[2] + 2.0 and box[1] <= dot[1] <= box[3]
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] - 1.0 and other[1] + 1.0 < one[3]
