@@ -8,29 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from quorate.cli.compare.command import CompareCommand
-from quorate.cli.compare.verb import compare
-from quorate.cli.config import ConfiguredCommand
-from quorate.cli.doctor.verb import doctor
-from quorate.cli.explain import explain
-from quorate.cli.join import join
-from quorate.cli.listing import list_names
-from quorate.cli.plain_help import PlainCommand
-from quorate.cli.planner.verb import plan
-from quorate.cli.replay import replay
-from quorate.cli.report import report
-from quorate.cli.run import run
-from quorate.cli.simulate.verb import simulate
-from quorate.cli.trace import trace
-from quorate.cli.watch import watch
+from quorate.cli.late_verbs import Verb, group_of
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import tell
 from quorate.core.wanted import wanted_in_words
-from quorate.launch.run.folder import version_of
 
 FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
 _LONGEST_SENTENCE = 1500
@@ -38,31 +23,37 @@ _LONGEST_SENTENCE = 1500
 # The root of what typer raises about an argument; its own name has moved between versions.
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-_SCRIPT_LAST: dict[str, Any] = {"context_settings": {"allow_interspersed_args": False}}
-# The short helps are what `quorate --help` shows: it would cut longer ones.
-app.command("run", cls=ConfiguredCommand, short_help="Run a training script with several workers.", **_SCRIPT_LAST)(run)
-app.command("join", cls=PlainCommand, short_help="Let more workers join a run that is running.")(join)
-app.command(
-    "compare", cls=CompareCommand, short_help="Compare strategies, and write a report about them.", **_SCRIPT_LAST
-)(compare)
-app.command("simulate", cls=ConfiguredCommand, short_help="Simulate strategies with up to 100,000 workers.")(simulate)
-app.command("plan", cls=PlainCommand, short_help="Find the fastest layouts of a model that fit.", **_SCRIPT_LAST)(plan)
-app.command("replay", cls=PlainCommand, short_help="Train a recorded run again, exactly as it went.")(replay)
-app.command("report", cls=PlainCommand, short_help="Write the report of a run or a comparison.")(report)
-app.command("list", cls=PlainCommand, short_help="List the names of strategies, workloads, codecs and more.")(
-    list_names
-)
-app.command("explain", cls=PlainCommand, short_help="Explain a strategy or another name in full.")(explain)
-app.command("trace", cls=PlainCommand, short_help="Write the timeline of a run for a trace viewer.")(trace)
-app.command("watch", cls=PlainCommand, short_help="Watch a run in the browser or on the terminal.")(watch)
-app.command("doctor", cls=PlainCommand, short_help="Check this machine, and say how to fix problems.", **_SCRIPT_LAST)(
-    doctor
-)
+_PLAIN, _CONFIGURED = "quorate.cli.plain_help:PlainCommand", "quorate.cli.config:ConfiguredCommand"
+VERBS = {
+    "run": Verb("quorate.cli.run:run", _CONFIGURED, "Run a training script with several workers.", True),
+    "join": Verb("quorate.cli.join:join", _PLAIN, "Let more workers join a run that is running."),
+    "compare": Verb(
+        "quorate.cli.compare.verb:compare",
+        "quorate.cli.compare.command:CompareCommand",
+        "Compare strategies, and write a report about them.",
+        True,
+    ),
+    "simulate": Verb(
+        "quorate.cli.simulate.verb:simulate", _CONFIGURED, "Simulate strategies with up to 100,000 workers."
+    ),
+    "plan": Verb("quorate.cli.planner.verb:plan", _PLAIN, "Find the fastest layouts of a model that fit.", True),
+    "replay": Verb("quorate.cli.replay:replay", _PLAIN, "Train a recorded run again, exactly as it went."),
+    "report": Verb("quorate.cli.report:report", _PLAIN, "Write the report of a run or a comparison."),
+    "list": Verb("quorate.cli.listing:list_names", _PLAIN, "List the names of strategies, workloads, codecs and more."),
+    "explain": Verb("quorate.cli.explain:explain", _PLAIN, "Explain a strategy or another name in full."),
+    "trace": Verb("quorate.cli.trace:trace", _PLAIN, "Write the timeline of a run for a trace viewer."),
+    "watch": Verb("quorate.cli.watch:watch", _PLAIN, "Watch a run in the browser or on the terminal."),
+    "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),
+}
+"""Their summaries are what `quorate --help` shows: it would cut longer ones."""
+
+app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from quorate.launch.run.folder import version_of
+
         typer.echo(f"quorate {version_of('quorate') or '(not installed)'}")
         raise typer.Exit
 
