@@ -72,6 +72,10 @@ class Board(ABC):
     def get(self, key: str) -> bytes | None:
         """Read; None where nothing is written. Never waits."""
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """As `get` of each of them; one question where the board is elsewhere."""
+        return [self.get(key) for key in keys]
+
     def peek(self, key: str) -> bytes | None:
         """As `get`, of what is known here: what was written a moment ago may be missing. For what asks often."""
         return self.get(key)

@@ -121,6 +121,10 @@ class SocketBoard(Board):
         reply = self._ask(b"get", key.encode())
         return reply[0] if reply else None
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        reply = self._ask(b"get all", *(key.encode() for key in keys))
+        return [one[1:] if one[:1] == b"+" else None for one in reply]
+
     def add(self, key: str, amount: int = 1) -> int:
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[0])
 

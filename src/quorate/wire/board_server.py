@@ -101,6 +101,9 @@ class BoardServer:
                 case [b"get", key]:
                     written = self.board.get(key.decode())
                     return [] if written is None else [written]
+                case [b"get all", *keys]:
+                    found = self.board.get_all([key.decode() for key in keys])
+                    return [b"" if written is None else b"+" + written for written in found]
                 case [b"add", key, amount]:
                     return [b"%d" % self.board.add(key.decode(), int(amount))]
                 case [b"swap", key, value]:

@@ -105,6 +105,13 @@ class TestEveryBoard:
             board.set("key", value)
             assert board.get("key") == value
 
+    def test_many_values_are_read_at_once(self, board: Board) -> None:
+        board.set("a", b"1")
+        board.set("empty", b"")
+        board.set("with a sign", b"+2")
+        assert board.get_all(["a", "none", "empty", "with a sign", "a"]) == [b"1", None, b"", b"+2", b"1"]
+        assert board.get_all([]) == []
+
     def test_reading_what_is_not_there_returns_at_once(self, board: Board) -> None:
         assert board.get("nothing") is None
 

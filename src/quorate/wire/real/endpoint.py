@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
@@ -29,8 +29,8 @@ from quorate.wire.real.wall_clock import WallClock
 from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
-SLICE = 0.05
-"""Seconds between two looks at the board while waiting."""
+SLICE, _LONGEST_LOOK, _MANY = 0.05, 0.5, 16
+"""Seconds between two looks at the board while waiting; those at what many others say are rarer, up to so long."""
 _KEYS = "generation/0"
 """Before the keys of what endpoints say of themselves."""
 _REMEMBERED = 12
@@ -176,7 +176,7 @@ class Endpoint:
         begin = time.monotonic()
         if ready(min(SLICE, limit)):
             return
-        thread = threading.get_ident()
+        thread, looks_at = threading.get_ident(), begin + PATIENCE
         self.waits[thread] = (waits_for, needed, begin)
         try:
             while True:
@@ -185,7 +185,8 @@ class Endpoint:
                 if dead and not ready(0.0):
                     raise PeerFailed(f"{named(self.board, sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
-                if waited > PATIENCE:
+                if begin + waited > looks_at:
+                    looks_at = begin + waited + min(_LONGEST_LOOK, SLICE * max(1.0, len(needed) / _MANY))
                     self.when_stuck()
                     ended_ones = self._ended_among(needed)
                     if ended_ones and not ready(0.0):  # what they sent before may be here meanwhile
@@ -273,17 +274,18 @@ class Endpoint:
 
     def _ended_among(self, needed: Collection[int]) -> list[int]:
         lost = self.mailbox.lost if self.mailbox is not None and self.is_local else set[int]()  # else the board says it
-        keys = {peer: (ended(peer), f"left/{peer}") for peer in needed}
-        return [p for p in needed if p in lost or any(self.board.get(key) is not None for key in keys[p])]
+        found = self.board.get_all([*map(ended, needed), *(f"left/{peer}" for peer in needed)])
+        gone = {peer for peer, written in zip([*needed, *needed], found, strict=True) if written is not None}
+        return [peer for peer in needed if peer in lost or peer in gone]
 
     def note(self, key: str, value: object) -> None:
         """Leave word on the board."""
         self.board.set(f"{_KEYS}/{key}", json.dumps(value).encode())
 
-    def noted(self, key: str) -> object | None:
-        """The word left under `key`."""
-        value = self.board.get(f"{_KEYS}/{key}")
-        return None if value is None else json.loads(value)
+    def noted(self, keys: Sequence[str]) -> list[object | None]:
+        """The word left under each of `keys`."""
+        found = self.board.get_all([f"{_KEYS}/{key}" for key in keys])
+        return [None if value is None else json.loads(value) for value in found]
 
     def leave_board(self) -> None:
         """Between hosts: stay until the others have what is written here, for a second at most."""

@@ -8,7 +8,7 @@ workers end up waiting, say what they wait for on the board, and compare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from quorate.core.errors import Mismatch
@@ -56,12 +56,13 @@ class Order:
     def missing(self, count: int) -> list[int]:
         """The ranks that did not say that they wait for collective number `count`; if all did, all others."""
         others = self.endpoint.others
-        late = [peer for peer in others if (said := self._said(peer)) is None or said[0] < count]
+        late = [peer for peer, said in self._said(others).items() if said is None or said[0] < count]
         return late or others
 
-    def _said(self, peer: int) -> tuple[int, str] | None:
-        said = self.endpoint.noted(f"waiting/{self._name}/{peer}")
-        return (int(said[0]), str(said[1])) if isinstance(said, list) else None
+    def _said(self, peers: Sequence[int]) -> dict[int, tuple[int, str] | None]:
+        told = self.endpoint.noted([f"waiting/{self._name}/{peer}" for peer in peers])
+        found = [(int(said[0]), str(said[1])) if isinstance(said, list) else None for said in told]
+        return dict(zip(peers, found, strict=True))
 
     def _compare(self, count: int, operation: str) -> Callable[[], None]:
         endpoint = self.endpoint
@@ -72,8 +73,7 @@ class Order:
             if not is_said:
                 endpoint.note(f"waiting/{self._name}/{endpoint.rank}", [count, operation])
                 is_said = True
-            for peer in endpoint.others:
-                said = self._said(peer)
+            for peer, said in self._said(endpoint.others).items():
                 if said is not None and said[0] == count and said[1] != operation:
                     raise self._mismatch(operation, peer, said[1])
 
