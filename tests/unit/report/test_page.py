@@ -290,9 +290,10 @@ def test_warnings_are_shown_before_the_table() -> None:
 def test_one_seed_is_called_one_seed() -> None:
     _, root = read("one seed")
     assert "one seed" in root.one("th", data_arm="quorum").text
-    assert "one seed" in root.one("td", data_arm="quorum", data_field="quality").text
+    cell = root.one("td", data_arm="quorum", data_field="quality").text
+    assert "one seed" in cell and "difference" not in cell
     for chart in root.one("div", "seconds").all("svg", "chart"):
-        assert "quorum (one seed)" in chart.text
+        assert "one seed each" in chart.text and "quorum (one seed)" not in chart.text
         assert not chart.all("path", "band")
     assert all(chart.all("path", "band") for chart in read("usual")[1].one("div", "seconds").all("svg", "chart"))
 

@@ -410,6 +410,7 @@ def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Pat
     compared = {"subject": {"name": "mine"}, "metric": {"name": "top1", "higher_is_better": True}, "target": 0.6}
     found = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
     assert (found.title, found.target) == ("mine on 4 workers", 0.6)
+    assert ", top1 0.6" in found.verdict and " at the end; rank 3 arrives last in" in found.verdict
     found = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
     assert (found.title, found.metric) == ("train_workload.py on 4 workers", None)
 

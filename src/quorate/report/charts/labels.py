@@ -16,10 +16,12 @@ _GAP = 9.0
 """Between the last point and the name."""
 _ROWS = 4
 """How many rows above and below its end a name may be put."""
+_BESIDE = 7.0
+"""Between two names in a row, at least."""
 _APART = 4.0
 """Between points that are looked at along a curve."""
-_COVERS, _HIDES = 1000.0, 3.0
-"""What it costs to cover another name, and to hide a point, in units of the distance from the end."""
+_COVERS, _ENDS, _HIDES = 1000.0, 60.0, 3.0
+"""What it costs to cover another name, to hide the end of a curve, and a point of one, in units of the distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,11 @@ def placed(
     near. Those that end furthest right come first: they have the least room.
     """
     dots = [list(_along(curve)) for curve in curves]
+    ends = [curve[-1] for curve in curves]
     found: dict[int, Label] = {}
     for place in sorted(range(len(names)), key=lambda place: (-curves[place][-1][0], curves[place][-1][1])):
         some = _candidates(names[place], curves[place][-1], left, right, top, bottom)
-        found[place] = min(some, key=lambda one: one[0] + _cost(one[1], dots, found.values()))[1]
+        found[place] = min(some, key=lambda one: one[0] + _cost(one[1], dots, ends, found.values()))[1]
     return [found[place] for place in range(len(names))]
 
 
@@ -75,12 +78,13 @@ def _candidates(
             yield abs(shift) + abs(at - x - _GAP) / 4.0, Label(words=words, x=at, y=base)
 
 
-def _cost(label: Label, dots: Sequence[Sequence[Point]], others: Iterable[Label]) -> float:
+def _cost(label: Label, dots: Sequence[Sequence[Point]], ends: Sequence[Point], others: Iterable[Label]) -> float:
     """Of what it hides."""
     box = label.box
     hidden = sum(_within(box, dot) for own in dots for dot in own)
     covered = sum(_overlap(box, other.box) for other in others)
-    return _COVERS * covered + _HIDES * hidden
+    marks = sum(_within(box, end) for end in ends)
+    return _COVERS * covered + _HIDES * hidden + _ENDS * marks
 
 
 def _within(box: tuple[float, float, float, float], dot: Point) -> bool:
@@ -88,4 +92,9 @@ def _within(box: tuple[float, float, float, float], dot: Point) -> bool:
 
 
 def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] - 1.0 and other[1] + 1.0 < one[3]
+    return (
+        one[0] < other[2] + _BESIDE
+        and other[0] < one[2] + _BESIDE
+        and one[1] < other[3] - 1.0
+        and other[1] + 1.0 < one[3]
+    )

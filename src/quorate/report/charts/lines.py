@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quorate.report.charts import drawing, labels
 from quorate.report.charts.bands import Points, band, thinned
@@ -49,6 +49,9 @@ def line_chart(lines: Sequence[Line], axes: Axes, *, width: float, height: float
     Lines that stop early are those that were done early. Draws nothing for lines without points.
     """
     shown = [one for one in lines if any(one.curves)]
+    title = axes.y
+    if len(shown) > 1 and all(_is_one_seed(one) for one in shown):  # said once, and not of every line
+        shown, title = [replace(one, is_of_runs=False) for one in shown], f"{axes.y}; one seed each"
     narrow = width < drawing.NARROW
     top = 34.0 + (18.0 * len(shown) if narrow else 0.0)
     room = min(_LABEL, _room(shown))
@@ -60,7 +63,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, *, width: float, height: float
     most = max(20, int(POINTS * width / max(1, sum(len(one.curves) for one in shown))))
     means = [_mean(one, most) for one in shown]
     parts = [
-        drawing.text(0, 14, drawing.with_unit(axes.y, y), class_="axis-title"),
+        drawing.text(0, 14, drawing.with_unit(title, y), class_="axis-title"),
         drawing.axis_left(y, left, right),
         drawing.axis_below(x, bottom, top, axes.x, most=4 if narrow else 8),
         *(_bands(one, x, y, most) for one in shown),
@@ -154,5 +157,8 @@ def _key(lines: Sequence[Line], width: float) -> Markup:
 
 
 def _name(one: Line) -> str:
-    is_one = one.is_of_runs and sum(1 for curve in one.curves if curve) == 1
-    return f"{one.name} (one seed)" if is_one else one.name
+    return f"{one.name} (one seed)" if _is_one_seed(one) else one.name
+
+
+def _is_one_seed(one: Line) -> bool:
+    return one.is_of_runs and sum(1 for curve in one.curves if curve) == 1

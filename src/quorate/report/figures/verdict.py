@@ -170,5 +170,8 @@ def _of_one(plan: Planned, arm: ArmSummary) -> str:
     per_rank = f"steps of {seconds_in_words(arm.steps.p50)} (median)"
     rate = "" if arm.examples_per_second is None else f", {number_in_words(arm.examples_per_second.mean)} examples/s"
     ideal = "" if arm.no_wait_share is None else f", {share_in_words(arm.no_wait_share.mean)} of the no-wait ideal"
+    end = ""
+    if plan.metric is not None and arm.quality is not None:
+        end = f", {plan.metric.name} {number_in_words(arm.quality.mean)} at the end"
     who = "" if arm.arrival is None else f"; {arm.arrival.sentence}"
-    return f"{counted(plan.workers, 'worker')} took {per_rank}{rate}{ideal}{who}."
+    return f"{counted(plan.workers, 'worker')} took {per_rank}{rate}{ideal}{end}{who}."

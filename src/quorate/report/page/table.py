@@ -191,7 +191,7 @@ def _cell(arm: ArmSummary, column: Column, write: Words) -> Markup:
     there = arm.alongside.get(column.field)
     if there is not None:
         lines.append(element("span", f"baseline there: {write(there)}", class_="there"))
-    if difference is not None:
+    if difference is not None and len(estimate.values) > 1:  # of one seed none can be shown, and the cell says so
         kind = {"better": "better", "worse": "worse"}.get(difference, "same")
         lines.append(element("span", difference, class_=f"difference {kind}"))
     return element("td", *lines, **marks, **known)
