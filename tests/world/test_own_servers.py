@@ -144,11 +144,11 @@ def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "by", "words"),
     [
-        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers, and --servers was given"),
+        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers, but --servers was given"),
         (
             "Linear(4, 1))",
             "Linear(4, 1 + world.rank // 2))",
-            "this server has built a different model than those it joins",
+            "this server has built a different model than the workers it joins",
         ),
     ],
 )
