@@ -312,7 +312,7 @@ def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path, capfd: pytest.C
     records = tmp_path / "run" / "rank-1.jsonl"
     whole = records.read_text()
     records.write_text("".join(line + "\n" for line in whole.splitlines() if '"kind":"end"' not in line))
-    with pytest.raises(ConfigurationError, match="did not come to its end"):
+    with pytest.raises(ConfigurationError, match="did not end normally"):
         tape_of(tmp_path / "run")
     records.write_text(whole + whole)
     with pytest.raises(ConfigurationError, match="was resumed"):
@@ -326,7 +326,7 @@ def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path, capfd: pytest.C
     assert "nobody else is known to have applied that round" in capfd.readouterr().err
     row = {"kind": "joined", "time": 1.0, "rank": 2, "round": 3, "live": 3}
     records.write_text(whole + json.dumps(row) + "\n")
-    with pytest.raises(ConfigurationError, match="did not come to its end .rank 2"):
+    with pytest.raises(ConfigurationError, match="did not end normally .rank 2"):
         tape_of(tmp_path / "run")
 
 

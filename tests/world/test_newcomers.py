@@ -112,5 +112,5 @@ def test_one_that_is_refused_ends_alone(tmp_path: Path) -> None:
     out, err = ended(process)
     assert asked.returncode == 1 and "its log is" in asked.stderr
     assert "rank 2 exited with status 2 before it had joined; the others go on" in err
-    assert "another model than those it joins" in Path(tmp_path, "runs", "here", "rank-2.log").read_text()
+    assert "a different model than the workers it joins" in Path(tmp_path, "runs", "here", "rank-2.log").read_text()
     assert len({line for line in out if line.startswith("end")}) == 1

@@ -223,7 +223,7 @@ def test_what_cannot_be_is_refused() -> None:
         'delayed_update needs the step on the host; give offload="optimizer" as well',
         "delayed_update=1 is not known; it must be True or False",
         'offload_folder needs offload="disk"',
-        "offload_folder is /dev/null/folder, which cannot be made: Not a directory",
+        "offload_folder is /dev/null/folder, which cannot be created: Not a directory",
         "Adam with capturable=True steps on a GPU",
         "LBFGS asks for the loss several times a step",
         "delayed_update makes steps in a thread beside the training's, and OfAnother may send something",

@@ -144,8 +144,12 @@ def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "by", "words"),
     [
-        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers, and --servers was given"),
-        ("Linear(4, 1))", "Linear(4, 1 + world.rank // 2))", "this server has built another model than those it joins"),
+        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers, but --servers was given"),
+        (
+            "Linear(4, 1))",
+            "Linear(4, 1 + world.rank // 2))",
+            "this server has built a different model than the workers it joins",
+        ),
     ],
 )
 def test_a_script_that_does_not_fit_is_refused_with_status_2(of: str, by: str, words: str, tmp_path: Path) -> None:

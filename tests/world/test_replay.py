@@ -48,7 +48,7 @@ def test_every_round_has_the_bits_it_had(strategy: str, tmp_path: Path) -> None:
     assert virtual.returncode == 0, virtual.stderr
     assert "all have the bits they had in runs/odd" in virtual.stderr
     again = quorate(tmp_path, "replay", "odd")
-    assert again.returncode == 2 and "give this one another --name" in again.stderr
+    assert again.returncode == 2 and "choose another --name" in again.stderr
 
 
 JOINED = SCRIPT.replace("torch.randn(192, 5)", "torch.randn(960, 5)").replace(

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
             "--mesh, --zero and --offload cannot be combined with the baseline ddp",
         ),
         (["-n", "2", "--offload", "gpu"], "offload='gpu' is unknown; known: optimizer, all, disk"),
-        (["--virtual", "2", "--zero", "3"], "--mesh, --zero and --offload need processes (-n); virtual workers hold"),
+        (["--virtual", "2", "--zero", "3"], "--mesh, --zero and --offload need processes (-n); a virtual worker holds"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(options: list[str], words: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
             )
         if chosen.strategy is not None and chosen.strategy in registry("baselines"):
             raise ConfigurationError(
-                f"--mesh, --zero and --offload cannot be used with the baseline {chosen.strategy}, which holds "
+                f"--mesh, --zero and --offload cannot be combined with the baseline {chosen.strategy}, which holds "
                 "whole models"
             )
         if chosen.mesh is not None:

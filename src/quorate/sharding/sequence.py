@@ -189,8 +189,8 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
         found = together.wire.all_gather(torch.tensor([digest_of([x]), *x.shape]))
         if len({tuple(told.tolist()) for told in together.traffic.wait(found, together.wire.clock)}) > 1:
             raise Mismatch(
-                f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); deal "
-                "data by quorate.shard"
+                f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); load "
+                "data with quorate.shard"
             )
     return x.tensor_split(together.size, dim)[together.rank]
 

@@ -164,6 +164,8 @@ def test_an_agent_refuses_what_is_not_there(tmp_path: Path) -> None:
 def test_a_host_with_another_version_is_refused(ssh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "version_of", lambda package: "0.0.7")
     found = Link(layout_from("a").places[0], ssh, lambda kind, rank, data: None)
-    with pytest.raises(ConfigurationError, match="host a has quorate .*, and this one 0.0.7; install one version"):
+    with pytest.raises(
+        ConfigurationError, match="host a has quorate .*, but this host has 0.0.7; install the same version"
+    ):
         found.connect()
     found.close()

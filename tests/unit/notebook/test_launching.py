@@ -69,8 +69,8 @@ def test_a_wrong_setting_is_a_configuration_error() -> None:
     [
         ({}, "takes n=, .* or virtual=, and not both"),
         ({"n": 2, "virtual": 2}, "and not both"),
-        ({"virtual": 0}, "a run has at least one worker"),
-        ({"n": 2, "latency": "1ms"}, "latency can be chosen for virtual workers only"),
+        ({"virtual": 0}, "a run needs at least one worker"),
+        ({"n": 2, "latency": "1ms"}, "latency can be given with virtual= only"),
         ({"virtual": 2, "latency": "fast"}, "fast"),
         ({"virtual": 2, "strategy": "all-redcue"}, 'did you mean "all-reduce"'),
         ({"virtual": 2, "strategy": "ddp"}, "needs processes"),
@@ -90,7 +90,7 @@ def test_workers_start_no_workers() -> None:
         quorate.join()
         quorate.launch(train, virtual=2)
 
-    with pytest.raises(ConfigurationError, match="this process is one of several already"):
+    with pytest.raises(ConfigurationError, match="already one of several workers"):
         quorate.launch(nested, virtual=2, progress=False)
 
 

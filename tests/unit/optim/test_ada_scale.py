@@ -68,5 +68,5 @@ def test_alone_it_is_sgd() -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(ConfigurationError, match="AdaScale: smoothing is at least 0 and below 1, not 1"):
+    with pytest.raises(ConfigurationError, match="AdaScale: smoothing must be at least 0 and below 1, not 1"):
         AdaScale([nn.Parameter(torch.zeros(1))], lr=0.1, smoothing=1)

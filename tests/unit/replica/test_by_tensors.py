@@ -110,5 +110,5 @@ def test_refused() -> None:
 def test_those_that_add_up_norms_themselves_go_by_rows(plain: Any) -> None:
     group = {"lr": 0.1}
     assert shard_by_of(plain, [group], None) == shard_by_of(plain, [group], "rows") == "rows"
-    with pytest.raises(ConfigurationError, match='leave shard_by="tensors" out'):
+    with pytest.raises(ConfigurationError, match='leave out shard_by="tensors"'):
         shard_by_of(plain, [group], "tensors")

@@ -382,5 +382,5 @@ def test_another_model_is_refused_and_the_others_go_on(strategy: str) -> None:
             current.forget(thread_only=True)
 
     outcomes = VirtualWorld(2, joiners=1, timeout=20.0).outcomes(live)
-    assert isinstance(outcomes[2].error, ConfigurationError) and "another model" in str(outcomes[2].error)
+    assert isinstance(outcomes[2].error, ConfigurationError) and "a different model" in str(outcomes[2].error)
     assert [one.error for one in outcomes[:2]] == [None, None]

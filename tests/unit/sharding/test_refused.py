@@ -138,7 +138,7 @@ SPREAD: dict[str, Refused] = {
         lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),
         'momentum="average" cannot be combined with Adafactor and a model in shards',
     ),
-    "unequal shares": Refused(dealt_out, "a model in shards needs equally many batches on every worker"),
+    "unequal shares": Refused(dealt_out, "a model in shards needs the same number of batches on every worker"),
 }
 """As they are refused on two real workers, which stay together."""
 

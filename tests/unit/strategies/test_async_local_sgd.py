@@ -102,10 +102,10 @@ def test_a_slow_learner_makes_fewer_steps() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"sync_every": 0}, "sync_every is 0; it must be a number of steps (at least 1)"),
+        ({"sync_every": 0}, "sync_every is 0; it must be a number of steps"),
         ({"sync_every": "30s"}, "it should be a whole number"),
         ({"momentum_every": -1}, "momentum_every is -1; it must be a number of arrivals, or 0"),
-        ({"outer_rate": 0.0}, "the rate is above 0"),
+        ({"outer_rate": 0.0}, "the rate must be above 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence: str) -> None:

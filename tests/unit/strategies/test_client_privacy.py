@@ -107,7 +107,7 @@ def test_where_workers_are_clients_nothing_is_hidden_and_it_says_so() -> None:
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
 
-    with pytest.raises(ConfigurationError, match="noise and secure are for the clients of a loader"):
+    with pytest.raises(ConfigurationError, match="noise and secure need the clients of a loader"):
         VirtualWorld(2).run(joined(task))
 
 

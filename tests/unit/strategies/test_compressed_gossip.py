@@ -248,7 +248,7 @@ def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
     ("strategy", "settings", "sentence"),
     [
         ("choco-sgd", {"consensus_rate": 0.0}, "consensus_rate is 0.0; it must be a number above 0 and at most 1"),
-        ("choco-sgd", {"consensus_rate": 1.5}, "consensus_rate is 1.5; it is"),
+        ("choco-sgd", {"consensus_rate": 1.5}, "consensus_rate is 1.5; it must be"),
         (
             "choco-sgd",
             {"topology": "one-peer-exponential"},

@@ -306,7 +306,7 @@ def begins(world: World, model: nn.Module | None = None) -> None:
 
 
 def test_across_hosts_it_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the workers are on 2 hosts; start all on one host"):
+    with pytest.raises(ConfigurationError, match="the workers are on 2 hosts; start all of them on one host"):
         run(3, begins, network=Network(hosts=(0, 0, 1)))
 
 
@@ -337,5 +337,5 @@ def test_two_optimizers_on_the_same_numbers_are_refused() -> None:
         distributed(torch.optim.SGD([model[0]], lr=0.1), model)
         distributed(torch.optim.SGD([model[1]], lr=0.1), model)
 
-    with pytest.raises(ConfigurationError, match="look at the same numbers"):
+    with pytest.raises(ConfigurationError, match="share memory"):
         run(2, task)

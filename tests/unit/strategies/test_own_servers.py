@@ -184,7 +184,7 @@ def test_a_script_that_distributes_several_optimizers_is_refused() -> None:
 
 def test_a_server_whose_script_never_trains_says_so() -> None:
     error = first_error(1, 1, lambda world: None, 1)
-    assert isinstance(error, ConfigurationError) and "without quorate.distribute" in str(error)
+    assert isinstance(error, ConfigurationError) and "never called quorate.distribute" in str(error)
 
 
 def test_a_server_with_another_model_says_so() -> None:
@@ -195,8 +195,8 @@ def test_a_server_with_another_model_says_so() -> None:
 
     found = outcomes(2, 1, task)
     assert isinstance(found[2].error, ConfigurationError)
-    assert "this server has built another model" in str(found[2].error)
-    assert isinstance(found[0].error, PeerFailed) and "another model" in str(found[0].error)
+    assert "this server has built a different model" in str(found[2].error)
+    assert isinstance(found[0].error, PeerFailed) and "a different model" in str(found[0].error)
 
 
 def test_parameters_that_freeze_end_the_training_in_a_sentence() -> None:

@@ -429,7 +429,7 @@ def test_an_optimizer_that_raises_on_a_server_ends_all() -> None:
     ("settings", "words"),
     [
         ({"servers": 3}, "servers=3 needs as many workers, and there are 2"),
-        ({"servers": 0}, 'servers is 0; it is "all", "own", or a whole number (at least 1)'),
+        ({"servers": 0}, 'servers is 0; it must be "all", "own", or a whole number'),
         ({"backup": 1, "mode": "async"}, "backup needs mode=sync, and the mode is async"),
         ({"push_every": 2}, "push_every and pull_every needs mode=async"),
         ({"max_staleness": -1, "mode": "bounded"}, "max_staleness is -1; it must be a whole number (at least 0)"),

@@ -247,7 +247,7 @@ def test_with_both_holders_of_a_part_dead_all_stop_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"replication": 0}, "replication is 0; it must be a whole number (at least 1)"),
+        ({"replication": 0}, "replication is 0; it must be a whole number"),
         ({"replication": 2}, 'give on_death="continue"'),
         ({"replication": 2, "on_death": "continue", "consistent": False}, "replication=2 needs consistent=True"),
         ({"replication": 2, "on_death": "continue", "servers": 1}, "needs as many servers, and there is 1"),

@@ -128,7 +128,7 @@ def test_while_a_mean_is_under_way_nobody_waits() -> None:
 def test_what_are_no_fragments_is_refused() -> None:
     for choice, words in (
         ({"fragments": 3, "sync_every": 4}, "a multiple of fragments"),
-        ({"fragments": 2, "overlap": 2, "sync_every": 4}, "overlap below their ratio"),
+        ({"fragments": 2, "overlap": 2, "sync_every": 4}, "overlap must be below their ratio"),
         ({"fragments": 0}, "fragments=0"),
         ({"merge": 1.0}, "merge=1.0"),
         ({"fragments": 5, "sync_every": 5}, "4 tensors are trained"),

@@ -154,7 +154,7 @@ def test_the_input_is_found(given: tuple[Any, ...], of: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 0.0}, "epsilon and step_size are above 0"),
+        ({"epsilon": 0.0}, "epsilon and step_size must be above 0"),
         ({"epsilon": 0.1, "attack": "cw"}, 'unknown attack "cw"'),
         ({"epsilon": 0.1, "norm": "1"}, 'unknown norm "1"'),
         ({"epsilon": 0.1, "attack": "fgsm", "steps": 3}, '"fgsm" is one step of length epsilon'),

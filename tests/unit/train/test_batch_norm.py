@@ -180,5 +180,5 @@ def refusals(world: quorate.World) -> list[str]:
 
 def test_what_is_wrong_is_said() -> None:
     found, *_ = VirtualWorld(3).run(joined(refusals))
-    said = ["has no batch norm", "divides 3, not 2", "not list", "call it once", "from 2 on, not 1", "'model'"]
+    said = ["has no batch norm", "divides 3, not 2", "not list", "call it once", "at least 2), not 1", "'model'"]
     assert all(part in sentence for part, sentence in zip(said, found, strict=True)), found

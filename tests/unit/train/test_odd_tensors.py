@@ -143,7 +143,7 @@ PARAMETERS = {
     "expanded": (lambda: torch.zeros(3, 1).expand(3, 4), "^p is expanded, so that several of its elements are one"),
     "float8": (lambda: torch.zeros(4).to(torch.float8_e4m3fn), "^p is torch.float8_e4m3fn, which cannot be averaged"),
     "half complex": (lambda: torch.zeros(4, dtype=torch.complex32), "^p is torch.complex32, which cannot be averaged"),
-    "meta": (lambda: torch.zeros(4, device="meta"), "^p is on the meta device; only dense tensors that have numbers"),
+    "meta": (lambda: torch.zeros(4, device="meta"), "^p is on the meta device; only dense tensors with values"),
     "sparse": (lambda: torch.eye(3).to_sparse(), "^p has the layout torch.sparse_coo; only dense tensors"),
 }
 

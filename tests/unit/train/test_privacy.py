@@ -13,10 +13,10 @@ from quorate.core.errors import ConfigurationError, MissingExtra
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": -1, "sampled": 0.1, "noise": 1.0}, "rounds is from 0 on"),
-        ({"rounds": 1, "sampled": 0.0, "noise": 1.0}, "sampled above 0 up to 1"),
+        ({"rounds": -1, "sampled": 0.1, "noise": 1.0}, "rounds must be at least 0"),
+        ({"rounds": 1, "sampled": 0.0, "noise": 1.0}, "sampled above 0 and at most 1"),
         ({"rounds": 1, "sampled": 0.1, "noise": 0.0}, "noise above 0"),
-        ({"rounds": 1, "sampled": 0.1, "noise": 1.0, "delta": 1.0}, "delta inside 0 to 1"),
+        ({"rounds": 1, "sampled": 0.1, "noise": 1.0, "delta": 1.0}, "delta between 0 and 1"),
         ({"sampled": 0.1, "noise": 1.0}, "missing a required argument: 'rounds'"),
     ],
 )

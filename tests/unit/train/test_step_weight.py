@@ -209,5 +209,5 @@ def test_learners_count_by_their_tokens() -> None:
 
 
 def test_rounds_of_gradients_have_no_full_batch_of_tokens() -> None:
-    with pytest.raises(ConfigurationError, match="there is none in tokens"):
+    with pytest.raises(ConfigurationError, match="which tokens do not have"):
         by_tokens("eager-majority")

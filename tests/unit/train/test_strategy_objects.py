@@ -56,7 +56,7 @@ def test_values_of_an_object_are_checked_as_those_beside_a_name_are() -> None:
     def task(world: quorate.World) -> None:
         with pytest.raises(ConfigurationError, match="grace of eager-solo is '5s'; it should be a number"):
             distributed(EagerSolo(grace=wrong))
-        with pytest.raises(ConfigurationError, match=r"settings \['grace'\] come with a strategy that has its own"):
+        with pytest.raises(ConfigurationError, match=r"settings \['grace'\] stand beside a strategy object"):
             distributed(EagerSolo(), grace=1.0)
 
     VirtualWorld(1).run(task)

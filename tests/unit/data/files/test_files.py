@@ -178,7 +178,7 @@ def test_what_is_named_is_found(tmp_path: Path) -> None:
         ("x-0.npy", {"on_bad_file": "ignore"}, 'unknown on_bad_file "ignore"'),
         ("x-0.npy", {"read": "two"}, 'unknown read "two"'),
         ("x-0.npy", {"transform": 3}, "transform must be a function"),
-        ("b.bin", {"length": 300}, "hold no example"),
+        ("b.bin", {"length": 300}, "hold no examples"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(where: str, options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
