@@ -8,6 +8,8 @@
 #   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes
 #   make test-launchers  the tests under torchrun, mpirun, Slurm, Ray and ssh; as root on Debian and Ubuntu it installs what
 #                     they need, and what is missing is skipped: seven minutes
+#   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
+#                     of their own: three minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
@@ -24,7 +26,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-hosts test-launchers check docs soak searches clean
+.PHONY: venv demo test test-hosts test-launchers test-interop check docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -46,7 +48,7 @@ demo: venv
 	  --target 0.9 --imbalance one-of:80ms --pace 15ms --batch 24 --epochs 5 --evaluations 10
 
 test: venv
-	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers'
+	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop'
 
 test-hosts: venv
 	@$(BIN)/python -m pytest $(TWO) -m on_hosts
@@ -71,6 +73,17 @@ test-launchers: venv
 	    > "$$($(VENV)/flower/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; } || { \
 	  rm -rf $(VENV)/flower; echo "make test-launchers: Flower could not be installed" >&2; }
 	@$(BIN)/python -m pytest $(TWO) -m launchers tests/launchers
+
+# These libraries go into an environment of their own beside this one, whose packages they find too.
+test-interop: venv
+	@[ -x $(VENV)/interop/bin/python ] || { \
+	  $(BIN)/python -m venv $(VENV)/interop && \
+	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
+	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
+	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13'; do \
+	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
+	    echo "make test-interop: $$library could not be installed" >&2; done
+	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 
 check: venv
 	$(BIN)/python -m ruff format --check .

@@ -1,9 +1,9 @@
 """How long the tests of each room may take; and `--seconds`, for a check that has to be short.
 
-Together they are to take less than 1,800 s, of all cases but those of `make test-hosts` and `make test-launchers`. Add
-to a room's budget only after looking for what its tests could share, do in the virtual world, or start by
-`tests.support.programs`. What takes more than ten seconds is marked `slow`; random searches take `pytest.mark.seeds` or
-the fixture `times`, and go on in `make soak`.
+Together they are to take less than 1,800 s, of all cases but those of `make test-hosts`, `make test-launchers` and
+`make test-interop`. Add to a room's budget only after looking for what its tests could share, do in the virtual world,
+or start by `tests.support.programs`. What takes more than ten seconds is marked `slow`; random searches take
+`pytest.mark.seeds` or the fixture `times`, and go on in `make soak`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 29,
     "contract": 370,
+    "interop": 240,
     "launchers": 640,
     "soak": 33,
     "unit/aggregation": 20,

@@ -19,9 +19,11 @@ from tests.support.programs import quorate
 
 EXCERPTS = {"docs/howto/my-own-script.md"}
 """Documents that show parts of the examples, which run as a whole."""
+LIBRARIES = ("accelerate", "keras", "lightning", "transformers")
 FRAGMENTS: dict[str, str] = {
     "docs/howto/data-from-files.md": "they read files that the reader has",
     "docs/howto/launch-ray.md": "it needs Ray; a test under launchers runs it",
+    **{f"docs/howto/inside-{name}.md": "tests of `make test-interop` run it" for name in LIBRARIES},
 }
 """Documents whose blocks are no Python that could run, and why."""
 PROCESSES = {

@@ -90,7 +90,7 @@ class MeansOfAll:
         self.ready = ReadyGradients(
             self._parameters, flat, self._launch if overlaps and not self._stays else None, self._blank
         )
-        self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = False
+        self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
         self._under_way: Work[Flat] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
@@ -217,6 +217,7 @@ class MeansOfAll:
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
         self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
+        self.some_away = header[ENDED] + header[PAUSED] > 0
 
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight

@@ -59,9 +59,9 @@ class Loader:
     """One worker's batches: iterating it the e-th time (from 0) gives epoch e, in that epoch's order.
 
     Every worker's loader has the same length (under a dynamic share: the same estimate of it). An iteration counts as
-    an epoch when it begins, also if it is left early. With `rests`, its end is reached by all workers together: those
-    that get there first take part in the others' means without weight. Wraps a torch DataLoader (`torch_loader`)
-    rather than being one: its sampler is not the user's to change.
+    an epoch when its first batch is asked for, also if it is left early. With `rests`, its end is reached by all
+    workers together: those that get there first take part in the others' means without weight. Wraps a torch
+    DataLoader (`torch_loader`) rather than being one: its sampler is not the user's to change.
 
     Its position (`state_dict`) is a step's: a batch counts as consumed when an optimizer has stepped after it was
     given, or, where no optimizer is distributed, when it is given. What was prefetched is not consumed. Of an
@@ -209,6 +209,7 @@ class Loader:
         self._passes = about["passes"]
 
     def __iter__(self) -> Iterator[Any]:
+        """What asks only whether there is an iterator (as Lightning does) begins no epoch: the first batch does."""
         self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
         begun = self._left.get(epoch)
@@ -220,7 +221,7 @@ class Loader:
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
         with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
             batches = on_device(iter(self.torch_loader), self._device)
-        return self._given(batches, this)
+        yield from self._given(batches, this)
 
     def _given(self, batches: Iterator[Any], this: Iteration) -> Iterator[Any]:
         """The batches, counted, until there are no more or time is up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -114,13 +114,34 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
         torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))
 
 
-def agreed_closure(closure: Callable[[], Any], mean_of: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], Any]:
-    """`closure` with its loss averaged over all workers, so that all take the same decisions from it."""
+class Agreeing(Protocol):
+    """See `agreement.means.MeansOfAll`."""
+
+    some_away: bool
+    """Whether a worker had paused or ended when the newest mean was formed."""
+
+    def of_number(self, value: Tensor) -> Tensor:
+        """The mean of every worker's `value`; all ask for it at the same place."""
+
+
+def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Optimizer]) -> Callable[[], Any]:
+    """`closure` with its loss averaged over all workers, so that all take the same decisions from it.
+
+    Workers that are away have no loss. Without them an optimizer that makes do without a closure gets this worker's
+    own, by which it decides nothing; another one gets a `ConfigurationError`.
+    """
 
     def agreed() -> Any:
         with torch.enable_grad():
             loss = closure()
-        mean = mean_of(torch.as_tensor(loss).detach().to(torch.float64).reshape(1))
+        if means.some_away:
+            if _needs_closure(plain):
+                raise ConfigurationError(
+                    f"{plain.__name__} asks for the loss of all workers, and some have none, as they have ended or are "
+                    "in world.evaluate(); let all make as many steps"
+                )
+            return loss
+        mean = means.of_number(torch.as_tensor(loss).detach().to(torch.float64).reshape(1))
         return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed
@@ -128,13 +149,17 @@ def agreed_closure(closure: Callable[[], Any], mean_of: Callable[[torch.Tensor],
 
 def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> None:
     """Raise `ConfigurationError` for a class that cannot step without a closure, unless all can agree inside it."""
-    closure = inspect.signature(plain.step).parameters.get("closure")
-    if can_agree or closure is None or closure.default is not inspect.Parameter.empty:
+    if can_agree or not _needs_closure(plain):
         return
     raise ConfigurationError(
         f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
         "step; distribute it with all-reduce"
     )
+
+
+def _needs_closure(plain: type[Optimizer]) -> bool:
+    closure = inspect.signature(plain.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

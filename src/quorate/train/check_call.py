@@ -14,6 +14,28 @@ from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.wire.current import Place
 
+_LIBRARIES = {"accelerate": "Accelerate", "lightning": "Lightning", "lightning_fabric": "Lightning"}
+_LIBRARIES |= {"pytorch_lightning": "Lightning", "keras": "Keras"}
+"""Those that have optimizers of their own, by the name of their package."""
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise `ConfigurationError` for what is none of torch's, or was put around one by another library."""
+    kind = type(optimizer)
+    library = next((name for each in kind.__mro__ if (name := _LIBRARIES.get(each.__module__.partition(".")[0]))), None)
+    if library is not None and isinstance(optimizer, Optimizer):
+        raise ConfigurationError(
+            f"{kind.__name__} is what {library} puts around an optimizer; give quorate.distribute the "
+            f"torch.optim.Optimizer that is inside, before {library} has it"
+        )
+    if library == "Keras":
+        raise ConfigurationError(
+            f"{kind.__name__} is an optimizer of Keras, and quorate.distribute takes a torch.optim.Optimizer: make one "
+            "of model.parameters(), and let train_step of the model step it"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {kind.__name__}")
+
 
 def check_call(optimizer: Optimizer, model: object, strategy: object, name: object) -> None:
     """Raise `ConfigurationError` for a model, a strategy or a name that is none."""

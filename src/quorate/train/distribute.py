@@ -28,7 +28,7 @@ from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
 from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
-from quorate.train.check_call import check_call, check_channel
+from quorate.train.check_call import check_call, check_channel, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.gains import check_gains, measure_gains
 from quorate.train.leaving import LeavesAlone
@@ -72,11 +72,11 @@ class Distributes:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; every worker adds the same group at the same step, and gets rank 0's numbers for it."""
         super().add_param_group(param_group)  # type: ignore[misc]
-        self.__dict__[_LOOP].group_came(self.param_groups[-1])  # type: ignore[attr-defined]
+        _kept(self, _LOOP).group_came(self.param_groups[-1])  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
-        loop: Loop = self.__dict__[_LOOP]
+        loop: Loop = _kept(self, _LOOP)
         return loop.accumulate()
 
     def finish(self) -> None:
@@ -84,8 +84,8 @@ class Distributes:
 
         Raises `ConfigurationError` where parameters were updated, and `step()` never called.
         """
-        self.__dict__[_STEPPED].check()
-        self.__dict__[_LOOP].finish()
+        _kept(self, _STEPPED).check()
+        _kept(self, _LOOP).finish()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
@@ -93,6 +93,12 @@ class Distributes:
     def __reduce__(self) -> Any:
         plain = type(self).__mro__[2]
         return (plain_again, (plain, self.__getstate__()))
+
+
+def _kept(optimizer: Any, name: str) -> Any:
+    """What `distribute` keeps of it. Wrappers that pose as its class (Lightning's Fabric) have it as `optimizer`."""
+    own: dict[str, Any] = optimizer.__dict__
+    return own[name] if name in own else _kept(optimizer.optimizer, name)
 
 
 @overload
@@ -167,8 +173,7 @@ def distribute(
     place = current.here()
     if isinstance(optimizer, Distributes | Alone | AloneOnHost | Compared):
         raise ConfigurationError("this optimizer is already distributed; call distribute once per optimizer")
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    check_optimizer(optimizer)
     with_one_worker = settings.pop("alone", with_one_worker)  # its earlier name
     if with_one_worker not in ("bypass", "algorithm"):
         raise ConfigurationError(f'with_one_worker="{with_one_worker}" is unknown; known: algorithm, bypass')

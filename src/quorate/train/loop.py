@@ -122,7 +122,7 @@ class Loop(Listener):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
-            worker.closure = agreed_closure(closure, worker.means.of_number)
+            worker.closure = agreed_closure(closure, worker.means, self.replica.plain)
         came_without_backward = closure is None and has_gradient(self.replica.trained)
         if worker.agrees_in_backward and not self._has_agreed and came_without_backward:
             self._gradient_begins()

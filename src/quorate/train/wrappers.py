@@ -89,6 +89,6 @@ class StillPlain(Listener):
         self._is_first = False
         if found is not None:
             raise ConfigurationError(
-                f"{_sentence(found)}, and was put around it after quorate.distribute(); leave it out (do not give the "
-                "model to Accelerator.prepare, or the distributed optimizer to a Trainer, where they wrap models)"
+                f"{_sentence(found)}, and was put around it after quorate.distribute(); leave it out: devices=1 in "
+                "Lightning, and num_processes=1 in Accelerate's PartialState, which transformers.Trainer goes by too"
             )

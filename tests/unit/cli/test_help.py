@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.verbs import app, status_of
-
-VERBS = tuple(str(one.name) for one in app.registered_commands)
+from quorate.cli.verbs import VERBS, status_of
 
 
 def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -79,8 +79,17 @@ def test_iterating_counts_the_epochs() -> None:
     loader.set_epoch(1)
     assert loader.epoch == 1
     assert batches(loader) == second
+    assert loader.epoch == 1
+
+
+def test_asking_whether_there_is_an_iterator_begins_no_epoch() -> None:
+    loader = loader_of(0, 2)
     iter(loader)
-    assert loader.epoch == 2
+    unused, used = iter(loader), iter(loader)
+    first = [values.tolist() for (values,) in used]
+    assert loader.epoch == 0
+    assert first == batches(loader_of(0, 2))
+    del unused
 
 
 def test_iterators_keep_the_epoch_in_which_they_began() -> None:

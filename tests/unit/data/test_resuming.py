@@ -87,6 +87,12 @@ class Worker:
     seen: list[tuple[int, list[int]]] = field(default_factory=list)
 
     @property
+    def epoch(self) -> int:
+        """That in which it takes its next batch."""
+        found: int = self.loader.whereabouts()["epoch"]
+        return found
+
+    @property
     def is_done(self) -> bool:
         return self.iterator is None and self.loader.epoch >= self.epochs
 
@@ -133,9 +139,9 @@ def run(plan: Plan, n: int, epochs: int, seed: int, before: list[Any] | None) ->
     going = [worker for worker in workers if not worker.is_done]
     taken = 0
     while going and (plan.stop is None or taken < plan.stop):
-        least = min(worker.loader.epoch for worker in going)
+        least = min(worker.epoch for worker in going)
         one = draws.choice(going)
-        if plan.share == "dynamic" and one.loader.epoch > least:
+        if plan.share == "dynamic" and one.epoch > least:
             continue  # no faster: they rest at the end of an epoch
         one.go()
         taken += 1

@@ -1,0 +1,84 @@
+"""Scripts under `quorate run`, in an environment that has the libraries whose training loops they use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.architecture.test_documents import blocks
+from tests.architecture.tree import ROOT
+
+_OWN = ROOT / ".venv" / "interop"
+PYTHON = _OWN / "bin" / "python" if _OWN.exists() else Path(sys.executable)
+"""Of the environment that `make test-interop` makes, or else this one."""
+TRAININGS = ROOT / "tests" / "support" / "library_trainings.py"
+_QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
+
+
+def needs(*libraries: str) -> list[pytest.MarkDecorator]:
+    """The marks of a file of tests."""
+    asked = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {libraries!r})))"
+    lacks = subprocess.run([str(PYTHON), "-c", asked], check=False, timeout=60).returncode
+    reason = f"needs {', '.join(libraries)}: make test-interop installs it"
+    return [pytest.mark.interop, pytest.mark.slow, pytest.mark.skipif(bool(lacks), reason=reason)]
+
+
+def run(folder: Path, *words: str, status: int = 0) -> str:
+    """What `quorate run` with these words says."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    told = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "torch", "COLUMNS": "200"}
+    ended = subprocess.run(
+        [str(PYTHON), "-c", _QUORATE, "run", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, **told},
+        check=False,
+    )
+    assert ended.returncode == status, (ended.stdout[-2000:], ended.stderr[-4000:])
+    return ended.stdout + ended.stderr
+
+
+def script_of(document: str) -> str:
+    """The one that a how-to shows."""
+    (found,) = blocks(ROOT / "docs" / "howto" / document, "python")
+    return found
+
+
+def results(text: str) -> list[list[float]]:
+    """Numbers behind the word `result`, by line."""
+    return [json.loads(line.removeprefix("result ")) for line in text.splitlines() if line.startswith("result ")]
+
+
+def result_of(folder: Path, name: str, *words: str) -> list[float]:
+    """The same numbers of both workers of a run with that name."""
+    run(folder, "-n", "2", "--seed", "5", "--name", name, *words)
+    (first,), (second,) = (results((folder / f"runs/{name}/rank-{rank}.log").read_text()) for rank in (0, 1))
+    assert first == second
+    return first
+
+
+def check_cases(library: str, folder: Path) -> None:
+    """Parameters are equal on all workers, and those of a loop by hand where these do not depend on who is fast."""
+    told = run(folder, "-n", "2", str(TRAININGS), library)
+    cases = [json.loads(line.removeprefix("case ")) for line in told.splitlines() if line.startswith("case ")]
+    assert len(cases) > 3
+    for name, by_hand, inside in cases:
+        for each in (by_hand, inside):
+            assert each[0] == each[1], name
+            assert torch.tensor(each).isfinite().all(), name
+        if name != "solo":
+            torch.testing.assert_close(torch.tensor(inside[0]), torch.tensor(by_hand[0]), rtol=1e-6, atol=1e-6)
+
+
+def check_refused(folder: Path, script: str, words: str) -> None:
+    """Workers of `script` end with status 2 and a sentence with these words."""
+    (folder / "refused.py").write_text(script)
+    assert words in run(folder, "-n", "2", "refused.py", status=2)
