@@ -25,7 +25,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "all-reduce": ("all-reduce", {"on_death": "continue"}),
     "eager-majority": ("eager-majority", {}),
     "diloco": ("diloco", {"sync_every": 8}),
-    "decoupled-diloco": ("decoupled-diloco", {"sync_every": 8, "fragments": 2, "overlap": 1}),
+    "decoupled-diloco": ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1}),
 }
 CHECKPOINT_EVERY = 8
 """Steps of DDP; writing one takes some milliseconds."""

@@ -81,6 +81,13 @@ class Cluster:
             found = self.latency + leaving * nbytes / pieces / self.bandwidth
         return found + (self.gather(nbytes, pieces, 1) if pieces > 1 else 0.0)
 
+    def hides(self, size: int, stride: int) -> bool:
+        """Whether what a group exchanges can be under way while its workers compute: not where exchanges never overlap,
+        and not on one host whose workers take all of its cores, as copying in its memory takes a core as well."""
+        here = self.on_host if self.per_host else self.workers
+        is_here = self.is_inside(size, stride) or not self.per_host
+        return self.overlaps and not (is_here and 0 < self.cores <= here)
+
     def is_inside(self, size: int, stride: int) -> bool:
         """Whether all of a group are on one host."""
         return self._spread(size, stride)[1] == 1

@@ -65,6 +65,8 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
         kept_each=sum(one["kept_like"] for one in sizes) / numbers,
         update=times["update"] / numbers,
         outside=times["outside"],
+        mapped=tuple(times.get("mapped", (1.0, 1.0))),
+        copied=times.get("copied", 0.0),
         refused={int(count): _short(why) for count, why in told["cuts"].items() if isinstance(why, str)},
         known_tensors=(1, *(int(count) for count, why in told["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),

@@ -124,6 +124,11 @@ class Model:
     """Of what the optimizer keeps of a parameter."""
     update: float = 0.0
     """Seconds of the optimizer's step, for each number."""
+    mapped: tuple[float, float] = (1.0, 1.0)
+    """How many times as long a forward and a backward pass take in a model in shards, where large tensors are mappings
+    of their own (`sharding.allocator`)."""
+    copied: float = 0.0
+    """Seconds to copy a byte. What is gathered or reduced over shards is packed and unpacked once."""
     outside: float = 0.0
     """Seconds of a step between passes and updates, on each worker, as for reading its batch."""
     tied: int = 0

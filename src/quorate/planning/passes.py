@@ -44,12 +44,21 @@ class Played:
     """The share in which a worker does not compute, in the mean."""
 
 
-def computing(stages: Sequence[Stage], examples: float) -> Passes:
-    """Computing alone."""
+def computing(stages: Sequence[Stage], examples: float, mapped: tuple[float, float] = (1.0, 1.0)) -> Passes:
+    """Computing alone; passes take `mapped` times as long."""
+    longer = (mapped[0], mapped[1], mapped[1])
     return _passes(
-        tuple(fixed + each * examples for fixed, each in zip(stage.fixed, stage.passes, strict=True))
+        tuple(
+            times * (fixed + each * examples)
+            for times, fixed, each in zip(longer, stage.fixed, stage.passes, strict=True)
+        )
         for stage in stages
     )
+
+
+def exchanged(nbytes: float, layout: Layout, model: Model, cluster: Cluster) -> float:
+    """Seconds to gather, or to reduce, so many bytes over shards, packed and unpacked."""
+    return cluster.gather(nbytes, layout.shards, layout.tensor) + 2 * model.copied * nbytes
 
 
 def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, examples: float) -> Passes:
@@ -82,8 +91,8 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
         share = gathers(layout, worker_of[number]) / (2 * layout.microbatches)
-        gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
-        if cluster.overlaps:
+        gather = share * exchanged(model.gathered_each * stage.numbers, layout, model, cluster)
+        if cluster.hides(layout.shards, layout.tensor):
             found.append((max(forward, gather), max(backward, gather - weight), weight))
         else:
             found.append((forward + gather, backward + gather, weight))

@@ -34,8 +34,9 @@ def test_the_end_of_all_runs_together_counts() -> None:
     assert (found.count, found.gradients, found.examples, found.scale) == (6, 4.0, 32.0, 4.0)
     assert (found.step_factor, found.example_factor, found.gain) == (2.0, 2.0, pytest.approx(2 / 1.5))
     assert found.diversity == 10 / (4 * 4)
-    assert "about 128 examples; the batch of 128 examples takes 2.00 times" in found.advice
-    assert found.advice.endswith("(as far as 6 measurements can tell)")
+    assert found.advice.startswith("6 measurements are too few to say whether the batch of ")
+    many = noise_summary([first, other, other, other, other])
+    assert many is not None and many.count == 9 and "; the batch of 128 examples takes" in many.advice
     many = noise_summary([first, first])
     assert many is not None and many.advice.endswith("more workers are worth having")
 
@@ -55,11 +56,15 @@ def test_what_follows_in_words(scale: float | None, words: str) -> None:
 
 
 def test_it_is_on_the_page() -> None:
-    figures = noise_figures([made(16 * n, 4.0 / n) for n in range(1, 6)], [step(32)], float)
-    assert figures is not None
+    figures = noise_figures([made(16 * n, 4.0 / n) for n in range(1, 9)], [step(32)], float)
+    few = noise_figures([made(16 * n, 4.0 / n) for n in range(1, 6)], [step(32)], float)
+    assert figures is not None and few is not None
     summary = made_summary()
     arms = [arm.model_copy(update={"noise": noise_summary([figures])}) for arm in summary.arms[:2]]
     root = parsed(page(summary.model_copy(update={"arms": (*arms, summary.arms[2])})))
     section = root.one("section", id="noise")
-    assert "more workers are worth having" in section.text and "320 examples" in section.text
+    assert "more workers are worth having" in section.text and "512 examples" in section.text
     assert section.all("svg")
+    arms = [arm.model_copy(update={"noise": noise_summary([few])}) for arm in summary.arms[:2]]
+    text = parsed(page(summary.model_copy(update={"arms": (*arms, summary.arms[2])}))).one("section", id="noise").text
+    assert "5 measurements are too few" in text and "too few measurements" in text and "320 examples" not in text

@@ -15,7 +15,7 @@ from quorate.report.wording import counted, number_in_words, share_in_words
 SHOWN = 400
 """Measurements that are drawn, at most: evenly over the run."""
 FEW = 8
-"""Measurements below which a critical batch is a guess."""
+"""Measurements below which a critical batch is not told: single ones are off by factors."""
 MUCH, LITTLE = 1.5, 1.2
 """What twice the batch has to save in steps, as a factor, to be worth twice the workers; and below which it is not."""
 
@@ -67,7 +67,7 @@ def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
         step_factor=None if known is None else known[0],
         example_factor=None if known is None else known[1],
         gain=None if known is None else known[2],
-        advice=advice(scale, gradients, examples) + _few(sum(len(run.rows) for run in runs)),
+        advice=_advice_of(sum(len(run.rows) for run in runs), scale, gradients, examples),
         shown=tuple(points[:: max(1, -(-len(points) // SHOWN))]),
     )
 
@@ -77,8 +77,11 @@ def _known(scale: float, gradients: float) -> tuple[float, float | None, float]:
     return step_factor(scale, gradients), examples if scale > 0 else None, gain(scale, gradients)
 
 
-def _few(count: int) -> str:
-    return f" (as far as {counted(count, 'measurement')} can tell)" if count < FEW else ""
+def _advice_of(count: int, scale: float | None, gradients: float, examples: float | None) -> str:
+    if count >= FEW:
+        return advice(scale, gradients, examples)
+    measurements = f"{counted(count, 'measurement')} {'is' if count == 1 else 'are'}"
+    return f"{measurements} too few to say whether the batch of {batch_in_words(gradients, examples)} is large"
 
 
 def batch_in_words(gradients: float, examples: float | None) -> str:

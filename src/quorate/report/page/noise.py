@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup
-from quorate.report.figures.noise import batch_in_words
+from quorate.report.figures.noise import FEW, batch_in_words
 from quorate.report.page.parts import View, alike, figure, framed, nothing, paragraphs, section, table
 from quorate.report.schema import ArmSummary
 from quorate.report.schema_parts import NoiseSummary
@@ -41,6 +41,8 @@ def _table(view: View, known: Known) -> Markup:
     figures = alike(
         [
             [one.step_factor, one.example_factor, None if one.gain is None else 1 - 1 / one.gain, one.diversity]
+            if one.count >= FEW
+            else [None, None, None, one.diversity]
             for _, one in known
         ],
         [ratios_alike, ratios_alike, shares_alike, numbers_alike],
@@ -48,13 +50,19 @@ def _table(view: View, known: Known) -> Markup:
     rows = [
         [
             arm.name,
-            nothing("not seen") if one.scale is None else batch_in_words(one.scale, one.examples),
+            _critical(one),
             batch_in_words(one.gradients, one.examples),
             *row,
         ]
         for (arm, one), row in zip(known, figures, strict=True)
     ]
     return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _critical(one: NoiseSummary) -> str | Markup:
+    if one.count < FEW:
+        return nothing("too few measurements")
+    return nothing("not seen") if one.scale is None else batch_in_words(one.scale, one.examples)
 
 
 def _chart(view: View, known: Known) -> Markup:
