@@ -54,7 +54,7 @@ def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list
     place = current.here()
     prepare(place, Overrides(strategy="ddp", imbalance="rank:1:80ms"))
     timing(place).recorder = Recorder(records_of(Path(folder), world.rank))
-    with pytest.raises(ConfigurationError, match="ddp needs equally many batches"):
+    with pytest.raises(ConfigurationError, match="ddp needs the same number of batches"):
         quorate.shard([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
     model = net()
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)

@@ -105,7 +105,7 @@ def dealt_before(world: Any) -> str:
 def test_what_is_refused() -> None:
     for different, again, axis in run_real_world(2, refused, 60.0):
         assert "different batches (call 1 of the model)" in different
-        assert "the model is sharded already" in again and "no tensor axis" in axis
+        assert "the model is sharded already" in again and "needs a mesh with a tensor axis" in axis
     for told in run_real_world(2, dealt_before, 60.0):
         assert "quorate.shard was called before quorate.parallelize" in told
 
