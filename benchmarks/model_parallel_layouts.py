@@ -72,9 +72,7 @@ def link() -> tuple[float, float]:
 
 def foreseen(report: record.Report, script: Path, run: Callable[[Any, int], float], *, turns: int, quick: bool) -> None:
     """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step."""
-    from quorate.cli.doctor.memory import measured
-    from quorate.cli.planner.verb import _TIMING  # the program that `quorate plan` starts
-    from quorate.launch.warm.steps import STEPS
+    from quorate.cli.planner.timed import timed
     from quorate.planning.cluster import Cluster
     from quorate.planning.layouts import Layout
     from quorate.planning.measured import model_from
@@ -107,7 +105,7 @@ def foreseen(report: record.Report, script: Path, run: Callable[[Any, int], floa
     for workers, listed in some.items():
         if quick and workers > 2:
             continue
-        told = measured(str(script), [json.dumps({"examples": EXAMPLES})], program=_TIMING, steps=STEPS)
+        told = timed(str(script), [json.dumps({"examples": EXAMPLES})])
         model = model_from(told, EXAMPLES * workers, workers)
         cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=2)
         best = plan(model, cluster, ways=("all-reduce",)).best[0].layout

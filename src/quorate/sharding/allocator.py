@@ -11,6 +11,8 @@ import ctypes
 
 _M_MMAP_THRESHOLD = -3
 _BYTES = 128 << 10
+AS_IN_SHARDS = {"MALLOC_MMAP_THRESHOLD_": str(_BYTES)}
+"""The environment of a program in which it is so from the start, in shards or not."""
 
 
 def fix_threshold() -> bool:

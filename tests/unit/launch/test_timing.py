@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quorate.launch.warm import timing
-from quorate.launch.warm.timing import Timer, cuts, fixed_shares, mapped_shares
+from quorate.launch.warm.timing import Timer, cuts, fixed_shares
 
 
 class Clock:
@@ -85,23 +85,6 @@ def test_what_does_not_grow_with_examples(clock: Clock) -> None:
     assert fixed_shares({"0": Block(clock, 0.0)}, given, 5) == (0.0, 0.0)
     assert fixed_shares({"0": block}, {"0": (("no tensor",), {})}, 5) == (0.0, 0.0)
     assert fixed_shares({}, {}, 5) == (0.0, 0.0)
-
-
-def test_how_much_longer_passes_take_in_shards(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    block, given = Block(clock, 3.0), {"0": ((torch.ones(5, 4, requires_grad=True),), {})}
-    before = timing._seconds(block, *timing._first(*given["0"], 5, 5))
-
-    def grow() -> bool:
-        block.fixed = 6.0
-        return True
-
-    monkeypatch.setattr(timing, "fix_threshold", grow)
-    found = mapped_shares({"0": block}, given, 5)
-    since = timing._seconds(block, *timing._first(*given["0"], 5, 5))
-    assert found == pytest.approx([b / a for a, b in zip(before, since, strict=True)]) and min(found) > 1
-    monkeypatch.setattr(timing, "fix_threshold", lambda: setattr(block, "fixed", 1.0))
-    assert mapped_shares({"0": block}, given, 5) == (1.0, 1.0), "noise makes nothing faster"
-    assert mapped_shares({}, given, 5) == mapped_shares({"0": block}, {"0": (("no tensor",), {})}, 5) == (1.0, 1.0)
 
 
 def test_which_numbers_can_be_cut() -> None:

@@ -67,9 +67,15 @@ def check_asked(script: str | None, shards: int | None, fits: str | None, offloa
 
 
 def measured(
-    script: str, arguments: Sequence[str], seconds: float = SECONDS, program: Sequence[str] = PROGRAM, steps: int = 1
+    script: str,
+    arguments: Sequence[str],
+    seconds: float = SECONDS,
+    program: Sequence[str] = PROGRAM,
+    steps: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What one process of `program` has found, which needs so many steps; what the script prints goes to stderr.
+    `environment` is what it has besides this one's.
 
     Raises `ConfigurationError` for a script that makes fewer, and `QuorateError` for one that fails before.
     """
@@ -80,7 +86,8 @@ def measured(
         path = Path(folder, "answer.json")
         process = subprocess.Popen(
             [*program, str(path), script, *arguments],
-            env=kept, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), preexec_fn=death_with_parent(),
+            env={**kept, **(environment or {})},
+            stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), preexec_fn=death_with_parent(),
         )  # fmt: skip
         try:
             status = process.wait(seconds)

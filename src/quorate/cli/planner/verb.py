@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,7 +24,6 @@ _USUAL_LATENCY = 50e-6
 _USUAL_EFFICIENCY = 0.5
 _PREFIX = "gpt:"
 _OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
-_TIMING = (sys.executable, "-m", "quorate.launch.warm.timing")
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _TOLD_EVERY = 5000
 
@@ -139,7 +137,7 @@ def _by_sizes(options: PlanOptions) -> Model:
 
 
 def _by_script(options: PlanOptions) -> Model:
-    from quorate.cli.doctor.memory import measured
+    from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import STEPS
     from quorate.planning.measured import model_from
 
@@ -148,7 +146,5 @@ def _by_script(options: PlanOptions) -> Model:
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
     assert options.workers is not None
-    tell(f"quorate: running {options.model} alone for {STEPS} steps\n")
-    return model_from(
-        measured(options.model, options.arguments, program=_TIMING, steps=STEPS), options.batch, options.workers
-    )
+    tell(f"quorate: running {options.model} alone for {STEPS} steps, twice\n")
+    return model_from(timed(options.model, options.arguments), options.batch, options.workers)

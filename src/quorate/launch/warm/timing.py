@@ -32,7 +32,6 @@ from quorate.launch.warm.script import live_as_main
 from quorate.launch.warm.steps import STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
-from quorate.sharding.allocator import fix_threshold
 from quorate.sharding.tensor.finding import tensor_plan
 
 TENSORS = (2, 3, 4, 6, 8, 12, 16)
@@ -159,25 +158,6 @@ def fixed_shares(
     return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
 
 
-def mapped_shares(
-    blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
-) -> tuple[float, float]:
-    """How many times as long the two passes of the first block take where large tensors are mappings of their own, as
-    in a model in shards; not less than 1. This process stays so."""
-    name = next(iter(blocks), "")
-    if name not in inputs:
-        return 1.0, 1.0
-    args, kwargs = inputs[name]
-    try:
-        before = _seconds(blocks[name], *_first(args, kwargs, examples, examples))
-        fix_threshold()
-        since = _seconds(blocks[name], *_first(args, kwargs, examples, examples))
-    except (RuntimeError, TypeError, ValueError, IndexError):
-        return 1.0, 1.0
-    found = [max(1.0, new / old) if old > 0 else 1.0 for old, new in zip(before, since, strict=True)]
-    return found[0], found[1]
-
-
 def seconds_of_a_byte() -> float:
     """Of a copy that no cache holds."""
     source = torch.ones(_COPIED >> 2)
@@ -257,7 +237,6 @@ def main() -> NoReturn:
         timer.stepped()
         if len(timer.steps) == STEPS - 1:
             told["times"] = timer.told(blocks)
-            told["times"]["mapped"] = mapped_shares(blocks, timer.inputs, told["times"]["examples"])
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(told, file)
             sys.stdout.flush()
