@@ -266,7 +266,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
         (
             "quorum",
             {"reduce": "adasum"},
-            'reduce="adasum" cannot be combined with quorum: it says how sums of all workers',
+            'reduce="adasum" cannot be combined with quorum: it selects how sums over all workers',
         ),
         (
             "diloco",

@@ -180,7 +180,7 @@ def loop_of(steps: int, settings: dict[str, Any], width: int = 300) -> tuple[tor
         ({"compress": "top-k", "reduce": "two-phase"}, "is for sums of all workers (all-reduce); under quorum"),
         (
             {"compress": "dgc"},
-            "remembers more than what it leaves out, which rounds know nothing of",
+            "remembers more than what it leaves out, which rounds do not support",
         ),
     ],
 )

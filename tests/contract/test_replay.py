@@ -301,12 +301,12 @@ def test_a_script_that_does_something_else_is_said_to(tmp_path: Path, capfd: pyt
         virtual=VirtualRun(seed=3),
     )
     assert run_request(request, VirtualRun(seed=3)) != 0
-    assert "the script does something else than it did" in capfd.readouterr().err
+    assert "the script does something else than the recorded run did" in capfd.readouterr().err
 
 
 def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path / "all", "all-reduce", 2) == 0
-    with pytest.raises(ConfigurationError, match="has records of no rounds"):
+    with pytest.raises(ConfigurationError, match="has no records of rounds"):
         tape_of(tmp_path / "all")
     assert trained(tmp_path / "run", "eager-solo", 2) == 0
     records = tmp_path / "run" / "rank-1.jsonl"
@@ -323,7 +323,7 @@ def test_what_cannot_be_replayed_is_one_sentence(tmp_path: Path, capfd: pytest.C
         with (tmp_path / "run" / f"rank-{rank}.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
     assert trained(tmp_path / "again", "eager-solo", 2, replay=tmp_path / "run") == 2
-    assert "nobody else is known to have applied that round" in capfd.readouterr().err
+    assert "no other worker is known to have applied that round" in capfd.readouterr().err
     row = {"kind": "joined", "time": 1.0, "rank": 2, "round": 3, "live": 3}
     records.write_text(whole + json.dumps(row) + "\n")
     with pytest.raises(ConfigurationError, match="did not end normally .rank 2"):

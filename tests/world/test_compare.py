@@ -144,6 +144,5 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     done = quorate(tmp_path, "compare", "--continue", "x")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "quorate: No space left on device (runs/x); "
-        "when that is put right, go on with: quorate compare --continue runs/x"
+        "quorate: No space left on device (runs/x); fix this, then go on with: quorate compare --continue runs/x"
     )

@@ -269,7 +269,7 @@ class NeighbourExchange:
             if mass > 0:
                 tell(
                     f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
-                    "way; the mean is that of what is left\n"
+                    "way; the mean is over what remains\n"
                 )
         self.lost += sum(self.ledger.lost.values())
         self.ledger = MassLedger()

@@ -108,7 +108,7 @@ def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = No
     try:
         return _plain(json.loads(text), tensors, prefix)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"what stands beside the tensors cannot be read: {error!r}") from None
+        raise CheckpointError(f"the entry beside the tensors cannot be read: {error!r}") from None
 
 
 def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:

@@ -52,7 +52,7 @@ def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: P
     form, one = form_of(path), _only(everything)
     if one.is_apart and not data_context(place).is_evaluating:
         raise ConfigurationError(
-            f"under {one.strategy} replicas differ between steps, so there is no one model to write; call it inside "
+            f"under {one.strategy} replicas differ between steps, so there is no single model to write; call it inside "
             "`with world.evaluate():`, where the model is their mean"
         )
     _check_layout(one)

@@ -61,7 +61,7 @@ def check(found: dict[str, Any]) -> None:
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        raise CheckpointError("the states of random generators are none")
+        raise CheckpointError("the states of the random generators are not valid")
 
 
 def _are_words(words: Sequence[Any]) -> bool:

@@ -149,7 +149,7 @@ def _layout(stages: int, shards: int) -> str:
 def _read(path: Path) -> Any:
     tensors, about = read_tensors(path)
     if ABOUT not in about:
-        raise CheckpointError(f"{path.parent.name}/{path.name} says nothing beside its tensors")
+        raise CheckpointError(f"{path.parent.name}/{path.name} has no entry beside its tensors")
     return decoded(about[ABOUT], tensors, prefix="")
 
 

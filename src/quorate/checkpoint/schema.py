@@ -171,7 +171,7 @@ def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None
             raise CheckpointError("the ranks' files are of different optimizers")
         for name, own in worker["optimizers"].items():
             if (own["rounds"] is None) != (first[name]["rounds"] is None):
-                raise CheckpointError("some of the ranks' files are of rounds, and some are not")
+                raise CheckpointError("some of the ranks' files were saved under rounds, and some were not")
     rounds = [own["rounds"]["number"] for worker in workers for own in worker["optimizers"].values() if own["rounds"]]
     if len(set(rounds) | ({number} if rounds and number is not None else set())) > 1:
         raise CheckpointError("the ranks' files are of different rounds")

@@ -49,7 +49,7 @@ class KeptVectors:
 
     def _from_pieces(self, held: Any) -> Flat:
         if not isinstance(held, list) or len(held) != 2 or not isinstance(held[1], torch.Tensor):
-            raise CheckpointError("a vector in the checkpoint is none")
+            raise CheckpointError("a vector in the checkpoint is not a tensor")
         return flat_of_pieces(held[0], held[1], self._replica.trained, self._replica.layout)
 
     def _from_parts(self, held: Any) -> Flat:

@@ -169,7 +169,7 @@ class Wire(ABC):
 
     def enter(self) -> None:
         """This worker, which has joined, is one of those that train: `came` has it, everywhere, from now on."""
-        raise ConfigurationError("nobody joins the workers of this wire")
+        raise ConfigurationError("workers cannot join this wire")
 
     @abstractmethod
     def tolerate_deaths(self, tag: str) -> None:

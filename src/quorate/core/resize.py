@@ -62,11 +62,11 @@ def laws_of(state: Any) -> dict[str, str]:
         return {}
     kind = type(state).__name__
     if not dataclasses.is_dataclass(state):
-        raise ConfigurationError(f"a strategy's state is a dataclass, so that it can be kept, and this is a {kind}")
+        raise ConfigurationError(f"the state of a strategy must be a dataclass, not a {kind}")
     found = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
     for name, law in found.items():
         if law is None:
-            raise ConfigurationError(f"{name} of {kind} says no resize law; known: {', '.join(sorted(LAWS))}")
+            raise ConfigurationError(f"{name} of {kind} has no resize law; known: {', '.join(sorted(LAWS))}")
     return found  # type: ignore[return-value]
 
 

@@ -204,7 +204,7 @@ def tape_of(folder: Path) -> Tape:
             raise ConfigurationError(f"{folder} was resumed, but a run can only be replayed from its first step")
     if not tape.rounds:
         raise ConfigurationError(
-            f"{folder} has records of no rounds, by which a replay needs: it is for quorum and its presets, adaptive, "
+            f"{folder} has no records of rounds, which a replay needs; it works for quorum and its presets, adaptive, "
             "eager-averaging, decoupled-diloco and async-local-sgd"
         )
     for optimizer, rank in ((optimizer, rank) for optimizer in tape.copies for rank in tape.joined):

@@ -81,7 +81,7 @@ class ReplayedClaims:
         if batch is None:
             raise ConfigurationError(
                 f"the records have no further batch for rank {self._rank} in iteration {iteration} of loader "
-                f"{self._loader}: the script does something else than it did"
+                f"{self._loader}: the script does something else than the recorded run did"
             )
         return batch
 

@@ -35,7 +35,7 @@ def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **option
     try:
         optimizer: Any = KINDS[kind](numbers, **options)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the outer optimizer {kind} does not take {options}: {error}") from None
+        raise ConfigurationError(f"the outer optimizer {kind} does not accept {options}: {error}") from None
 
     def update(gradient: Flat) -> None:
         for place, p in enumerate(numbers):

@@ -27,12 +27,12 @@ class Decided:
 
 
 def compare(one: Round, recorded: RoundRow) -> None:
-    """Raise `Diverged` where a round takes in something else than it did."""
+    """Raise `Diverged` where a round takes in something else than the recorded run did."""
     found = json.loads(json.dumps({str(rank): given for rank, given in one.contributors.items()}))
     took = json.loads(json.dumps(recorded.contributors))
     if found != took:
         raise Diverged(
             f"round {one.number} takes in {found} in the replay, and took in {took} (by rank, pairs of staleness and "
-            "number): the script does something else than it did",
+            "number): the script does something else than the recorded run did",
             tuple(one.contributors),
         )

@@ -29,8 +29,8 @@ class ReplayedCopies:
                     self._given.setdefault(number, []).append(rank)
                 elif rank == wire.rank and _giver(tape, rank, number) is None:
                     raise ConfigurationError(
-                        f"rank {rank} went on from a copy after round {number}, and nobody else is known to have "
-                        "applied that round; such a run is not replayed"
+                        f"rank {rank} went on from a copy after round {number}, and no other worker is known to "
+                        "have applied that round; such a run cannot be replayed"
                     )
         self._givers = {number: _giver(tape, wire.rank, number) for number in self._taken.values()}
 

@@ -56,7 +56,7 @@ def _when(tape: OptimizerTape, source: int, to: int, number: int) -> Position:
     found = [at for at, other in tape.given.get(source, ()) if other == to and at.round == number]
     if not found:
         raise ConfigurationError(
-            f"rank {to} joined with a copy of rank {source}, and the records do not say when that one gave it; such a "
-            "run is not replayed"
+            f"rank {to} joined with a copy from rank {source}, and the records do not say when that rank sent it; such "
+            "a run cannot be replayed"
         )
     return min(found)

@@ -48,7 +48,7 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     check_plan(plan, model, workers)
     if all(style == "whole" for style in plan.values()) and not branches_in(model):
         raise ConfigurationError(
-            "the tensor plan cuts no layer of the model, so that workers would only repeat each other; name layers in "
+            "the tensor plan cuts no layer of the model, so all workers would compute the same; name layers in "
             "tensor={...}, or use shards"
         )
     return plan
@@ -131,5 +131,5 @@ class _Calls:
         if self._in_pieces is not None and output is not None and not self._in_pieces.has_attended:
             raise ConfigurationError(
                 'the model has pieces of the sequence (tensor="sequence"), and has not called '
-                "quorate.sequence_attention, without which no position knows of those on other workers"
+                "quorate.sequence_attention, without which positions on different workers are independent"
             )

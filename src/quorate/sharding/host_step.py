@@ -186,8 +186,8 @@ class HostStep:
     def _check_unwritten(self, parameters: Sequence[Parameter]) -> None:
         if any(self._copies.are_written(parameters)):
             raise ConfigurationError(
-                "something has written into the parameters between two steps, and with delayed_update the step before "
-                "was under way still; write inside `with world.evaluate():`, where every step has been made"
+                "the parameters were changed between two steps, while delayed_update was still running the previous "
+                "step; change them inside `with world.evaluate():`, where all steps are complete"
             )
 
     # -- load_state_dict, which would give state the device and the dtype of the parameters

@@ -77,8 +77,8 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
     said = told.get("settings") or run.about.get("settings") or {}
     if said.get("compress", "none") != "none":
         raise ConfigurationError(
-            f"the run in {folder} had compress={said['compress']}, but the cost of exchanges is learnt from "
-            "whole vectors"
+            f"the run in {folder} had compress={said['compress']}, but the cost of exchanges can only be "
+            "estimated from whole vectors"
         )
     settings = {key: value for key, value in said.items() if key in settings_of(strategy)}
     times = times_of(strategy, settings)

@@ -111,13 +111,14 @@ def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[st
     _, reduction = with_reduction(kind, settings, strategy)
     if reduction.settings.compress == POWER_SGD:
         raise ConfigurationError(
-            f"times alone do not know {POWER_SGD}, which multiplies matrices between two exchanges; simulate it with "
+            f"recorded times are not enough for {POWER_SGD}, which multiplies matrices between two exchanges; "
+            "simulate it with "
             "--real WORKLOAD, or choose a codec"
         )
     if _bytes_of(reduction.codec, ((SIDE, SIDE),)) is None:
         raise ConfigurationError(
-            f"how long codes of {reduction.settings.compress} are depends on the numbers, which times alone do not "
-            "know; simulate it with --real WORKLOAD, or choose another codec"
+            f"how long codes of {reduction.settings.compress} are depends on the numbers, which recorded times do not "
+            "tell; simulate it with --real WORKLOAD, or choose another codec"
         )
     own = {one.name for one in fields(kind)}
     return {name: value for name, value in settings.items() if name in own}, reduction

@@ -69,8 +69,8 @@ class LocalSteps(Times):
         self._period()
         if self.after == "decay":
             raise ConfigurationError(
-                f"{self.name} takes local steps from the first decay of the learning rate on, which times alone do not "
-                "know; say after how many steps, such as after=20"
+                f"{self.name} takes local steps from the first decay of the learning rate on, which recorded times do "
+                "not tell; say after how many steps, such as after=20"
             )
 
     def _period(self) -> tuple[float, str]:
@@ -103,7 +103,8 @@ class RoundTimes(Times):
         check(self.agreed(workers, 0))
         if not isinstance(self.sync_every, int) or self.sync_every < 1:
             raise ConfigurationError(
-                f"sync_every of {self.name} is {self.sync_every!r}; times alone know a number of steps (at least 1)"
+                f"sync_every of {self.name} is {self.sync_every!r}; with recorded times it must be a "
+                "number of steps (at least 1)"
             )
         if self.overlap and self.max_staleness < 1:
             raise ConfigurationError(
@@ -198,7 +199,8 @@ def times_of(name: str, settings: Mapping[str, object]) -> Times:
     if name not in _KINDS:
         if name in strategies:
             raise ConfigurationError(
-                f"times alone do not know when workers meet under {name}; simulate it with --real WORKLOAD, or one of "
+                f"recorded times do not tell when workers meet under {name}; simulate it with --real WORKLOAD, "
+                "or one of "
                 f"these: {', '.join(known())}"
             )
         raise unknown("strategy", name, {*known(), *strategies})

@@ -55,7 +55,7 @@ class FromFile:
                 front = [b for a in front for b in edges.of(a, turned=turned) if b not in seen and not seen.add(b)]  # type: ignore[func-returns-value]
             if len(seen) < size:
                 alone = min(set(range(size)) - seen)
-                raise ConfigurationError(f"in {self.path} there is no way between rank 0 and rank {alone}")
+                raise ConfigurationError(f"in {self.path} there is no path between rank 0 and rank {alone}")
 
     def cycle(self, size: int) -> int:
         """Every round is like the one before."""
@@ -120,7 +120,9 @@ def _read(path: str) -> _Edges:
             raise ConfigurationError(f"line {number} of {path} is {words!r}; an edge is two ranks, 0 1 or 0 -> 1")
         a, b = int(found["a"]), int(found["b"])
         if a == b:
-            raise ConfigurationError(f"line {number} of {path} leads from rank {a} to itself; everyone keeps a share")
+            raise ConfigurationError(
+                f"line {number} of {path} leads from rank {a} to itself; each worker keeps a share anyway"
+            )
         pairs.add((a, b))
         if found["arrow"] != "->":
             pairs.add((b, a))

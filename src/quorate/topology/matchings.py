@@ -22,8 +22,8 @@ class BipartiteExponential(Undirected):
         """Raise `ConfigurationError` for an odd number of workers, more than one."""
         if size > 1 and size % 2:
             raise ConfigurationError(
-                f"bipartite-exponential pairs even with odd ranks, and {size} workers are no pairs; "
-                "random-matching leaves one out in every round"
+                f"bipartite-exponential pairs even with odd ranks, and {size} workers do not form pairs; "
+                "random-matching leaves one worker out of each round"
             )
 
     def cycle(self, size: int) -> int:

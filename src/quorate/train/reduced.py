@@ -59,19 +59,18 @@ def with_reduction(
     elif reduction.rule is not None and (made.meets, made.compresses) in _RULED:
         if reduction.rule.has_centre:
             raise ConfigurationError(
-                f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it looks from its newest '
-                "result, "
-                "which is known where all workers form means of gradients (all-reduce); take another rule"
+                f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it starts from its '
+                "latest result, which exists only where all workers form means of gradients (all-reduce); "
+                "choose another rule"
             )
     elif reduction.settings.reduce != AUTO and made.meets != "all":
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it says how sums of all '
-            "workers are "
-            "formed, and there are none in its steps"
+            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it selects how sums over all '
+            "workers are formed, and its steps form none"
         )
     elif reduction.is_adaptive and made.compresses != "gradients":
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); what {label} averages is none'
+            f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); {label} does not average gradients'
         )
     return made, reduction
 
@@ -166,9 +165,8 @@ def _without_feedback(reduction: Reduction, label: str) -> Reduction:
         )
     if reduction.settings.reduce != AUTO:
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it says how codes of all '
-            "workers are "
-            "summed, and here neighbours get them"
+            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it selects how the codes of '
+            "all workers are summed, but here codes go to neighbours"
         )
     assert isinstance(reduction.codec, Codec)
     return dataclasses.replace(reduction, codec=reduction.codec.bare)
@@ -197,7 +195,7 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
         )
     if sums is not None and reduction.keeps_more:
         raise ConfigurationError(
-            f"{asked} remembers more than what it leaves out, which {sums} know nothing of; under {label} choose "
+            f"{asked} remembers more than what it leaves out, which {sums} do not support; under {label} choose "
             "another codec"
         )
     if strategy.compresses == "ways" and reduction.is_of_gradients:

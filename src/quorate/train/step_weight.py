@@ -30,7 +30,7 @@ def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
     """Raise `ConfigurationError` where amounts are to count under a strategy that forms no mean of all workers."""
     if weight != "equal" and strategy.steps_apart:
         raise ConfigurationError(
-            f'weight="{weight}" weighs the means of all workers, and {label} forms none: '
+            f'weight="{weight}" weighs the means of all workers, and {label} forms no means: '
             + _COUNTS_INSTEAD[strategy.meets]
         )
 

@@ -91,7 +91,7 @@ class Reader:
         self._header = json.loads(bytes(self._buffer))
         envelope, header, described = self._header["e"], self._header["h"], self._header["x"]
         if not (isinstance(envelope, dict) and isinstance(header, dict) and isinstance(described, list)):
-            raise TypeError("it has not the three parts of one")
+            raise TypeError("it does not have the three parts of a frame")
         if sum(_bytes_of(dtype, shape) for dtype, shape, *place in described if not place) > BYTES_LIMIT:
             raise ValueError(f"a frame announces more than the {BYTES_LIMIT} bytes of memory there are")
         self._tensors, self._left = [], []

@@ -78,7 +78,7 @@ class GroupWire(CollectivesByMessages):
 
     def tolerate_deaths(self, tag: str) -> None:
         if self.units is None:
-            raise ConfigurationError("the whole world outlives a worker, or nobody does; a group cannot by itself")
+            raise ConfigurationError("only a whole world can tolerate the death of a worker, not a group alone")
         self.parent.tolerate_deaths(self._tag(tag))
 
     def channel(self, name: str) -> Wire:

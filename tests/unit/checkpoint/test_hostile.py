@@ -128,10 +128,13 @@ def _wide(folder: Path) -> None:
 
 GENERATORS = ("generators",)
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "numpy far": (at(*GENERATORS, "numpy", 2, value=2_000_000_000), "the states of random generators are none"),
-    "numpy next": (at(*GENERATORS, "numpy", 2, value=625), "the states of random generators are none"),
-    "numpy before": (at(*GENERATORS, "numpy", 2, value=-1), "the states of random generators are none"),
-    "python far": (at(*GENERATORS, "python", 1, 624, value=2**40), "the states of random generators are none"),
+    "numpy far": (
+        at(*GENERATORS, "numpy", 2, value=2_000_000_000),
+        "the states of the random generators are not valid",
+    ),
+    "numpy next": (at(*GENERATORS, "numpy", 2, value=625), "the states of the random generators are not valid"),
+    "numpy before": (at(*GENERATORS, "numpy", 2, value=-1), "the states of the random generators are not valid"),
+    "python far": (at(*GENERATORS, "python", 1, 624, value=2**40), "the states of the random generators are not valid"),
     "outside": (_outside, "optimizers.1.model: String should match pattern"),
     "absolute": (says("optimizers", "1", "model", value="/etc/passwd"), "optimizers.1.model: String should match"),
     "no files": (says("files", value={}), "does not list the file rank-0.safetensors, which is to be read"),

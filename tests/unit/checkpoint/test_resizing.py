@@ -134,7 +134,7 @@ def test_a_state_says_the_law_of_every_field() -> None:
         mass: float = 1.0
 
     with pytest.raises(
-        ConfigurationError, match="mass of Silent says no resize law; known: average, clients, drop, keyed"
+        ConfigurationError, match="mass of Silent has no resize law; known: average, clients, drop, keyed"
     ):
         laws_of(Silent())
     with pytest.raises(ConfigurationError, match="a strategy's state is a dataclass"):

@@ -26,6 +26,6 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_other_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(["simulate", "--records", "-n", "8", "--name", "x"]) == 2
     assert (
-        "quorate: --records foresees what was published, as it was done; leave out -n and --name"
+        "quorate: --records predicts the published trainings with their own settings; leave out -n and --name"
         in capsys.readouterr().err
     )

@@ -33,7 +33,8 @@ WRONG = (
     (["--workers", "1,2", "--most", "1", "digits"], "2 workers are more than are run here, and to simulate them 2 wo"),
     (
         ["--workers", "1,2,4", "--most", "2", "--strategy", "parameter-server", "digits"],
-        "4 workers are more than are run here, and times alone do not know parameter-server; leave them out, ",
+        "4 workers are more than can be run here, and recorded times are not enough to simulate "
+        "parameter-server; leave them out, ",
     ),
     (
         ["--workers", "1,2", "--scaling", "strong", "train.py"],

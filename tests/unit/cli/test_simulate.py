@@ -66,7 +66,10 @@ def recorded(folder: Path) -> Path:
         (["--imbalance", "rank:8:1s"], '"rank:8:1s" is about rank 8, but there are 8 workers'),
         (["--network", "fast"], '--network "fast": write LATENCY:BANDWIDTH'),
         (["--coding", "fast"], '--coding "fast": write ENCODE:DECODE in numbers a second, such as 200M:1B, or none'),
-        (["--strategy", "all-reduce:compress=power-sgd"], "times alone do not know power-sgd, which multiplies"),
+        (
+            ["--strategy", "all-reduce:compress=power-sgd"],
+            "recorded times are not enough for power-sgd, which multiplies",
+        ),
         (["--strategy", "all-reduce:compress=threshold"], "how long codes of threshold are depends on the numbers"),
         (["--strategy", "local-sgd:compress=half"], 'compress="half" cannot be combined with local-sgd'),
         (["--strategy", "all-reduce:compress=half,bits=3"], 'unknown setting of half "bits"'),

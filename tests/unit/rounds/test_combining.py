@@ -118,7 +118,7 @@ def test_a_quorum_goes_on_with_stragglers_and_wrong_gradients(reduce: str) -> No
             {"wait_for": 2, "reduce": "median:f=1"},
             "Median takes f below half of the vectors: of 2 vectors up to 0 may be wrong, and f is 1",
         ),
-        ({"reduce": "centered-clipping"}, "it looks from its newest result, which is known"),
+        ({"reduce": "centered-clipping"}, "it starts from its latest result, which exists only"),
         ({"reduce": "median", "compress": "half"}, 'reduce="median" needs gradients as they are'),
         ({"reduce": "ring"}, 'reduce="ring" cannot be combined with quorum'),
     ],

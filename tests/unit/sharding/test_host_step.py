@@ -229,7 +229,7 @@ def test_writing_while_a_step_is_under_way_is_refused() -> None:
     training = Training(memory=HostMemory(), delays=True)
     training.train(2, written)
     training.backward()
-    with pytest.raises(ConfigurationError, match="with delayed_update the step before was under way still"):
+    with pytest.raises(ConfigurationError, match="while delayed_update was still running the previous step"):
         training.step()
 
 

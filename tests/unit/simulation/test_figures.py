@@ -89,7 +89,7 @@ def test_what_leaves_one_worker_shares_its_port() -> None:
     ("name", "settings", "sentence"),
     [
         ("quorom", {}, 'unknown strategy "quorom"; did you mean "quorum"?'),
-        ("adaptive-local-sgd", {}, "times alone do not know when workers meet under adaptive-local-sgd"),
+        ("adaptive-local-sgd", {}, "recorded times do not tell when workers meet under adaptive-local-sgd"),
         ("quorum", {"wait": 1}, 'unknown setting of quorum "wait"'),
         ("quorum", {"wait_for": []}, "it should be"),
         ("quorum", {"clip_norm": "x"}, "the setting clip_norm of quorum is 'x'"),

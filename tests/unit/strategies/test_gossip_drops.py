@@ -55,7 +55,7 @@ def test_what_was_lost_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert found[0].lost == pytest.approx(0.5)
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "quorate: of what rank 1 gave to rank 0, a weight of 0.5 was lost on the way; the mean is that of what is left"
+        "quorate: of what rank 1 gave to rank 0, a weight of 0.5 was lost on the way; the mean is over what remains"
     ]
 
 

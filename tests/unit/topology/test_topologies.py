@@ -119,7 +119,7 @@ def test_hierarchical_is_exact_where_hosts_are_few() -> None:
         ("file", 4, "needs settings"),
         ("file:path=/nowhere/at/all", 4, "cannot be read"),
         ("hierarchical:per_host=0", 4, "per_host is 0"),
-        ("bipartite-exponential", 5, "5 workers are no pairs"),
+        ("bipartite-exponential", 5, "5 workers do not form pairs"),
     ],
 )
 def test_what_is_refused(text: str, size: int, words: str) -> None:

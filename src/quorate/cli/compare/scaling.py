@@ -104,12 +104,13 @@ def _check_simulated(plan: Comparison, simulated: Sequence[int], run: Sequence[i
     arm = plan.arms[0]
     if run[-1] < 2 or "weak" not in regimes:
         raise ConfigurationError(
-            f"{which} workers are more than are run here, and to simulate them 2 workers or more have to be run, each "
-            "with its own batch; leave them out, or say --most"
+            f"{which} workers are more than can be run here, and simulating them needs a run with at least 2 workers, "
+            "each with its own batch; leave them out, or give --most"
         )
     if arm.strategy not in known():
         raise ConfigurationError(
-            f"{which} workers are more than are run here, and times alone do not know {arm.strategy}; leave them out, "
+            f"{which} workers are more than can be run here, and recorded times are not enough to simulate "
+            f"{arm.strategy}; leave them out, "
             f"say --most, or take one of {listed(list(known()))}"
         )
     times_of(arm.strategy, arm.settings)
@@ -160,7 +161,7 @@ def run_all(scaling: Scaling, folder: Path, command: list[str], *, as_json: bool
         except OSError as error:
             raise QuorateError(
                 f"{error.strerror or error} ({error.filename or folder}); "
-                f"when that is put right, go on with: quorate compare --continue {folder}"
+                f"fix this, then go on with: quorate compare --continue {folder}"
             ) from None
         if interrupt.asked:
             tell(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")

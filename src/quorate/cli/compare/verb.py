@@ -207,7 +207,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
             return status_after(interrupt.signum)
         raise QuorateError(
             f"{error.strerror or error} ({error.filename or folder}); "
-            f"when that is put right, go on with: quorate compare --continue {folder}"
+            f"fix this, then go on with: quorate compare --continue {folder}"
         ) from None
     if done.is_interrupted:
         with contextlib.suppress(OSError):

@@ -169,7 +169,7 @@ def fill(address: str, port: int) -> Told:
         while len(told) < 16:
             more = sock.recv(16 - len(told))
             if not more:
-                raise ConnectionResetError("closed before it told what had come")
+                raise ConnectionResetError("the connection closed before the answer was complete")
             told += more
     count, seconds = struct.unpack("!Qd", told)
     return {"rate": count / seconds}

@@ -137,8 +137,8 @@ def _arm(asked: SimulateOptions, arm: Arm) -> SimulatedArm:
         return SimulatedArm(text=arm.name, strategy=name, settings=arm.settings, times=times)
     if asked.like and not asked.networks:
         raise ConfigurationError(
-            f"{arm.name}: a run tells what messages of its own size took, and not what shorter ones take; say "
-            "--network as well, or leave out compress"
+            f"{arm.name}: a recorded run has times for messages of its own size only, not for shorter ones; "
+            "give --network as well, or leave out compress"
         )
     codec: Any = reduction.codec
     cost = cost_from(asked.coding) or measured(codec)

@@ -23,7 +23,9 @@ def tell_records(options: SimulateOptions) -> int:
     """Show them; the exit status. Raises `ConfigurationError` for options that say something else."""
     others = given(options, *(one.name for one in fields(options) if one.name not in _ALONE))
     if others:
-        raise ConfigurationError(f"--records foresees what was published, as it was done; leave out {listed(others)}")
+        raise ConfigurationError(
+            f"--records predicts the published trainings with their own settings; leave out {listed(others)}"
+        )
     found = [foreseen(record) for record in RECORDS]
     if options.as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))

@@ -44,7 +44,7 @@ class Writing:
             self._held.put_nowait((name, value, step))
         except queue.Full:
             if not self._is_full:
-                self._say("loggers are too slow for what is logged, and miss some of it; the records have all")
+                self._say("the loggers are too slow and miss some values; the records have all of them")
             self._is_full = True
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Writing:
             call()
         except Exception as error:
             self._open.pop(name, None)
-            self._say(f"the logger {name} takes no more ({type(error).__name__}: {error}); the training goes on")
+            self._say(f"the logger {name} has stopped working ({type(error).__name__}: {error}); the training goes on")
 
 
 def writing_to(

@@ -227,7 +227,9 @@ class RecordTransfer:
         if not self._is_full:
             self._is_full = True
             why = error.strerror or error
-            tell(f"quorate: rank {self._rank}: {self._folder} takes no more rows ({why}); other hosts keep theirs\n")
+            tell(
+                f"quorate: rank {self._rank}: {self._folder} cannot store more rows ({why}); other hosts keep theirs\n"
+            )
 
     def _received(self, source: int, message: Message) -> dict[str, Any]:
         header, path = message.header, records_of(self._folder, source)

@@ -91,7 +91,7 @@ class _Play:
             if number < len(self.order[worker]):
                 stage, kind, microbatch = self.order[worker][number]
                 raise ConfigurationError(
-                    f"worker {worker} waits for ever before {kind} of stage {stage}, micro-batch {microbatch}; in an "
+                    f"worker {worker} waits forever before {kind} of stage {stage}, micro-batch {microbatch}; in an "
                     "order each stage comes after the one before it, and backward after the one behind it"
                 )
         return Clock(max(self.free, default=0.0), tuple(self.busy))

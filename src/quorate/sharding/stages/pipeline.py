@@ -202,7 +202,7 @@ class Pipeline:
             finally:
                 passing.has_ended = True
         if stage != self.last:
-            raise Mismatch(f"the model has ended before stage {stage} had sent all that it makes")
+            raise Mismatch(f"the forward pass ended before stage {stage} had sent all its outputs")
         run.outputs[number] = output
 
     def _backward(self, run: Run, stage: int, number: int, grads: list[Tensor], *, halves: bool) -> None:

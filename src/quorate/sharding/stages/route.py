@@ -171,7 +171,8 @@ class Shapes:
         for x in leaves:
             if isinstance(x, Tensor) and not _of(x) <= {last}:
                 raise ConfigurationError(
-                    f"the model gives numbers that stage {self._source(x, 'its output')} has made, and not the last one"
+                    f"the model returns numbers that stage {self._source(x, 'its output')} has made, "
+                    "and not the last one"
                 )
         return route
 
@@ -195,8 +196,8 @@ class Shapes:
         stages = sorted(_of(x))
         if len(stages) > 1:
             raise ConfigurationError(
-                f"numbers of stages {stages[0]} and {stages[-1]} come together outside of any module, on their way to "
-                f"{where}; let a module calculate that, or give quorate.parallelize an example= of the model's inputs"
+                f"outputs of stages {stages[0]} and {stages[-1]} are combined outside of any module, on their way to "
+                f"{where}; let a module compute that, or give quorate.parallelize an example= of the model's inputs"
             )
         return stages[0]
 

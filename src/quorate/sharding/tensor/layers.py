@@ -88,7 +88,7 @@ class Layer:
         if given != self.width:
             raise ConfigurationError(
                 f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {given}; '
-                "what is cut by columns is to be followed by rows, and nothing else"
+                "a layer cut by columns must be followed directly by one cut by rows"
             )
         if self.style in ("rows", "pieces") or self.is_given_all:
             if not self.is_in_sequence and self.style == "rows":

@@ -116,7 +116,7 @@ def way_of(name: str, settings: Mapping[str, object]) -> Way:
 def _unknown(name: str) -> ConfigurationError:
     kinds = sorted(one for one in known() if isinstance(times_of(one, {}), EveryStep | LocalSteps | RoundTimes))
     return ConfigurationError(
-        f"what failures do under {name} is not simulated; give one of these: {', '.join(sorted([*kinds, DECOUPLED]))}"
+        f"failures under {name} cannot be simulated; give one of these: {', '.join(sorted([*kinds, DECOUPLED]))}"
     )
 
 

@@ -76,5 +76,5 @@ class CodedSteps:
         if self.barren >= _BARREN:
             raise Mismatch(
                 f"the rounds of {self.barren} steps in turn had too few workers to decode a mean from: more have died, "
-                "or are late, than the code bears"
+                "or are late, than the code tolerates"
             )

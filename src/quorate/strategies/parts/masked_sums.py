@@ -71,7 +71,7 @@ def masked_sum(
     if not 2 <= len(members) <= MOST_WORKERS:
         raise ConfigurationError(
             f"secure sums are of 2 to {MOST_WORKERS} workers, and there are {len(members)}: a single worker "
-            "can hide nothing"
+            "cannot hide its value"
         )
     sealed = keys.sealed_shares(worker.rank, public, least)
     everyones = gathered(worker, sealed, len(sealed))

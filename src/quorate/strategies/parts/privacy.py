@@ -25,7 +25,8 @@ def check_privacy(weigh: str, clip: float, noise: float) -> None:
         raise ConfigurationError("noise is measured in units of clip, the greatest length of a way; set clip as well")
     if noise > 0 and weigh != "equal":
         raise ConfigurationError(
-            'with noise all clients count the same, as one that counts more is hidden less; set weigh="equal"'
+            "with noise all clients count the same, because noise hides a client with more weight "
+            'less; set weigh="equal"'
         )
 
 

@@ -237,7 +237,7 @@ class Lines:
                 raise ConnectionResetError
             for source, said in self._arriving[arriving].got(more):
                 if source not in self._addresses and said["kind"] != "hello":
-                    raise ValueError("a message from none of the workers")
+                    raise ValueError("a message from an unknown sender")
                 arriving.source = source
                 self._heard[source] = time.monotonic()
                 self._received(source, said)

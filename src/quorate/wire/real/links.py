@@ -100,7 +100,7 @@ def connect(address: str, token: bytes, fd: int | None = None, encryption: Encry
         while len(nonce) < NONCE:
             more = sock.recv(NONCE - len(nonce))
             if not more:
-                raise ConnectionResetError("closed while introducing ourselves")
+                raise ConnectionResetError("the connection closed during the handshake")
             nonce += more
         if fd is not None:
             socket.send_fds(sock, [proof(token, nonce)], [fd])

@@ -254,7 +254,7 @@ class Mailbox:
                 if whole is not None:
                     message, envelope = whole
                     if envelope["source"] not in range(self.size):
-                        raise ValueError("a message from none of the workers")
+                        raise ValueError("a message from an unknown sender")
                     arriving.source = int(envelope["source"])
                     self.inbox.put(arriving.source, str(envelope["tag"]), message)
         except BlockingIOError:

@@ -92,7 +92,7 @@ class SharedSegment:
         """So many bytes (at least `LEAST_BYTES`) that can be shared. Raises `MemoryError`."""
         x = self._mailbox.empty(nbytes, torch.uint8)
         if not self.lends(x):
-            raise MemoryError("this process has no addresses left for memory that it shares with others (ulimit -v)")
+            raise MemoryError("this process has no address space left for shared memory (ulimit -v)")
         return x
 
     def lends(self, x: Tensor) -> bool:

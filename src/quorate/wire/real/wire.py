@@ -219,7 +219,7 @@ class RealWire(CollectivesByMessages):
 
     def _known(self, peer: int) -> None:
         if not 0 <= peer < self.max_size:
-            raise ConfigurationError(f"rank {peer} is none of this wire's; they are 0 to {self.max_size - 1}")
+            raise ConfigurationError(f"rank {peer} is not a rank of this wire; its ranks are 0 to {self.max_size - 1}")
 
     def _tag(self, tag: str) -> str:
         return f"{self.name}:{tag}"

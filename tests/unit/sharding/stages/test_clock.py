@@ -104,7 +104,7 @@ def test_bounds_of_any_times(layout: tuple[str, int, int, int], data: Any) -> No
 
 def test_an_order_that_cannot_go_on() -> None:
     crossed = [[Action(0, "B", 0), Action(0, "F", 0)]]
-    with pytest.raises(ConfigurationError, match="^worker 0 waits for ever before B of stage 0, micro-batch 0; "):
+    with pytest.raises(ConfigurationError, match="^worker 0 waits forever before B of stage 0, micro-batch 0; "):
         clock(crossed, [1], [1], [1])
 
 
