@@ -254,7 +254,7 @@ class NeighbourExchange:
             if self._worker.weighs() and self._losses.is_first:
                 tell(
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
-                    "mean is that of what is left\n"
+                    "mean is over what remains\n"
                 )
         self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
 

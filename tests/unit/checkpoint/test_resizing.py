@@ -137,7 +137,7 @@ def test_a_state_says_the_law_of_every_field() -> None:
         ConfigurationError, match="mass of Silent has no resize law; known: average, clients, drop, keyed"
     ):
         laws_of(Silent())
-    with pytest.raises(ConfigurationError, match="a strategy's state is a dataclass"):
+    with pytest.raises(ConfigurationError, match="the state of a strategy must be a dataclass"):
         laws_of(object())
     with pytest.raises(ConfigurationError, match='unknown resize law "total"'):
         kept("total")

@@ -30,7 +30,7 @@ WRONG = (
     ),
     (["--workers", "1,2", "--most", "0", "digits"], "--most 0: one machine can run 1 to 4096 workers"),
     (["--workers", "4,8", "--most", "2", "digits"], "none of 4 and 8 workers can be run: --most 2"),
-    (["--workers", "1,2", "--most", "1", "digits"], "2 workers are more than are run here, and to simulate them 2 wo"),
+    (["--workers", "1,2", "--most", "1", "digits"], "2 workers are more than can be run here, and simulating them ne"),
     (
         ["--workers", "1,2,4", "--most", "2", "--strategy", "parameter-server", "digits"],
         "4 workers are more than can be run here, and recorded times are not enough to simulate "

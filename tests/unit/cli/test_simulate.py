@@ -273,5 +273,5 @@ def test_what_a_run_of_whole_vectors_cost_says_nothing_of_codes(
 ) -> None:
     words = ["--like", "first", "--strategy", "all-reduce:compress=half", "--coding", "none"]
     assert status(*words) == 2
-    assert "a run tells what messages of its own size took" in capsys.readouterr().err
+    assert "a recorded run has times for messages of its own size only" in capsys.readouterr().err
     assert status(*words, "--network", "50us:1Gbit") == 0

@@ -36,7 +36,7 @@ def status(*words: str) -> int:
         ([*DIES, "--real", "digits"], "--failures and --real cannot be combined"),
         ([*DIES, "--compute", "lognormal:1s:0.2"], "with --failures all steps take the same time"),
         ([*DIES, "--parameters", "7B"], "--parameters needs --network as well"),
-        ([*DIES, "--strategy", "sgp"], "what failures do under sgp is not simulated"),
+        ([*DIES, "--strategy", "sgp"], "failures under sgp cannot be simulated"),
         (
             [*DIES, "--strategy", "all-reduce", "--learners", "2"],
             "under all-reduce all workers form one learner; leave",

@@ -198,7 +198,7 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, mo
 
     monkeypatch.setitem(sys.modules, "wandb", Broken())
     said = sent(tmp_path, "wandb", "csv")
-    assert said == ["the logger wandb takes no more (ConnectionError: no network); the training goes on"]
+    assert said == ["the logger wandb has stopped working (ConnectionError: no network); the training goes on"]
     assert len((tmp_path / "scalars.csv").read_text().splitlines()) == 4
 
 
@@ -220,7 +220,7 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
         stuck.add("x", 1.0, 1)
     stuck.close()
     free.set()
-    assert said[0].startswith("loggers are too slow") and said[1].startswith("loggers have not written everything")
+    assert said[0].startswith("the loggers are too slow") and said[1].startswith("loggers have not written everything")
     assert len(said) == 2
 
 

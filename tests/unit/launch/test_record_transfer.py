@@ -163,4 +163,4 @@ def test_a_keeper_that_can_write_no_more_says_so_once(
         begin = time.monotonic()
         transfer.close(20.0)
         assert time.monotonic() - begin < 15.0, "it does not wait in vain"
-    assert capsys.readouterr().err.count("takes no more rows (Is a directory); other hosts keep theirs") == 1
+    assert capsys.readouterr().err.count("cannot store more rows (Is a directory); other hosts keep theirs") == 1

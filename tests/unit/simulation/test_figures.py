@@ -110,7 +110,7 @@ def test_names_and_settings_are_checked(name: str, settings: dict[str, object], 
         ("local-sgd", {"sync_every": 0}, "sync_every is 0"),
         ("d-psgd", {"topology": "exponential"}, "are directed, but d-psgd needs undirected ones"),
         ("sgp", {"topology": "cycle"}, 'unknown topology "cycle"'),
-        ("eager-averaging", {"sync_every": "2s"}, "times alone know a number of steps"),
+        ("eager-averaging", {"sync_every": "2s"}, "with recorded times it must be a number of steps"),
         ("osgp", {"bound": -1}, "bound is -1"),
     ],
 )

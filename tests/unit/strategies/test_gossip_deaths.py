@@ -144,6 +144,6 @@ def test_what_was_lost_with_the_dead_is_said_once(capsys: pytest.CaptureFixture[
     assert sorted(found) == [1, 2]
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        f"quorate: with rank 0, which has died, a weight of {found[1].lost_with[0]:.3g} was lost; the mean is that of "
-        "what is left"
+        f"quorate: with rank 0, which has died, a weight of {found[1].lost_with[0]:.3g} was lost; the mean is over "
+        "what remains"
     ]

@@ -147,4 +147,4 @@ def test_the_mean_is_exact_after_a_death(name: str, code: str, size: int) -> Non
 
 def test_after_more_deaths_than_it_bears_it_stops_with_an_error() -> None:
     found = with_deaths(4, {1: 3, 2: 5}, strategy="gradient-coding", code="cyclic", s=1)
-    assert all("had too few workers to decode a mean from" in str(found[rank].error) for rank in (0, 3)), found
+    assert all("had too few workers to decode a mean" in str(found[rank].error) for rank in (0, 3)), found

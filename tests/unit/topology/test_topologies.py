@@ -132,8 +132,8 @@ def test_what_is_refused(text: str, size: int, words: str) -> None:
     [
         ("0 1\n1 two", 3, "line 2 of"),
         ("0 0", 2, "leads from rank 0 to itself"),
-        ("0 1\n2 3", 4, "no way between rank 0 and rank 2"),
-        ("0 -> 1\n1 -> 2", 3, "no way between rank 0 and rank 1"),
+        ("0 1\n2 3", 4, "no path between rank 0 and rank 2"),
+        ("0 -> 1\n1 -> 2", 3, "no path between rank 0 and rank 1"),
         ("0 1\n1 5", 3, "names rank 5, and there are 3 workers"),
     ],
 )

@@ -142,7 +142,7 @@ def test_every_strategy_that_forms_means_takes_it(name: str) -> None:
     ],
 )
 def test_where_no_means_of_all_are_formed_it_is_said_what_counts(name: str, instead: str) -> None:
-    said = f'weight="examples" weighs the means of all workers, and {name} forms none: {instead}'
+    said = f'weight="examples" weighs the means of all workers, and {name} forms no means: {instead}'
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         ends(strategy=name, weight="examples")
 

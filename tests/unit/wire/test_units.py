@@ -65,7 +65,7 @@ def test_the_size_is_of_those_that_are_there() -> None:
 
 def test_without_units_no_group_outlives_anybody() -> None:
     def look(wire: Wire) -> None:
-        with pytest.raises(ConfigurationError, match="a group cannot by itself"):
+        with pytest.raises(ConfigurationError, match="not a group alone"):
             wire.group([0, 1]).tolerate_deaths("news")
 
     VirtualWorld(2, timeout=20.0).run(look)

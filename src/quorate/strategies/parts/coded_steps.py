@@ -75,6 +75,6 @@ class CodedSteps:
         self.barren = 0 if updates else self.barren + 1
         if self.barren >= _BARREN:
             raise Mismatch(
-                f"the rounds of {self.barren} steps in turn had too few workers to decode a mean from: more have died, "
+                f"the rounds of {self.barren} steps in turn had too few workers to decode a mean: more have died, "
                 "or are late, than the code tolerates"
             )

@@ -232,7 +232,7 @@ def called(model: nn.Module, wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (Jumps, "numbers of stages 0 and 1 come together outside of any module, on their way to last"),
+        (Jumps, "outputs of stages 0 and 1 are combined outside of any module, on their way to last"),
         (Backwards, "blocks.0 is in stage 0 and is called after modules of stage 1; give quorate.parallelize an ex"),
         (lambda: nn.Sequential(nn.Linear(4, 4)), "the model has 1 piece that could be a stage"),
     ],

@@ -194,7 +194,7 @@ def test_where_nothing_fails_only_exchanges_and_checkpoints_cost() -> None:
         ({"learners": 2}, "under all-reduce all workers form one learner; 2 are too many"),
         ({"learners": 9, "strategy": "diloco"}, "9 learners cannot be made of 8 workers; it must be from 1 to 8"),
         ({"learners": 2, "strategy": "quorum", "settings": {"wait_for": 3}}, "wait_for is 3, and there are 2 workers"),
-        ({"strategy": "sgp"}, "what failures do under sgp is not simulated; give one of these: all-reduce, "),
+        ({"strategy": "sgp"}, "failures under sgp cannot be simulated; give one of these: all-reduce, "),
         ({"strategy": "quorum", "settings": {"on_death": "stop"}}, "a death ends the training of all learners"),
         ({"strategy": "diloco", "settings": {"sync_every": "10 examples"}}, "sync_every of diloco counts examples"),
         ({"strategy": "decoupled-diloco", "settings": {"fragments": 0}}, "fragments of decoupled-diloco is 0"),
