@@ -262,7 +262,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "top-k", "error_decay": 0.5},
             "error_decay=0.5 cannot be combined with quorum: what a codec",
         ),
-        ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); local-sgd does not average'),
+        ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); local-sgd does not'),
         (
             "quorum",
             {"reduce": "adasum"},
