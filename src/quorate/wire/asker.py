@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """A call has not returned in time. It may still do what it was to do, some time."""
+    """A call has not returned in time. If it had begun, it may still do what it was to do, some time."""
 
 
 class _Call(Generic[T]):
@@ -21,10 +21,13 @@ class _Call(Generic[T]):
         self._operation, self._arguments = operation, arguments
         self._result: list[T] = []
         self._error: BaseException | None = None
+        self._given_up = False
         self._under_way = threading.Lock()
         self._under_way.acquire()
 
     def run(self) -> None:
+        if self._given_up:  # who asked was told that it failed
+            return
         try:
             self._result.append(self._operation(*self._arguments))
         except BaseException as error:  # it belongs to whoever waits
@@ -33,6 +36,7 @@ class _Call(Generic[T]):
 
     def answer(self, seconds: float) -> T:
         if not self._under_way.acquire(timeout=max(0.0, seconds)):
+            self._given_up = True
             raise NoAnswer
         if self._error is not None:
             raise self._error

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
+from quorate.wire.asker import Asker, NoAnswer
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import FAILED, read_failure, report_failure
@@ -341,6 +342,24 @@ def test_a_store_that_does_not_answer_is_waited_for_as_long_as_was_said() -> Non
         with suppress(PeerFailed):
             found = board.get("key")
     assert found == b"x"
+
+
+def test_a_call_that_was_given_up_before_it_began_is_never_made() -> None:
+    began, may_end, made = threading.Event(), threading.Event(), list[str]()
+
+    def hold() -> None:
+        began.set()
+        may_end.wait()
+
+    asker = Asker(limit=30.0)
+    with pytest.raises(NoAnswer):
+        asker.ask(hold, seconds=0.01)
+    assert began.wait(30.0)
+    with pytest.raises(NoAnswer):
+        asker.ask(made.append, "given up", seconds=0.01)
+    may_end.set()
+    asker.ask(made.append, "asked")
+    assert made == ["asked"]
 
 
 def test_a_wait_ends_in_its_own_time_where_the_store_does_not_answer() -> None:
