@@ -38,5 +38,5 @@ class Wrapping(Rule):
         """Two mixings as one."""
         return first if then is None else then @ first
 
-    def combined(self, rows: Tensor) -> Tensor:
-        return self.inner.combined(rows)
+    def combine(self, rows: Tensor, into: Tensor) -> None:
+        self.inner.combine(rows, into)

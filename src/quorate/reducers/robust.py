@@ -132,7 +132,7 @@ class Robust(OwnedPieces):
             for here, some in one.columns():
                 found[0] += products_of(some, is_exact=rule.is_exact).cpu()
                 if into is not None:
-                    into[here] = rule.combined(some)
+                    rule.combine(some, into[here])
                 if groups:
                     found[1] += differing(some, groups)
         return found if groups else found[0]
@@ -186,8 +186,7 @@ class Robust(OwnedPieces):
             into = self._like(rows)
             if not self._is_formed:
                 return into.fill_(torch.nan if wrong else 0.0)
-            mixed_rows(rows, places, mixing, rule, into)
-            return into if rows.centre is None else into.add_(rows.centre)
+            return mixed_rows(rows, places, mixing, rule, into)
 
         return made
 
