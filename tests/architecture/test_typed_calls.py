@@ -69,7 +69,7 @@ def train(model: Module, optimizer: Optimizer, own: SGD, agreed: quorate.Distrib
     plain = SGD([])
     plain.finish()  # wrong
 """
-# torch is not looked into, which would take half a minute: what comes from it is anything; only its optimizers are known.
+# torch is not looked into, which would take half a minute: what comes from it is anything, but for its optimizers.
 SETTINGS = """
 [mypy]
 strict = true
