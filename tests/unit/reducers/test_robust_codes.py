@@ -98,7 +98,7 @@ def test_it_is_the_rule_on_decoded_vectors(rule: str, codec: str) -> None:
 
 
 def test_a_code_that_cannot_be_decoded_counts_as_not_finite() -> None:
-    """One of the wrong length, one that points outside its tensor, and one of a vector that is not finite."""
+    """Too short, too long, with a place outside its tensor, and of a vector that is not finite."""
 
     class Spoilt(RobustCodes):
         kind = "short"
@@ -107,9 +107,11 @@ def test_a_code_that_cannot_be_decoded_counts_as_not_finite() -> None:
             code = super()._encoded(part, x)
             if self.wire.rank != 4 or part != 0 or self.kind == "nan":
                 return code
+            if self.kind == "long":
+                return torch.cat([code, code[:8]])
             return code[:-1] if self.kind == "short" else torch.full_like(code, 0x7F)
 
-    for kind in ("short", "outside", "nan"):
+    for kind in ("short", "long", "outside", "nan"):
 
         def task(wire: Wire, kind: str = kind) -> tuple[Tensor, list[int]]:
             reducer = Spoilt(LAYOUT, wire, ErrorFeedback(codecs.get("top-k")(density=0.2)), rules.get("mean")(f=1), 7)
