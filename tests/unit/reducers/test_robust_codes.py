@@ -208,3 +208,22 @@ def test_where_codes_do_not_come_to_all_it_is_refused() -> None:
                     )
                 )
             )
+
+
+def test_what_is_remembered_goes_on_from_a_state() -> None:
+    """Another one that has taken over the state forms the same bits: error, draws and the rule's newest result."""
+
+    def task(wire: Wire) -> tuple[Flat, Flat]:
+        one, other = (
+            RobustCodes(LAYOUT, wire, ErrorFeedback(codecs.get("qsgd")()), rules.get("centered-clipping")(f=1), 7)
+            for _ in range(2)
+        )
+        for step in range(3):
+            one.start(drawn(wire.rank, step)).wait()
+        other.follows(one)
+        other.state.sums.update(one.state.sums)
+        wanted = one.start(drawn(wire.rank, 3)).wait().clone()
+        return wanted, other.start(drawn(wire.rank, 3)).wait()
+
+    for wanted, found in VirtualWorld(SIZE, timeout=30.0).run(task):
+        assert all(map(torch.equal, wanted.parts, found.parts))
