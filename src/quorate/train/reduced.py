@@ -33,7 +33,7 @@ def with_reduction(
     """
     own = {field.name for field in dataclasses.fields(kind)}
     others = {name: value for name, value in raw.items() if name not in own}
-    if "compress" not in others:
+    if "compress" not in others or "compress" not in kind.reduction:
         others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence

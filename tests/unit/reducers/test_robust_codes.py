@@ -19,6 +19,8 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.reducers.robust_codes import RobustCodes
+from quorate.strategies import strategies
+from quorate.train.reduced import with_reduction
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -227,3 +229,9 @@ def test_what_is_remembered_goes_on_from_a_state() -> None:
 
     for wanted, found in VirtualWorld(SIZE, timeout=30.0).run(task):
         assert all(map(torch.equal, wanted.parts, found.parts))
+
+
+def test_robust_keeps_its_rule_beside_a_codec() -> None:
+    """Without `reduce` it is the strategy's own; a mean there would bear nothing."""
+    rule = with_reduction(strategies.get("robust"), {"compress": "half"}, "robust")[1].rule
+    assert rule == rules.get("trimmed-mean")()
