@@ -91,6 +91,14 @@ class Robust(OwnedPieces):
         self._is_lent = True
         return self._state
 
+    def share(self, state: RobustState) -> None:
+        """Keep what the rule looks from in `state`, which somebody else keeps more in."""
+        self._state = state
+
+    def end(self) -> None:
+        """A sum that somebody else has begun is over: its result counts when the next one begins."""
+        self._is_over = True
+
     def follows(self, before: Reducer) -> None:
         """As of `Reducer`: the newest result of tensors that both have."""
         assert isinstance(before, Robust)
