@@ -121,10 +121,16 @@ def settings_page(cards: Sequence[Card]) -> str:
     return "\n".join(lines)
 
 
+CALLED = {"launch": "launching.launch", "report": "reporting.report"}
+"""Packages that can be called, and the function that this calls."""
+
+
 def api_page() -> str:
     """What Sphinx is to take from the docstrings."""
-    kinds = {name: "class" if inspect.isclass(getattr(quorate, name)) else "function" for name in quorate.__all__}
-    called = {"launch": "notebook.launching.launch", "report": "notebook.reporting.report"}  # packages of these names
+    known = {name: getattr(quorate, name) for name in quorate.__all__}
+    kinds = {name: "class" if inspect.isclass(one) else "function" for name, one in known.items()}
+    called = {name: f"quorate.notebook.{place}" for name, place in CALLED.items()}
+    packages = {name: one.__name__ for name, one in known.items() if inspect.ismodule(one) and name not in called}
     order = sorted(kinds, key=lambda name: kinds[name] == "class")
     return "\n".join(
         [
@@ -138,8 +144,9 @@ def api_page() -> str:
             "```{eval-rst}",
             ".. currentmodule:: quorate",
             "",
-            *(f".. auto{kinds[name]}:: {name}\n" for name in order if name not in called),
+            *(f".. auto{kinds[name]}:: {name}\n" for name in order if name not in {*called, *packages}),
             *(f".. autofunction:: {place}\n" for place in called.values()),
+            *(f".. automodule:: {place}\n" for place in packages.values()),
             "```",
             "",
             *_module("Errors", "quorate.core.errors"),

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
     from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
     from quorate.train.distribute import distribute as distribute
+    from quorate.train.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
     from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
     from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
+    "DistributedOptimizer",
     "Experts",
     "World",
     "adversarial",
@@ -77,6 +79,7 @@ _PLACES = {
     "Experts": "quorate.sharding.experts.layer",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
+    "DistributedOptimizer": "quorate.train.distributed_optimizer",
     "forward_backward": "quorate.train.forward_backward",
     "parallelize": "quorate.sharding.parallelize",
     "branches": "quorate.sharding.tensor.branches",

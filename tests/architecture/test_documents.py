@@ -14,7 +14,7 @@ import typer
 import quorate
 from quorate.cli.main import main
 from quorate.cli.verbs import app
-from tests.architecture.tree import ROOT
+from tests.architecture.tree import PACKAGE, ROOT
 
 GENERATED = ROOT / "docs" / "generated"
 WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
@@ -143,3 +143,11 @@ def test_no_file_names_a_machine() -> None:
     files = [path for path in [*ROOT.iterdir(), *inside] if path.is_file()]
     texts = {path: path.read_bytes().decode("utf-8", errors="replace") for path in files}
     assert not {path: found.group() for path, text in texts.items() if (found := MACHINE.search(text))}
+
+
+def test_every_package_has_a_row_among_the_layers() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Layers\n")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1].partition("planned")[0] for line in table.splitlines() if line.startswith("| ")]
+    named = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
+    assert named == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}

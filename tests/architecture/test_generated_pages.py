@@ -80,8 +80,10 @@ def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:
 
 
 def test_all_that_is_public_is_described(pages: dict[str, str]) -> None:
-    described = set(re.findall(r"^\.\. auto(?:class|function):: (?:[\w.]*\.)?(\w+)$", pages["api.md"], re.MULTILINE))
-    assert described == set(quorate.__all__)
+    described = set(
+        re.findall(r"^\.\. auto(?:class|function|module):: (?:[\w.]*\.)?(\w+)$", pages["api.md"], re.MULTILINE)
+    )
+    assert described - {"errors", "strategy"} == set(quorate.__all__)
 
 
 def test_pages_that_are_gone_are_taken_away(generated: ModuleType, tmp_path: Path, pages: dict[str, str]) -> None:

@@ -40,7 +40,36 @@ quorate.shard(model, 3, share="dynamic", shuffle=True, seed=0, drop_last=True)
 quorate.shard(model, 3, share="dynamik")  # wrong
 quorate.shard(model, 3, shuffl=True)  # wrong
 """
-# torch is not looked into, which would take half a minute: what comes from it is anything.
+OPTIMIZERS = """
+from torch.nn import Module
+from torch.optim import SGD, Optimizer
+
+import quorate
+
+
+class Mine(SGD):
+    def mine(self) -> int:
+        return 1
+
+
+def train(model: Module, optimizer: Optimizer, own: SGD, agreed: quorate.DistributedOptimizer) -> None:
+    optimizer = quorate.distribute(optimizer, model, "quorum", wait_for=3)
+    with optimizer.accumulate():
+        optimizer.zero_grad()
+    optimizer.finish()
+    own = quorate.distribute(own, model, quorate.strategies.EagerSolo())
+    own.finish()
+    agreed = quorate.distribute(Mine([]), model)
+    agreed.step()
+    agreed.finish()
+    agreed.finish(1)  # wrong
+    agreed.register_step_pre_hook()  # wrong
+    mine: Mine = quorate.distribute(Mine([]), model)
+    mine.mine()
+    plain = SGD([])
+    plain.finish()  # wrong
+"""
+# torch is not looked into, which would take half a minute: what comes from it is anything, but for its optimizers.
 SETTINGS = """
 [mypy]
 strict = true
@@ -52,14 +81,31 @@ ignore_errors = false
 """
 
 
+LOOK_INTO_OPTIMIZERS = """
+[mypy-torch.optim.*]
+follow_imports = silent
+"""
+
+
 @pytest.mark.slow
 def test_mypy_finds_what_is_wrong_with_a_call_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "calls.py").write_text(CALLS)
     (tmp_path / "mypy.ini").write_text(SETTINGS)
-    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(tmp_path), "calls.py"]
-    found = subprocess.run(command, cwd=tmp_path, env={"MYPYPATH": str(PACKAGE.parent)}, capture_output=True, text=True)
+    assert_refuses_what_is_wrong(CALLS, tmp_path)
+
+
+@pytest.mark.slow
+def test_mypy_knows_what_a_distributed_optimizer_has(tmp_path: Path) -> None:
+    (tmp_path / "mypy.ini").write_text(SETTINGS + LOOK_INTO_OPTIMIZERS)
+    assert_refuses_what_is_wrong(OPTIMIZERS, tmp_path)
+
+
+def assert_refuses_what_is_wrong(calls: str, folder: Path) -> None:
+    (folder / "calls.py").write_text(calls)
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(folder), "calls.py"]
+    environment = {"MYPYPATH": str(PACKAGE.parent)}
+    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     refused = {int(number) for number in re.findall(r"^calls\.py:(\d+): error", found.stdout, re.MULTILINE)}
-    wrong = {number for number, line in enumerate(CALLS.splitlines(), start=1) if line.endswith("# wrong")}
+    wrong = {number for number, line in enumerate(calls.splitlines(), start=1) if line.endswith("# wrong")}
     assert refused == wrong, found.stdout + found.stderr
 
 

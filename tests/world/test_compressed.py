@@ -25,6 +25,13 @@ CHOICES: dict[str, dict[str, Any]] = {
     "adasum": {"reduce": "adasum"},
     "adasum where others outlive a death": {"reduce": "adasum", "on_death": "continue"},
     "where others outlive a death": {"compress": "top-k", "on_death": "continue"},
+    "a rule over codes": {"reduce": "geometric-median", "compress": "top-k", "density": 0.1},
+    "momenta by a rule over codes": {
+        "strategy": "robust",
+        "reduce": "centered-clipping",
+        "compress": "qsgd",
+        "on_death": "continue",
+    },
     "rounds": {"strategy": "quorum", "wait_for": "all", "grace": 5.0, "compress": "top-k", "density": 0.1},
     "learners": {
         "strategy": "decoupled-diloco",

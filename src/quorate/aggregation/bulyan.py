@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from quorate.aggregation import register
@@ -46,7 +47,8 @@ class Bulyan(Rule):
             found.append(left.pop(best))
         return chosen(sorted(found), len(gram))
 
-    def combined(self, rows: Tensor) -> Tensor:
+    def combine(self, rows: Tensor, into: Tensor) -> None:
         many = max(1, len(rows) - 2 * self.f)
-        off = (rows - median(rows)).abs()
-        return rows.gather(0, off.argsort(dim=0, stable=True)[:many]).mean(0)
+        median(rows.clone(), into)
+        nearest = (rows - into).abs().argsort(dim=0, stable=True)[:many]
+        torch.mean(rows.gather(0, nearest), 0, out=into)

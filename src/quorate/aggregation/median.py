@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from quorate.aggregation import register
@@ -37,12 +38,15 @@ class Median(Rule):
     def least(self) -> int:
         return 2 * self.f + 1
 
-    def combined(self, rows: Tensor) -> Tensor:
-        return median(rows)
+    def combine(self, rows: Tensor, into: Tensor) -> None:
+        median(rows, into)
 
 
-def median(rows: Tensor) -> Tensor:
-    """Of each column (n, c): the middle one, or the mean of the two in the middle."""
+def median(rows: Tensor, into: Tensor) -> None:
+    """Of each column (n, c), which are overwritten: the middle one, or the mean of the two in the middle."""
     count = len(rows)
-    middle = in_order(rows, (count - 1) // 2, count // 2 + 1, is_pair=count % 2 == 0)
-    return middle[0] if count % 2 else middle[0].add(middle[1]).mul_(0.5)
+    low, *high = in_order(rows, (count - 1) // 2, count // 2 + 1, is_pair=count % 2 == 0)
+    if high:
+        torch.add(low, high[0], out=into).mul_(0.5)
+    else:
+        into.copy_(low)

@@ -39,10 +39,12 @@ class Rows:
         return self._vectors[0].dtype
 
     def columns(self) -> Iterator[tuple[slice, Tensor]]:
-        """All, some at a time: which ones, and a copy of those of all vectors (n, some)."""
+        """All, some at a time: which ones, and a copy of those of all vectors (n, some), valid until the next."""
         divisors = None if self._divisors is None else self._divisors[:, None].to(self.device, self.dtype)
+        memory = torch.empty(len(self) * min(self.width, self._step), dtype=self.dtype, device=self.device)
         for here in self._slices():
-            found = torch.stack([x[here] for x in self._vectors])
+            found = memory[: len(self) * (here.stop - here.start)].view(len(self), -1)
+            torch.stack([x[here] for x in self._vectors], out=found)
             if divisors is not None:
                 found /= divisors
             if self.centre is not None:
@@ -50,11 +52,12 @@ class Rows:
             yield here, found
 
     def weighed(self, weights: Sequence[float], into: Tensor) -> Tensor:
-        """The sum of so much of each row, written to `into` (c); no row is copied. A row of weight 0 is not read."""
+        """The centre plus the sum of rows by their weights, written to `into` (c). No row is copied; those of weight 0
+        are not read."""
         divisors = [1.0] * len(self) if self._divisors is None else self._divisors.tolist()
         terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
         if self.centre is not None:
-            terms.append((self.centre, -sum(weights)))
+            terms.append((self.centre, 1.0 - sum(weights)))
         for here in self._slices():
             some = into[here]
             torch.mul(terms[0][0][here], terms[0][1], out=some) if terms else some.zero_()
@@ -62,7 +65,11 @@ class Rows:
                 some.add_(x[here], alpha=w)
         return into
 
+    @property
+    def _step(self) -> int:
+        return _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE
+
     def _slices(self) -> Iterator[slice]:
-        step = _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE
+        step = self._step
         for begin in range(0, self.width, step):
             yield slice(begin, min(begin + step, self.width))

@@ -20,7 +20,7 @@ from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 
-_ROUGH_CHUNK = 1 << 12
+_ROUGH_CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class Rule(ABC):
 
     @property
     def is_linear(self) -> bool:
-        """Whether what `combined` makes of mixed rows is their mean."""
-        return type(self).combined is Rule.combined
+        """Whether what `combine` makes of mixed rows is their mean."""
+        return type(self).combine is Rule.combine
 
     @property
     @abstractmethod
@@ -84,21 +84,22 @@ class Rule(ABC):
         return type(self).__name__
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
-        """The weights (m, n) of the vectors that `combined` takes, in float64; None: all as they are.
+        """The weights (m, n) of the vectors that `combine` takes, in float64; None: all as they are.
 
         `gram` (n, n; float64) has the inner products of the vectors, seen from any point; with `has_centre` from the
         newest result.
         """
         return None
 
-    def combined(self, rows: Tensor) -> Tensor:
-        """One vector (c) of m rows of mixed ones (m, c), coordinate by coordinate."""
-        return rows.mean(0)
+    def combine(self, rows: Tensor, into: Tensor) -> None:
+        """Write to `into` (c) one vector of m rows of mixed ones (m, c), coordinate by coordinate. `rows` may be
+        overwritten."""
+        torch.mean(rows, 0, out=into)
 
 
 def inner_products(rows: Rows, *, is_exact: bool = True) -> Tensor:
     """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
-    products; where they are not to be exact to float64, sums of 2^12 are formed in float32."""
+    products; where they are not to be exact to float64, sums of 2^15 are formed in float32."""
     found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for _, some in rows.columns():
         found += products_of(some, is_exact=is_exact)
@@ -108,19 +109,20 @@ def inner_products(rows: Rows, *, is_exact: bool = True) -> Tensor:
 def products_of(some: Tensor, *, is_exact: bool) -> Tensor:
     """Of all pairs of rows of an (n, c) tensor."""
     if is_exact:
-        wide = some.double()
-        return wide @ wide.T
+        some = some.double()
+    if is_exact or some.shape[1] <= _ROUGH_CHUNK:
+        return some @ some.T
     whole = some.shape[1] // _ROUGH_CHUNK * _ROUGH_CHUNK
     blocks, rest = some[:, :whole].unflatten(1, (whole // _ROUGH_CHUNK, _ROUGH_CHUNK)).transpose(0, 1), some[:, whole:]
     found: Tensor = (blocks @ blocks.mT).sum(0, dtype=torch.float64) + rest @ rest.T
     return found
 
 
-def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, combine: Rule, into: Tensor) -> Tensor:
-    """What `combine` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), written to `into`
-    (c)."""
+def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Tensor) -> Tensor:
+    """What `rule` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), written to `into` (c),
+    with the centre added."""
     places = list(keep)
-    if weights is not None and len(weights) == 1 and not combine.is_exact and combine.is_linear:
+    if weights is not None and len(weights) == 1 and not rule.is_exact and rule.is_linear:
         of_all = [0.0] * len(rows)
         for place, weight in zip(places, weights[0].tolist(), strict=True):
             of_all[place] = weight
@@ -129,8 +131,10 @@ def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, combine:
         if len(places) < len(rows):
             some = some[places]
         if weights is not None:
-            some = _selected(some, weights, is_exact=combine.is_exact)
-        into[here] = combine.combined(some)
+            some = _selected(some, weights, is_exact=rule.is_exact)
+        rule.combine(some, into[here])
+        if rows.centre is not None:
+            into[here] += rows.centre[here]
     return into
 
 
@@ -163,5 +167,4 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
         raise ConfigurationError(f"none of the {len(vectors)} vectors is finite")
     left = rule.with_f(max(0, rule.f - int((~kept).sum())))
     weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
-    found = mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, torch.empty_like(whole[0]))
-    return found if centre is None or not rule.has_centre else found + centre.to(found)
+    return mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, torch.empty_like(whole[0]))

@@ -34,9 +34,14 @@ class Wrapping(Rule):
     def name(self) -> str:
         return f"{type(self).__name__} of {self.inner.name}"
 
+    @property
+    def is_linear(self) -> bool:
+        """As of `Rule`; it is the rule behind that combines."""
+        return self.inner.is_linear
+
     def behind(self, first: Tensor, then: Tensor | None) -> Tensor:
         """Two mixings as one."""
         return first if then is None else then @ first
 
-    def combined(self, rows: Tensor) -> Tensor:
-        return self.inner.combined(rows)
+    def combine(self, rows: Tensor, into: Tensor) -> None:
+        self.inner.combine(rows, into)

@@ -65,7 +65,7 @@ class RoundRows:
             "told": {str(rank): told for rank, told in one.measures.items()} or None,
             "alive": one.alive,
             "progress": one.progress,
-            "window": one.window if self._has_window else None,
+            "window": one.window if self._has_window or one.window else None,
             "hosts": one.hosts or None,
             "settles": one.settles or None,
             "is_last": one.is_last or None,

@@ -19,7 +19,7 @@ two sizes are ours. It cuts tensors in chunks; here the vector is cut, whatever 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ from quorate.core.errors import ConfigurationError
 @dataclass(frozen=True, kw_only=True)
 class ChunkedTopK(Codec):
     """The largest numbers of each chunk, as a few sizes and a place in the chunk."""
+
+    keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096
     """Numbers among which the largest are chosen."""

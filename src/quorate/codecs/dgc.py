@@ -43,6 +43,8 @@ MOMENTUM, VELOCITY = "momentum", "velocity"
 class DGC(Codec):
     """The largest numbers of velocities that gather at each worker, with momentum of its own."""
 
+    keeps_few: ClassVar[bool] = True
+
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM, VELOCITY)
 
     density: float = 0.001

@@ -38,6 +38,8 @@ from quorate.core.errors import ConfigurationError
 class TernGrad(Codec):
     """Each number as -1, 0 or 1 times the largest of its tensor; unbiased."""
 
+    keeps_few: ClassVar[bool] = True
+
     is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
 
     clip: float = 2.5

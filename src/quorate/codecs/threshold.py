@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ _HEAD = 8
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Codec):
     """The numbers of at least a given absolute value, with their positions."""
+
+    keeps_few: ClassVar[bool] = True
 
     at: float = 3.0
     """The threshold, above 0."""

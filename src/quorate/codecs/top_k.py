@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ from quorate.core.errors import ConfigurationError
 @dataclass(frozen=True, kw_only=True)
 class TopK(Codec):
     """The largest numbers of each tensor, with their positions."""
+
+    keeps_few: ClassVar[bool] = True
 
     density: float = 0.01
     """The share of numbers that travel, above 0, at most 1."""

@@ -74,6 +74,9 @@ class Codec(ABC):
     is_biased: ClassVar[bool] = True
     """Whether what is decoded differs in the mean from what was encoded: then the difference is to be remembered, and
     encoded with the next vector (`codecs.error_feedback`)."""
+    keeps_few: ClassVar[bool] = False
+    """Whether most of what is decoded is 0, at other places for each worker, so that the median of several workers is 0
+    nearly everywhere."""
     memories: ClassVar[tuple[str, ...]] = ()
     """The names of what it remembers. One that is biased and has some keeps there what it leaves out."""
 

@@ -20,14 +20,14 @@ _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds_from(text: str, within: str = "") -> float:
-    """A duration: `50us`, `1.5ms`, `2s`, `30min`, `6h`, `1d`, `1y`, or a number of seconds below 1.
+    """A duration: `50us`, `1.5ms`, `2s`, `30min`, `6h`, `1d`, `1y`, or 0.
 
-    `within` is what it is a part of, for errors. From 1 on a number without a unit is refused: who writes 20 may well
+    `within` is what it is a part of, for errors. Any other number without a unit is refused: who writes 20 may well
     mean milliseconds.
     """
     seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
     bare = text.strip()
-    if seconds >= 1 and not bare[-1].isalpha():
+    if seconds > 0 and not bare[-1].isalpha():
         raise ConfigurationError(f"{_place(text, within)} has no unit: {bare}ms or {bare}s?")
     return seconds
 

@@ -81,7 +81,7 @@ class Distribute(Row):
     """Or baseline."""
     settings: Mapping[str, Any]
     """Of the strategy."""
-    apart: bool
+    replicas_differ: bool
     """Whether replicas differ between steps."""
     parameters: int
     """How many numbers."""
@@ -98,6 +98,11 @@ class Distribute(Row):
     them; those behind the first count no examples."""
     foreseen: Mapping[str, int] | None = None
     """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
+
+
+def differ_between_steps(row: Mapping[str, Any]) -> bool:
+    """Whether a `distribute` row says that replicas differ between steps; older records say so by `apart`."""
+    return bool(row.get("replicas_differ", row.get("apart")))
 
 
 @dataclass(slots=True)

@@ -184,6 +184,8 @@ class OwnedPieces(Remembering):
         counts = torch.ones(len(order), dtype=torch.float64)
         if like.layout.header:
             counts = torch.cat([reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
+        if len(order) == self.wire.size:
+            self._counts = counts
         rows, there = dict[int, Rows](), sorted(ranks)
         for part, into in enumerate(like.parts):
             whole = [reals(found[place][part][: numbers[part]].to(into.device)) for place in order]
@@ -197,6 +199,19 @@ class OwnedPieces(Remembering):
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
         self._made(sums.parts)
         return sums
+
+    def part_of(self, part: int, vectors: Sequence[Tensor]) -> Tensor:
+        """What becomes of one part of whole vectors of all, looked at alone; headers are summed."""
+        numbers, everyone = self._numbers(part, self.layout), range(len(vectors))
+        if numbers < len(vectors[0]):
+            self._counts = torch.cat([reals(x[numbers:])[:1].double().cpu() for x in vectors])
+        whole = [reals(x[:numbers]) for x in vectors]
+        rows = self._rows(part, whole, self._counts, slice(0, len(whole[0])))
+        made = self._decided(self._measured({part: rows}, self._counts, everyone, self._draw()), self._counts, everyone)
+        found = vectors[0].clone()
+        reals(found[:numbers]).copy_(made(part, rows))
+        found[numbers:] = sum_in_order([x[numbers:] for x in vectors], list(everyone))
+        return found
 
 
 def reals(x: Tensor) -> Tensor:

@@ -45,8 +45,8 @@ class ReductionSettings:
     """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
     wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
-    forms an adaptive sum in place of the mean; or an aggregation rule, which takes some wrong gradients, with its
-    settings: `trimmed-mean`, `krum:f=2` (`quorate list rules`)."""
+    forms an adaptive sum in place of the mean. With or without one: an aggregation rule, which takes some wrong
+    gradients, with its settings: `trimmed-mean`, `krum:f=2` (`quorate list rules`)."""
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
@@ -141,6 +141,11 @@ class Reduction:
             if not self.is_bound:
                 rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
             rule.check(count)
+            if self.codec is not None:
+                from quorate.reducers.robust_codes import RobustCodes
+
+                assert isinstance(self.codec, Codec)
+                return RobustCodes(layout, wire, self.codec, rule, seed)
             return Robust(layout, wire, rule, seed, known)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
@@ -175,7 +180,8 @@ class Reduction:
         if self.settings.on_anomaly != "ignore":
             attack["on_anomaly"] = self.settings.on_anomaly
         if self.rule is not None:
-            return {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
+            of_rule = {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
+            return of_rule if self.codec is None else dataclasses.replace(self, rule=None).said | of_rule
         if self.codec is None:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
@@ -241,18 +247,32 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
 
 
 def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
-    if others:
-        raise ConfigurationError(
-            f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
-        )
-    if settings.compress != NONE:
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" needs gradients as they are, for their distances; leave out '
-            f'compress="{settings.compress}"'
-        )
+    """A rule; beside a codec the settings in `own` are of whichever of the two knows them."""
     kind: Any = rules.get(settings.reduce)
-    return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
+    if settings.compress == NONE:
+        others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
+        if others:
+            raise ConfigurationError(
+                f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
+            )
+        return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
+    if settings.compress == POWER_SGD:
+        raise ConfigurationError(
+            f'reduce="{settings.reduce}" needs the vector of each worker, and {POWER_SGD} forms only their sum; choose '
+            "another codec, or leave out reduce"
+        )
+    of_rule = {one.name for one in dataclasses.fields(kind)}
+    rule: Rule = kind(**settings_for(kind, {k: v for k, v in own.items() if k in of_rule}, settings.reduce))
+    names = {k: v for k, v in dataclasses.asdict(settings).items() if k in given or k == "compress"}
+    coded = reduction_of({**names, "reduce": AUTO} | {k: v for k, v in own.items() if k not in of_rule})
+    assert isinstance(coded.codec, Codec)
+    if coded.codec.bare.keeps_few and not rule.is_linear:
+        raise ConfigurationError(
+            f'reduce="{settings.reduce}" works on each coordinate by itself, and compress="{settings.compress}" leaves '
+            "most coordinates of each worker 0, different ones for each: the result would be 0 nearly everywhere; "
+            "choose a rule on whole vectors (krum, multi-krum, geometric-median, centered-clipping), or another codec"
+        )
+    return dataclasses.replace(coded, settings=settings, rule=rule, is_bound="f" in own)
 
 
 def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:

@@ -91,6 +91,14 @@ class Robust(OwnedPieces):
         self._is_lent = True
         return self._state
 
+    def share(self, state: RobustState) -> None:
+        """Keep what the rule looks from in `state`, which somebody else keeps more in."""
+        self._state = state
+
+    def end(self) -> None:
+        """A sum that somebody else has begun is over: its result counts when the next one begins."""
+        self._is_over = True
+
     def follows(self, before: Reducer) -> None:
         """As of `Reducer`: the newest result of tensors that both have."""
         assert isinstance(before, Robust)
@@ -132,7 +140,7 @@ class Robust(OwnedPieces):
             for here, some in one.columns():
                 found[0] += products_of(some, is_exact=rule.is_exact).cpu()
                 if into is not None:
-                    into[here] = rule.combined(some)
+                    rule.combine(some, into[here])
                 if groups:
                     found[1] += differing(some, groups)
         return found if groups else found[0]
@@ -186,8 +194,7 @@ class Robust(OwnedPieces):
             into = self._like(rows)
             if not self._is_formed:
                 return into.fill_(torch.nan if wrong else 0.0)
-            mixed_rows(rows, places, mixing, rule, into)
-            return into if rows.centre is None else into.add_(rows.centre)
+            return mixed_rows(rows, places, mixing, rule, into)
 
         return made
 

@@ -256,8 +256,8 @@ class Leader:
 
     def _form(self, gathering: OpenRound, total: Flat | None, now: float) -> None:
         """The round is there: of those that are in its `forming`, or of all that have given."""
-        forming = gathering.forming
-        self.gathering, self.calls.window.exchange = None, now - gathering.since
+        forming, self.gathering = gathering.forming, None
+        self.calls.window.took(now - gathering.since, among_hosts=forming is not None)
         given = self.calls.learners.one_of_each(gathering.given)
         if forming is not None:
             given = {rank: one for rank, one in given.items() if not one.gives or rank in forming.contributors}

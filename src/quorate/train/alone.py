@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from quorate.replica.plain_step import plain_step
 from quorate.sharding.host_step import HostStep
+from quorate.train.distributed_optimizer import DistributedOptimizer
 
 WORKER = "_quorate_worker"
 _HOST = "_quorate_host"
@@ -88,4 +89,7 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 @functools.cache
 def class_of(mixin: type, plain: Any) -> type[Optimizer]:
     """The subclass of `plain` that has what `mixin` does differently."""
-    return type(f"Distributed{plain.__name__}", (mixin, plain), {"__doc__": plain.__doc__, "__module__": __name__})
+    names = {"__doc__": plain.__doc__, "__module__": __name__}
+    made: type[Optimizer] = type(f"Distributed{plain.__name__}", (mixin, plain), names)
+    DistributedOptimizer.register(made)
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, Unpack, cast, overload
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -30,6 +30,7 @@ from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import check_gains, measure_gains
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
@@ -48,7 +49,6 @@ from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
 
-O = TypeVar("O", bound=Optimizer)  # noqa: E741
 _LOOP = "_quorate_loop"
 _STEPPED = "_quorate_never_stepped"
 
@@ -103,16 +103,16 @@ def _kept(optimizer: Any, name: str) -> Any:
 
 @overload
 def distribute(
-    optimizer: O,
+    optimizer: Optimizer,
     model: Module,
     strategy: Strategy,
     *,
     name: str | None = None,
     **options: Unpack[OptionsBesideAStrategy],
-) -> O: ...
+) -> DistributedOptimizer: ...
 @overload
 def distribute(
-    optimizer: O,
+    optimizer: Optimizer,
     model: Module,
     strategy: StrategyName | str = "all-reduce",
     *,
@@ -123,10 +123,10 @@ def distribute(
     weight: Weight = "equal",
     shard_by: ShardBy | None = None,
     **settings: Any,
-) -> O: ...
+) -> DistributedOptimizer: ...
 @one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
-    optimizer: O,
+    optimizer: Optimizer,
     model: Module,
     strategy: str | Strategy = "all-reduce",
     *,
@@ -137,7 +137,7 @@ def distribute(
     weight: Weight = "equal",
     shard_by: ShardBy | None = None,
     **settings: Any,
-) -> O:
+) -> DistributedOptimizer:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
 
     The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
@@ -171,7 +171,7 @@ def distribute(
     every worker where the workers' models, optimizers or strategies differ.
     """
     place = current.here()
-    if isinstance(optimizer, Distributes | Alone | AloneOnHost | Compared):
+    if isinstance(optimizer, DistributedOptimizer):
         raise ConfigurationError("this optimizer is already distributed; call distribute once per optimizer")
     check_optimizer(optimizer)
     with_one_worker = settings.pop("alone", with_one_worker)  # its earlier name
@@ -261,7 +261,7 @@ def distribute(
     told.label = told.label or label
     trained(place).add(kept)
     record(place, kept, chosen)
-    return optimizer
+    return cast("DistributedOptimizer", optimizer)
 
 
 def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:

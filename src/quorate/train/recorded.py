@@ -23,7 +23,7 @@ def record(place: Place, kept: Distributed, chosen: Strategy | None) -> None:
             algorithm=type(optimizer).__mro__[2].__name__,
             strategy=kept.strategy,
             settings=dict(kept.settings),
-            apart=chosen is not None and chosen.replicas != "equal",
+            replicas_differ=chosen is not None and chosen.replicas != "equal",
             parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
             learning_rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
             **foreseen(place, kept),

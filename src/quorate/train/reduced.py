@@ -33,7 +33,7 @@ def with_reduction(
     """
     own = {field.name for field in dataclasses.fields(kind)}
     others = {name: value for name, value in raw.items() if name not in own}
-    if "compress" not in others:
+    if "compress" not in others or "compress" not in kind.reduction:
         others = {**kind.reduction, **others}
     if not others.keys() & set(NAMES):
         own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
@@ -90,7 +90,7 @@ def _check_watched(strategy: Strategy, reduction: Reduction, label: str) -> None
 
 
 def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Reduction:
-    if reduction.rule is None:
+    if reduction.rule is None or reduction.codec is not None:
         asked = "compress" if reduction.codec is not None else "reduce"
         raise ConfigurationError(
             f'{asked}="{getattr(reduction.settings, asked)}" cannot be combined with {label}, which compares '
@@ -174,6 +174,12 @@ def _without_feedback(reduction: Reduction, label: str) -> Reduction:
 
 def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     asked = f'compress="{reduction.settings.compress}"'
+    if reduction.rule is not None and (strategy.meets, strategy.compresses) != ("all", "gradients"):
+        raise ConfigurationError(
+            f'reduce="{reduction.settings.reduce}" beside {asked} cannot be combined with {label}: only where all '
+            "workers meet in every step, with gradients (all-reduce, robust), does each have the codes of all; leave "
+            "out reduce, or compress"
+        )
     if strategy.compresses == "nothing":
         raise ConfigurationError(
             f"{asked} cannot be combined with {label}: codecs write small gradients (all-reduce, quorum), how far "

@@ -43,7 +43,7 @@ def test_what_is_no_setting_is_refused(written: str) -> None:
         settings_from([written])
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("50us", 50e-6), ("1.5ms", 1.5e-3), ("2s", 2.0), ("1e-3", 1e-3)])
+@pytest.mark.parametrize(("text", "seconds"), [("50us", 50e-6), ("1.5ms", 1.5e-3), ("2s", 2.0), ("1e-3s", 1e-3)])
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_from(text) == pytest.approx(seconds)
 

@@ -41,8 +41,8 @@ def test_the_message_quotes_the_whole_once() -> None:
         seconds_from("ten", "constant:ten")
 
 
-@pytest.mark.parametrize("text", ["20", "1", " 1.0", "2e3"])
-def test_from_1_on_a_duration_has_a_unit(text: str) -> None:
-    assert seconds_from("0.2") == 0.2
+@pytest.mark.parametrize("text", ["20", "1", " 1.0", "2e3", "0.2", "1e-3"])
+def test_a_duration_has_a_unit_unless_it_is_0(text: str) -> None:
+    assert seconds_from("0") == seconds_from("0.0") == 0.0
     with pytest.raises(ConfigurationError, match=f"has no unit: {text.strip()}ms or "):
         seconds_from(text, f"one-of:{text}")

@@ -80,7 +80,7 @@ def test_sums_add_terms_that_are_drawn_independently() -> None:
 
 
 def test_exponents_and_file_names_may_have_a_plus(tmp_path: Path) -> None:
-    assert len(parse_imbalance("lognormal:1e-2:1e+0+one-of:1s", seed=0, size=2).terms) == 2
+    assert len(parse_imbalance("lognormal:1e-2s:1e+0+one-of:1s", seed=0, size=2).terms) == 2
     path = tmp_path / "a+b.txt"
     path.write_text("5\n")
     assert table(f"trace:{path}+rank:0:1s", size=2, steps=1) == [[6.0, 5.0]]
@@ -118,6 +118,7 @@ def test_it_gives_the_text_back() -> None:
         ("one-of:200ms+slow:1s", '"slow:1s" is not an imbalance'),
         ("one-of:200ms+", '"200ms\\+" in "one-of:200ms\\+" is not a duration'),
         ("one-of:20", '"20" in "one-of:20" has no unit: 20ms or 20s?'),
+        ("one-of:0.2", '"0.2" in "one-of:0.2" has no unit: 0.2ms or 0.2s?'),
         ("one-of:fast", '"fast" in "one-of:fast" is not a duration'),
         ("one-of:-1ms", "is not a duration"),
         ("0-of:1ms", "does not say how many workers are late; write one-of, 2-of"),

@@ -16,12 +16,12 @@ from quorate.inject.pace import parse_pace
     ("text", "seconds"),
     [
         ("280ms", 0.28),
-        ("0.5", 0.5),
+        ("0.5s", 0.5),
         ("50us/token", 0.05),
         ("2ms+50us/token", 0.052),
         ("50us/token + 2ms", 0.052),
         ("1ms+1ms", 0.002),
-        ("1e-3+1e+0ms", 0.002),
+        ("1e-3s+1e+0ms", 0.002),
     ],
 )
 def test_durations_and_durations_per_token(text: str, seconds: float) -> None:

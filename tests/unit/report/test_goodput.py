@@ -31,7 +31,7 @@ def start(rank: int, settings: dict[str, Any], *, apart: bool) -> list[dict[str,
         {"kind": "start", "rank": rank, "size": 2, "host": "h", "pid": 1, "clock": "monotonic", "now": 0.0,
          "wall": 1e9, "device": "cpu", "seed": 0},
         {"kind": "distribute", "optimizer": "1", "algorithm": "SGD", "strategy": "s", "settings": settings,
-         "apart": apart, "parameters": 1, "learning_rates": [0.1]},
+         "replicas_differ": apart, "parameters": 1, "learning_rates": [0.1]},
     ]  # fmt: skip
 
 

@@ -158,12 +158,15 @@ def test_one_of_a_run_that_was_resumed_is_another_one(folder: Path) -> None:
     assert [one.round for one in read_run(folder).ranks[2].steps] == [*range(11, LAST + 1), 31]
 
 
+@pytest.mark.parametrize("name", ["replicas_differ", "apart"])
 @pytest.mark.parametrize("is_apart", [True, False])
-def test_local_steps_of_a_newcomer_are_not_held_beside_those_of_the_others(tmp_path: Path, is_apart: bool) -> None:
-    """Its numbers began elsewhere: it seems to come long before the others, or after."""
+def test_local_steps_of_a_newcomer_are_not_held_beside_those_of_the_others(
+    tmp_path: Path, is_apart: bool, name: str
+) -> None:
+    """Its numbers began elsewhere: it seems to come long before the others, or after. Older records say `apart`."""
     run = read_run(make(tmp_path))
     steps = {rank: list(own) for rank, own in run.after(0).items()}
-    found = comparable(steps, run.newcomers, [{}, {"strategy": "local-sgd", "apart": is_apart}])
+    found = comparable(steps, run.newcomers, [{}, {"strategy": "local-sgd", name: is_apart}])
     assert found == {rank: own for rank, own in steps.items() if rank < 2 or not is_apart}
 
 
@@ -176,7 +179,7 @@ def test_so_the_closing_line_blames_nobody_for_it(tmp_path: Path) -> None:
         for row in rows:
             if row["kind"] == "step" and path.stem == "rank-2":
                 row["round"] -= 2
-        rows.insert(1, {"kind": "distribute", "optimizer": "1", "strategy": "local-sgd", "apart": True})
+        rows.insert(1, {"kind": "distribute", "optimizer": "1", "strategy": "local-sgd", "replicas_differ": True})
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = closing_line(tmp_path)
     assert line is not None and "no rank was significantly slower" in line

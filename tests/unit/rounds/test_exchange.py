@@ -15,6 +15,7 @@ from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds.coding import Coding
 from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
+from quorate.rounds.window import SHARE
 
 Sent = tuple[int, int, dict[str, Any], Flat | None]
 
@@ -223,9 +224,24 @@ def test_who_comes_late_gets_the_sum_from_its_own_host(late: int, source: int) -
     before = dict(bench.out)
     bench.let_go()
     bench.call(late)
+    passes(bench, 0.06)  # longer than its window
     assert bench.members[late].log.get(1) is not None and len(bench.sums(1)) == 6
     second = Counter(bench.out) - Counter(before)
     assert max(second.values()) <= 2 * 4 * bench.width, "nothing of the first round, and one exchange"
+
+
+def test_who_is_late_by_little_is_in_the_next_round() -> None:
+    bench = Bench(TWO_BY_TWO, wait_for=1)
+    bench.holds = lambda source, to, header: header["kind"] == "sum"
+    bench.call(0)
+    passes(bench, 1.0)
+    bench.let_go()
+    assert [member.log.newest for member in bench.members] == [1] * 4
+    bench.call(1, 0)
+    passes(bench, 0.9 * SHARE)
+    assert [member.log.newest for member in bench.members] == [1] * 4
+    bench.call(2, 3)
+    assert {tuple(member.log.history(9)[-1][2]) for member in bench.members} == {(0, 1, 2, 3)}
 
 
 def test_who_was_to_pass_a_sum_on_dies() -> None:

@@ -9,7 +9,7 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.rounds.calls import Calls
 from quorate.rounds.terms import Agreed, check
-from quorate.rounds.window import GAMMA, Window
+from quorate.rounds.window import GAMMA, SHARE, Window
 
 
 def calls(cap: float, size: int = 3) -> Calls:
@@ -68,3 +68,48 @@ def test_nothing_is_to_be_looked_at_where_those_that_called_have_gone_away() -> 
 def test_a_cap_that_cannot_be_is_refused(cap: float) -> None:
     with pytest.raises(ConfigurationError, match="window is .*; it must be a number of seconds"):
         check(Agreed(size=2, window=cap))
+
+
+def after_an_exchange(seconds: float, *, among_hosts: bool = True) -> Calls:
+    one = calls(0.0)
+    one.window.took(seconds, among_hosts=among_hosts)
+    return one
+
+
+def test_among_hosts_it_is_a_share_of_an_exchange() -> None:
+    one = after_an_exchange(20.0)
+    one.now = 1.0
+    one.called(0, 0)
+    assert not one.may_start() and one.window.until == pytest.approx(1.0 + SHARE * 20.0)
+    one.now = one.window.until
+    assert one.may_start()
+    one.begin()
+    assert one.window.used == pytest.approx(SHARE * 20.0)
+
+
+def test_on_one_host_and_where_a_worker_goes_on_there_is_no_such_window() -> None:
+    at_once, has_slack = after_an_exchange(20.0, among_hosts=False), after_an_exchange(20.0)
+    at_once.called(0, 0)
+    has_slack.called(0, 0, None, 5.0)
+    assert at_once.may_start() and has_slack.may_start()
+
+
+def test_windows_in_which_nobody_comes_grow_rare_and_one_in_which_somebody_comes_is_followed_by_another() -> None:
+    one, waited = after_an_exchange(20.0), list[bool]()
+
+    def round_starts(*late: int) -> None:
+        one.called(0, one.started)
+        waited.append(not one.may_start())
+        for rank in late:
+            one.called(rank, one.started)
+        one.now += 30.0
+        assert one.may_start()
+        one.begin()
+
+    for _ in range(8):
+        round_starts()
+    assert waited == [True, False, True, False, False, True, False, False]
+    waited.clear()
+    for late in [(), (), (1,), (1,), (), (), ()]:
+        round_starts(*late)
+    assert waited == [False, False, True, True, True, False, True]

@@ -77,3 +77,23 @@ def test_the_earlier_name_of_with_one_worker_still_counts() -> None:
         return found
 
     assert VirtualWorld(1).run(task) == [[True, True]]
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "quorum"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_distribute_returns_is_a_distributed_optimizer_of_the_users_class(size: int, strategy: str) -> None:
+    @joined
+    def task(world: quorate.World) -> None:
+        model = nn.Linear(2, 1)
+        optimizer: torch.optim.SGD = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert not isinstance(optimizer, quorate.DistributedOptimizer)
+        optimizer = quorate.distribute(optimizer, model, strategy)
+        assert isinstance(optimizer, quorate.DistributedOptimizer)
+        assert isinstance(optimizer, torch.optim.SGD)
+        with optimizer.accumulate():
+            model(torch.ones(2)).backward()
+        model(torch.ones(2)).backward()
+        optimizer.step()
+        optimizer.finish()
+
+    VirtualWorld(size).run(task)

@@ -52,9 +52,9 @@ def test_formulas_are_asked() -> None:
     ("text", "model"),
     [
         ("constant:10ms", Constant(0.01)),
-        ("constant:0.5", Constant(0.5)),
+        ("constant:0.5s", Constant(0.5)),
         ("constant:2s", Constant(2.0)),
-        ("constant:1e-3", Constant(0.001)),
+        ("constant:1e-3s", Constant(0.001)),
         ("normal:10ms:2ms", Sampled("normal", 0.01, 0.002, 7)),
         ("lognormal:10ms:0.5", Sampled("lognormal", 0.01, 0.5, 7)),
         ("uniform:500us:20ms", Sampled("uniform", 0.0005, 0.02, 7)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import CHAOS
+from quorate.core.rows import differ_between_steps
 from quorate.inject.pace import parse_pace
 from quorate.report.figures.throughput import training_seconds
 from quorate.report.reading.rank import RankRecords
@@ -86,8 +87,8 @@ def _fixed_pace(run: RunRecords) -> float:
 def _useful(run: RunRecords) -> float:
     """Steps whose work was taken in by a round, or by a mean of all."""
     rounds = [merged.round for merged in run.merged()]
-    is_apart = any(one.distributed.get("apart") for one in run.ranks)
-    if rounds and is_apart:
+    differ = any(differ_between_steps(one.distributed) for one in run.ranks)
+    if rounds and differ:
         fragments = max(_setting(one, "fragments", 1) for one in run.ranks)
         return sum(_steps_in(one, fragments) for one in rounds)
     if rounds:
