@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
-from quorate.planning.model import Model
-from quorate.planning.prediction import Prediction, predict
+from quorate.planning.prediction import Prediction
 
 WARM_UP = 2
 """Steps of each turn that are not timed."""
@@ -31,11 +29,11 @@ class Tried:
 
     foreseen: Prediction
     seconds: float | None = None
-    """Of a step of the plan's batch; None where it failed."""
+    """For the plan's batch, in as many steps as make it; None where it failed."""
     steps: int = 0
     """That were timed."""
     taken: float | None = None
-    """Seconds of a step of the batch that the script has in this layout, before `scale`."""
+    """Seconds of a step of the batch that the script has in this layout."""
     why: str | None = None
     """It failed: one line."""
 
@@ -45,12 +43,24 @@ def kind_of(layout: Layout) -> str:
     return " ".join(name for name in ("stages", "shards", "tensor") if getattr(layout, name) > 1) or "replicas"
 
 
+def as_run(layout: Layout) -> Layout:
+    """The layout as a script runs in it: gradients are accumulated in a pipeline only."""
+    return layout if layout.schedule else replace(layout, microbatches=1)
+
+
 def candidates(ranked: Sequence[Prediction]) -> list[Prediction]:
     """All of `ranked`, which begins with the fastest, in the order in which they are tried.
 
     First the first choice, then plain replicas, then the best with each axis (`stages`, `shards`, `tensor`) that no
-    earlier one has, the fastest first, then the others as they are ranked.
+    earlier one has, the fastest first, then the others as they are ranked. Of those that run alike, as a script does
+    not accumulate gradients because a plan does, only the fastest; none with several stages on a worker, which a script
+    has to ask for.
     """
+    alike = dict[Layout, Prediction]()
+    for one in ranked:
+        if one.layout.chunks == 1:
+            alike.setdefault(as_run(one.layout), one)
+    ranked = list(alike.values())
     if not ranked:
         return []
     chosen = [ranked[0]]
@@ -64,28 +74,26 @@ def candidates(ranked: Sequence[Prediction]) -> list[Prediction]:
     return list({id(one): one for one in (*chosen, *ranked)}.values())
 
 
-def scale(layout: Layout, model: Model, cluster: Cluster, examples: float) -> float:
-    """How many times as long a step of the plan's batch takes as one of the script's batch in this layout, foreseen.
+def steps_of_a_batch(layout: Layout, batch: int, examples: int) -> float:
+    """How many steps of the script make the plan's `batch` in this layout.
 
-    The script has `examples` for each replica and shard, and does not accumulate gradients as the plan may. 1 where
-    both batches and micro-batches are the same.
+    The script has `examples` for each replica and shard: where layers are cut, fewer workers have batches of their own.
     """
-    own = replace(model, batch=examples * layout.replicas * layout.shards)  # type: ignore[arg-type]
-    as_run = layout if layout.schedule else replace(layout, microbatches=1)
-    return predict(layout, model, cluster).seconds / predict(as_run, own, cluster).seconds
+    return batch / (examples * layout.replicas * layout.shards)
 
 
 def tried(
     ranked: Sequence[Prediction],
     count: int,
     run: Callable[[Layout, int], Sequence[float] | str],
-    scales: Callable[[Layout], float],
+    steps_for: Callable[[Layout], float],
     turns: int = TURNS,
 ) -> list[Tried]:
     """Run `count` layouts that work, in turns; the measured ones first, the fastest before the others.
 
     `run(layout, turn)` gives the seconds of steps, or one line that says why there are none. A layout that fails in its
-    first turn is replaced by the next candidate; one that fails later keeps what came before.
+    first turn is replaced by the next candidate; one that fails later is not. `steps_for(layout)`: how many of its
+    steps make the plan's batch.
     """
     waiting = candidates(ranked)
     taken: dict[Layout, list[float]] = {}
@@ -99,14 +107,17 @@ def tried(
         else:
             taken[one.layout], foreseen[one.layout] = list(found), one
     for turn in range(1, turns):
-        for layout in taken:
+        for layout in list(taken):
             found = run(layout, turn)
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                failed.append(Tried(foreseen=foreseen[layout], why=found))
+                del taken[layout]
+            else:
                 taken[layout] += found
     measured = [
         Tried(
             foreseen=foreseen[layout],
-            seconds=median(seconds) * scales(layout),
+            seconds=median(seconds) * steps_for(layout),
             steps=len(seconds),
             taken=median(seconds),
         )

@@ -22,11 +22,9 @@ from quorate.launch.local.started import Command, StartedRanks
 from quorate.launch.local.verdict import last_lines, log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
-from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import AXES, Layout
-from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction
-from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, scale, tried
+from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words
 
 _PROGRAM = "quorate.launch.warm.stepping"
@@ -71,19 +69,21 @@ def _memory_here() -> int | None:
         return None
 
 
-def tries(
-    ranked: Sequence[Prediction], options: PlanOptions, model: Model, cluster: Cluster, examples: float
-) -> list[Tried]:
-    """What came of `options.tries` layouts; `examples` is the batch that the script has alone.
+def tries(ranked: Sequence[Prediction], options: PlanOptions, batch: int, examples: int) -> list[Tried]:
+    """What came of `options.tries` layouts; `batch` is the plan's, `examples` the script's.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
-    count = min(options.tries or 0, len(ranked))
+    count = min(options.tries or 0, len(candidates(ranked)))
+    if not count:
+        raise ConfigurationError(
+            "--try: every layout of this plan has several stages on a worker; add --at-most stages=1"
+        )
     with _Progress(count * TURNS) as progress:
         run = partial(_shown, progress, options.model, options.arguments)
-        found = tried(ranked, count, run, lambda layout: scale(layout, model, cluster, examples))
-    if found and found[0].seconds is None:
-        raise QuorateError(f"no layout could be run; {candidates(ranked)[0].layout.in_words}: {found[0].why}")
+        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, batch, examples), TURNS)
+    if found[0].seconds is None:
+        raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
     return found
 
 

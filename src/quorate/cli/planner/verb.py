@@ -83,7 +83,7 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     if options.tries is not None:
         from quorate.cli.planner.tried import tries
 
-        tried = tries(ranked, options, model, cluster, examples)
+        tried = tries(ranked, options, model.batch, examples)
     if options.as_json:
         typer.echo(json.dumps(as_json(model, cluster, found, tried), indent=2, ensure_ascii=False))
     else:
