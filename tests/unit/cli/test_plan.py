@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quorate.cli.main import main
+from quorate.cli.planner import tried
+from quorate.planning.tries import STEPS
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
 OPTIONS = ("-n", "4", "--memory", "8GB", "--bandwidth", "10Gbit")
@@ -79,6 +86,12 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--at-most", "rows=2", SIZES], '--at-most "rows=2": write AXIS=N, where AXIS is one of replicas,'),
         ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
         ([*OPTIONS, "--flops", "1T", "train.py"], "--flops can be given with gpt: only"),
+        ([*OPTIONS, "--try", "0", "train.py"], "--try 0: at least one layout is tried"),
+        ([*OF_SIZES, "--try", "2", SIZES], "--try runs a script, and gpt: is none; leave --try out"),
+        ([*OPTIONS, "--per-host", "2", "--inside", "1us:1GB", "--try", "2", "train.py"], "and --per-host plans for"),
+        ([*OPTIONS, "--cores", "4097", "--try", "2", "train.py"], ", and the plan is for --cores 4097"),
+        ([*OPTIONS, "-n", "4096", "--try", "2", "train.py"], "--try: 4096 workers do not fit on this machine's "),
+        ([*OPTIONS, "-n", "1", "--memory", "4096GB", "--try", "2", "train.py"], "need more memory than this machine's"),
         ([*OPTIONS, "nowhere.py"], 'there is no script "nowhere.py"'),
     ],
 )  # fmt: skip
@@ -134,3 +147,63 @@ def test_a_script_with_too_few_steps(script: str, capfd: pytest.CaptureFixture[s
         "train.py has ended before its optimizer.step() number 6, so there is nothing to measure"
         in capfd.readouterr().err
     )
+
+
+@pytest.mark.slow
+def test_layouts_are_tried(
+    script: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / script).write_text(SCRIPT.replace("quorate.join()", FAILS_IN_TWO))
+    monkeypatch.setattr(tried, "TURNS", 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = ("-n", "2", "--memory", "100MB", "--bandwidth", "10Gbit", "--cores", str(cores), "--strategy", "all-reduce")
+    assert status(*here, "--at-most", "stages=1", "--try", "9", "--json", script, "10") == 0
+    said = capfd.readouterr()
+    told: dict[str, Any] = json.loads(said.out)
+    by_kind = {
+        ("shards" if one["shards"] > 1 else "tensor" if one["tensor"] > 1 else "replicas"): one for one in told["tried"]
+    }
+    measured = [one["measured"] for one in told["tried"] if one["measured"] is not None]
+    assert measured == sorted(measured) and measured[0] > 0
+    assert by_kind["replicas"]["steps"] == STEPS and by_kind["replicas"]["failed"] is None
+    assert by_kind["tensor"]["measured"] is None
+    assert "no tensor axis here" in by_kind["tensor"]["failed"] and "quorate: failed: " in said.err
+    assert by_kind["shards"]["failed"] is None
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_what_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace('print("stepped")', SAYS_WHO))
+    words = ("plan", "-n", "1", "--memory", "100MB", "--bandwidth", "10Gbit", "--try", "1", "train.py", "1000000")
+    program = subprocess.Popen([sys.executable, "-m", "quorate.cli.main", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    assert program.stderr is not None
+    while b"trying, turn 1" not in program.stderr.readline():
+        pass
+    (tmp_path / "worker").unlink()  # of the runs in which blocks were timed
+    until = time.monotonic() + 60.0
+    while not (tmp_path / "worker").exists():
+        assert time.monotonic() < until and program.poll() is None
+        time.sleep(0.01)
+    worker = int((tmp_path / "worker").read_text())
+    program.send_signal(signal.SIGINT)
+    assert program.wait(30.0) == 130
+    program.stderr.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+FAILS_IN_TWO = """
+import os
+if any("tensor=2" in value for value in os.environ.values()):
+    raise ValueError("no tensor axis here")
+quorate.join()
+"""
+SAYS_WHO = """
+    import os
+    if not os.path.exists("worker"):
+        with open("worker.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("worker.part", "worker")
+    import time
+    time.sleep(0.2)
+"""

@@ -52,4 +52,9 @@ class PlanOptions:
         "The largest size of an axis; may be repeated.", "--at-most", default=[], metavar="AXIS=N"
     )
     no_overlap: bool = option("Assume that exchange and computation do not overlap.", default=False)
+    tries: int | None = option(
+        "Run N of the most promising layouts of a script on this machine, and put the fastest first.",
+        "--try",
+        metavar=N,
+    )
     as_json: bool = option("Print one JSON object.", "--json", default=False)

@@ -15,14 +15,19 @@ from quorate.planning.model import Model
 from quorate.planning.prediction import SYNC_EVERY, Prediction
 from quorate.planning.search import Loser, Plan
 from quorate.planning.search import as_json as of_one
+from quorate.planning.tries import Tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
 
 _SHOWN = 24
 """Lines about layouts that lose."""
 
 
-def as_json(model: Model, cluster: Cluster, found: Plan) -> dict[str, Any]:
-    """All of it."""
+def as_json(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None) -> dict[str, Any]:
+    """All of it; `tried`, from the fastest on, where layouts were run."""
+    runs = [
+        of_one(one.foreseen) | {"measured": one.seconds, "taken": one.taken, "steps": one.steps, "failed": one.why}
+        for one in tried or ()
+    ]
     return {
         "model": model.name,
         "numbers": model.numbers,
@@ -31,23 +36,52 @@ def as_json(model: Model, cluster: Cluster, found: Plan) -> dict[str, Any]:
         "looked_at": found.looked_at,
         "best": [of_one(one) for one in found.best],
         "lost": [asdict(one) for one in found.losers],
+        **({} if tried is None else {"tried": runs}),
     }
 
 
-def show(model: Model, cluster: Cluster, found: Plan) -> None:
-    """Print it."""
+def show(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None) -> None:
+    """Print it; layouts that were `tried` are in a table of their own, before the others."""
     workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
     typer.echo(
         f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
         f"{counted(found.looked_at, 'layout')} looked at"
     )
-    show_table(found.best, _columns(found.best))
+    if tried is not None:
+        _show_tried(tried)
+    of_tried = {one.foreseen.layout for one in tried or ()}
+    rest = [one for one in found.best if one.layout not in of_tried]
+    if tried is not None and rest:
+        typer.echo("Not tried:")
+    if rest:
+        show_table(rest, _columns(rest))
     for line in _lines(found.losers):
         typer.echo(line)
+    known = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
     typer.echo(
-        "\nForeseen, not measured. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
+        f"\n{known}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
     )
+
+
+def _show_tried(tried: Sequence[Tried]) -> None:
+    best = tried[0].seconds or 0.0
+    foreseen = {head: (lambda one, cell=cell: cell(one.foreseen)) for head, cell in _columns([])}
+    foreseen["foreseen"] = foreseen.pop("a step")
+    columns: Columns[Tried] = [
+        *((head, foreseen[head]) for head in _LAYOUT),
+        ("measured", lambda one: NOTHING if one.seconds is None else seconds_in_words(one.seconds)),
+        ("to the best", lambda one: NOTHING if one.seconds is None else f"x{one.seconds / best:.2f}"),
+        *((head, foreseen[head]) for head in ("foreseen", "memory", "sent")),
+    ]
+    show_table(tried, columns, lambda one: one is tried[0])
+    typer.echo(f"First choice, as measured: {tried[0].foreseen.layout.in_words}")
+    for one in tried:
+        if one.why is not None:
+            typer.echo(f"failed: {one.foreseen.layout.in_words}: {one.why}")
+
+
+_LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-batches", "strategy")
 
 
 def _columns(best: Sequence[Prediction]) -> Columns[Prediction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -26,6 +27,8 @@ _PREFIX = "gpt:"
 _OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _TOLD_EVERY = 5000
+_SHOWN, _RANKED = 5, 1000
+"""Layouts in the table, and those from which `--try` chooses."""
 
 
 @command
@@ -34,12 +37,17 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
 
     A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
     strategies. A script is run by one worker for six steps, in which its blocks are timed; gpt: needs sizes only. The
-    rest is predicted by formulas.
+    rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest of
+    them is the first choice.
     """
     from quorate.planning.layouts import AXES, WAYS
     from quorate.planning.search import plan as search
 
     cluster, batch = _cluster(options), options.batch
+    if options.tries is not None:
+        from quorate.cli.planner.tried import check_tries
+
+        check_tries(options)
     if batch is not None and batch < 1:
         raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
     ways = options.strategies or list(WAYS)
@@ -54,14 +62,15 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
                 f'--at-most "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
-    model = _by_sizes(options) if options.model.startswith(_PREFIX) else _by_script(options)
+    model, examples = (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options)
     tell(f"quorate: looking for layouts of {model.name} over {cluster.workers} workers\n")
 
     def begins(number: int) -> None:
         if number % _TOLD_EVERY == 0:
             tell(f"quorate: {number:,} layouts\n")
 
-    found = search(model, cluster, ways=ways, longest=longest, begins=begins)
+    found = search(model, cluster, ways=ways, longest=longest, best=_RANKED, begins=begins)
+    ranked, found = found.best, replace(found, best=found.best[:_SHOWN])
     if not found.best:
         assert found.smallest is not None
         raise ConfigurationError(
@@ -70,10 +79,15 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
         )
     from quorate.cli.planner.table import as_json, show
 
+    tried = None
+    if options.tries is not None:
+        from quorate.cli.planner.tried import tries
+
+        tried = tries(ranked, options, model.batch, examples)
     if options.as_json:
-        typer.echo(json.dumps(as_json(model, cluster, found), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(as_json(model, cluster, found, tried), indent=2, ensure_ascii=False))
     else:
-        show(model, cluster, found)
+        show(model, cluster, found, tried)
     return 0
 
 
@@ -136,7 +150,8 @@ def _by_sizes(options: PlanOptions) -> Model:
     return model_of(sizes, options.batch, speed, options.workers)
 
 
-def _by_script(options: PlanOptions) -> Model:
+def _by_script(options: PlanOptions) -> tuple[Model, int]:
+    """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import STEPS
     from quorate.planning.measured import model_from
@@ -147,4 +162,5 @@ def _by_script(options: PlanOptions) -> Model:
     check_script(options.model)
     assert options.workers is not None
     tell(f"quorate: running {options.model} alone for {STEPS} steps, twice\n")
-    return model_from(timed(options.model, options.arguments), options.batch, options.workers)
+    told = timed(options.model, options.arguments)
+    return model_from(told, options.batch, options.workers), max(1, told["times"]["examples"])

@@ -1,0 +1,182 @@
+"""`quorate plan --try`: the most promising layouts as runs of the script on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from quorate.cli.doctor.memory import SECONDS
+from quorate.cli.planner.options import PlanOptions
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.telling import tell
+from quorate.launch.local.processes import Conclusion, run_crew
+from quorate.launch.local.started import Command, StartedRanks
+from quorate.launch.local.verdict import last_lines, log_of
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.requests import status_after
+from quorate.planning.layouts import AXES, Layout
+from quorate.planning.prediction import Prediction
+from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
+from quorate.report.wording import bytes_in_words, counted, seconds_in_words
+
+_PROGRAM = "quorate.launch.warm.stepping"
+_INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
+
+
+def check_tries(options: PlanOptions) -> None:
+    """Raises `ConfigurationError` where the workers of the plan are not this machine's."""
+    count, workers = options.tries, options.workers
+    assert count is not None and workers is not None and options.memory is not None
+    if count < 1:
+        raise ConfigurationError(f"--try {count}: at least one layout is tried")
+    if options.model.startswith("gpt:"):
+        raise ConfigurationError("--try runs a script, and gpt: is none; leave --try out")
+    if options.per_host is not None:
+        raise ConfigurationError(
+            "--try runs the layouts on this machine, and --per-host plans for several hosts; leave one of them out"
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if options.cores is not None and options.cores != cores:
+        raise ConfigurationError(
+            f"--try runs the layouts on this machine, which has {counted(cores, 'core')}, and the plan is for "
+            f"--cores {options.cores}"
+        )
+    if workers > cores and options.cores is None:
+        raise ConfigurationError(
+            f"--try: {workers} workers do not fit on this machine's {counted(cores, 'core')}; plan for fewer workers, "
+            f"or say --cores {cores} if they are to share them"
+        )
+    here = _memory_here()
+    if here is not None and workers * options.memory > here:
+        raise ConfigurationError(
+            f"--try: {workers} workers of {bytes_in_words(options.memory)} need more memory than this machine's "
+            f"{bytes_in_words(here)}; give each worker at most {bytes_in_words(here / workers)}"
+        )
+
+
+def _memory_here() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def tries(ranked: Sequence[Prediction], options: PlanOptions, batch: int, examples: int) -> list[Tried]:
+    """What came of `options.tries` layouts; `batch` is the plan's, `examples` the script's.
+
+    Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
+    """
+    count = min(options.tries or 0, len(candidates(ranked)))
+    if not count:
+        raise ConfigurationError(
+            "--try: every layout of this plan has several stages on a worker; add --at-most stages=1"
+        )
+    with _Progress(count * TURNS) as progress:
+        run = partial(_shown, progress, options.model, options.arguments)
+        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, batch, examples), TURNS)
+    if found[0].seconds is None:
+        raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
+    return found
+
+
+def _shown(
+    progress: _Progress, script: str, arguments: Sequence[str], layout: Layout, turn: int
+) -> Sequence[float] | str:
+    progress.begins(f"turn {turn + 1}: {layout.in_words}")
+    found = steps_of(script, arguments, layout)
+    progress.ends(found)
+    return found
+
+
+def steps_of(
+    script: str, arguments: Sequence[str], layout: Layout, limit: float = SECONDS / 6
+) -> Sequence[float] | str:
+    """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none.
+
+    Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
+    """
+    from quorate.launch.warm.stepping import Task, path_of
+
+    with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
+        folder = Path(name)
+        settings = {"schedule": layout.schedule, "microbatches": layout.microbatches} if layout.schedule else {}
+        is_divided = layout.workers > layout.replicas
+        task = Task(
+            folder=name, workers=layout.workers, warm_up=WARM_UP, steps=STEPS, limit=max(1, round(limit)),
+            is_divided=is_divided, settings=settings,
+        )  # fmt: skip
+        axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
+        overrides = Overrides(
+            strategy=layout.strategy or None, mesh=axes if is_divided else None, zero=layout.zero or None, log="none"
+        )
+        command = Command(
+            script=_PROGRAM, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides
+        )
+        with StartedRanks(command, layout.workers, folder) as ranks:
+            ended = run_crew(command, layout.workers, folder, ranks)
+        paths = [path_of(folder, rank) for rank in range(layout.workers)]
+        if ended.status in _INTERRUPTED:
+            raise KeyboardInterrupt
+        if all(path.exists() for path in paths):
+            return [max(each) for each in zip(*(json.loads(path.read_text()) for path in paths), strict=True)]
+        return _why(ended, folder, script, limit)
+
+
+def _why(ended: Conclusion, folder: Path, script: str, limit: float) -> str:
+    """Without the folder, which is gone when it is read."""
+    if ended.why is None:
+        return f"{script} has ended before its optimizer.step() number {WARM_UP + STEPS}"
+    if "SIGALRM" in ended.why:
+        return f"{script} has made fewer than {WARM_UP + STEPS} steps within {limit:g} s"
+    said = ended.why.partition("\n")[0].partition("; its log is ")[0].partition("; the logs are in ")[0]
+    lines = last_lines(log_of(folder, 0), 1)
+    return f"{said}: {lines[0].strip()}" if lines and "raised" not in said and "Error" not in said else said
+
+
+class _Progress:
+    """A context: a bar on a terminal, else a line for each run."""
+
+    def __init__(self, runs: int) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._runs = runs
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def __enter__(self) -> _Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("trying", total=self._runs)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begins(self, words: str) -> None:
+        if self._bar is None:
+            tell(f"quorate: trying, {words}\n")
+        else:
+            self._bar.update(self._task, description=words)
+
+    def ends(self, found: Sequence[float] | str) -> None:
+        if self._bar is not None and not isinstance(found, str):
+            self._bar.advance(self._task)
+        if isinstance(found, str):
+            tell(f"quorate: failed: {found}\n")
+        elif self._bar is None:
+            tell(f"quorate: {seconds_in_words(sorted(found)[len(found) // 2])} a step\n")

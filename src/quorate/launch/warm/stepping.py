@@ -1,0 +1,109 @@
+"""A worker that runs a script for some steps, and keeps how long they took.
+
+What `quorate plan --try` starts on each worker, by `python -m quorate.launch.warm.stepping TOLD SCRIPT [ARGUMENT ...]`.
+TOLD is one JSON object, a `Task`. The seconds between the ends of steps go to the file `steps-RANK.json` of the task's
+folder; when those of all workers are there, every worker ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import quorate
+from quorate.core.errors import ConfigurationError
+from quorate.launch.warm.script import live_as_main
+
+_LOOK_EVERY = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a worker is told."""
+
+    folder: str
+    workers: int
+    warm_up: int
+    steps: int
+    limit: int
+    """Seconds after which the worker is killed by the kernel, whatever it does."""
+    is_divided: bool
+    """Whether the model is to be in pieces, which needs a script that calls `quorate.parallelize`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of `quorate.parallelize`, before the script's."""
+
+    def line(self) -> str:
+        """This as JSON."""
+        return json.dumps(asdict(self))
+
+
+def path_of(folder: str | Path, rank: int) -> Path:
+    """Where a worker's seconds are."""
+    return Path(folder, f"steps-{rank}.json")
+
+
+class _Steps:
+    def __init__(self, task: Task, rank: int) -> None:
+        self._task, self._rank = task, rank
+        self._ends: list[float] = []
+        self._optimizer: Any = None
+        self._calls = 0
+
+    def parallelize(self, real: Any) -> Any:
+        """`quorate.parallelize` with the task's settings."""
+
+        def with_settings(*args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            return real(*args, **{**kwargs, **self._task.settings})
+
+        return with_settings
+
+    def ended(self, optimizer: Any, *_: Any) -> None:
+        """A step has ended; the first optimizer that steps is the one that is looked at."""
+        self._optimizer = optimizer if self._optimizer is None else self._optimizer
+        if optimizer is not self._optimizer:
+            return
+        if self._task.is_divided and not self._calls:
+            raise ConfigurationError("the script does not call quorate.parallelize, so its model cannot be divided")
+        self._ends.append(time.perf_counter())
+        if len(self._ends) == self._task.warm_up + self._task.steps:
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        timed = self._ends[self._task.warm_up - 1 :]
+        path = path_of(self._task.folder, self._rank)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps([end - begin for begin, end in itertools.pairwise(timed)]))
+        unfinished.replace(path)
+        while not all(path_of(self._task.folder, rank).exists() for rank in range(self._task.workers)):
+            time.sleep(_LOOK_EVERY)
+        os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+
+
+def main() -> NoReturn:
+    """Do what the arguments say."""
+    told, script, *arguments = sys.argv[1:]
+    task = Task(**json.loads(told))
+    signal.alarm(task.limit)
+    steps = _Steps(task, int(os.environ["RANK"]))
+    register_optimizer_step_post_hook(steps.ended)
+    place: Any = importlib.import_module("quorate.sharding.parallelize")
+    public: Any = quorate
+    public.parallelize = place.parallelize = steps.parallelize(place.parallelize)
+    sys.path.pop(0)  # the folder from which this program was started
+    live_as_main(script, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Which layouts are tried for real, in which order, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorate.planning.layouts import Layout
+from quorate.planning.prediction import Prediction
+from quorate.planning.tries import Tried, candidates, steps_of_a_batch, tried
+
+TWO = Layout(replicas=2, strategy="all-reduce")
+TENSOR, SHARDS, STAGES = Layout(tensor=2), Layout(shards=2, zero=2), Layout(stages=2, schedule="1f1b", microbatches=4)
+
+
+def ranked(*layouts: Layout) -> list[Prediction]:
+    return [
+        Prediction(layout=one, seconds=1.0 + place, memory=0.0, sent=0.0, bubble=0.0, parts={})
+        for place, one in enumerate(layouts)
+    ]
+
+
+def layouts(found: list[Prediction]) -> list[Layout]:
+    return [one.layout for one in found]
+
+
+def test_one_of_each_kind_comes_before_the_next_of_the_ranking() -> None:
+    second, both = Layout(shards=2, zero=3), Layout(shards=2, tensor=2, zero=2)
+    found = candidates(ranked(SHARDS, second, both, TENSOR, TWO, STAGES))
+    assert layouts(found) == [SHARDS, TWO, both, STAGES, second, TENSOR]
+    assert candidates([]) == []
+
+
+def test_what_runs_alike_is_tried_once_and_what_cannot_be_run_never() -> None:
+    accumulates, interleaved = Layout(tensor=2, microbatches=8), Layout(stages=2, schedule="interleaved", chunks=2)
+    other = Layout(stages=2, schedule="1f1b", microbatches=8)
+    assert layouts(candidates(ranked(accumulates, interleaved, TENSOR, STAGES, other))) == [accumulates, STAGES, other]
+
+
+def test_a_step_of_fewer_batches_is_made_more_often() -> None:
+    assert steps_of_a_batch(TWO, 20, 10) == 1
+    assert steps_of_a_batch(TENSOR, 20, 10) == 2
+    assert steps_of_a_batch(Layout(replicas=2, shards=2), 20, 10) == 0.5
+
+
+def test_layouts_take_turns_and_the_fastest_measured_is_first() -> None:
+    calls = list[tuple[Layout, int]]()
+
+    def run(layout: Layout, turn: int) -> list[float] | str:
+        calls.append((layout, turn))
+        return "broken" if layout == SHARDS else [{TWO: 5.0, TENSOR: 2.0}[layout] + turn] * 3
+
+    found = tried(ranked(SHARDS, TWO, TENSOR, STAGES), 2, run, lambda layout: 2.0 if layout == TENSOR else 1.0, turns=3)
+    assert calls == [(SHARDS, 0), *((layout, turn) for turn in range(3) for layout in (TWO, TENSOR))]
+    assert [(one.foreseen.layout, one.seconds, one.taken, one.steps) for one in found[:2]] == [
+        (TWO, 6.0, 6.0, 9),
+        (TENSOR, pytest.approx(6.0), 3.0, 9),
+    ]
+    assert found[2] == Tried(foreseen=found[2].foreseen, why="broken") and found[2].foreseen.layout == SHARDS
+
+
+def test_what_fails_in_a_later_turn_has_failed() -> None:
+    found = tried(
+        ranked(TWO, TENSOR), 2, lambda layout, turn: "gone" if turn and layout == TWO else [1.0], lambda _: 1.0, turns=2
+    )
+    assert [(one.foreseen.layout, one.why) for one in found] == [(TENSOR, None), (TWO, "gone")]
