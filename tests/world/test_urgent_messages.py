@@ -1,6 +1,9 @@
-"""Between real hosts an urgent message does not wait for what was sent before it."""
+"""Connections between real hosts: an urgent message does not wait for what was sent before it; how TCP sends."""
 
 from __future__ import annotations
+
+import socket
+from typing import Any
 
 import pytest
 import torch
@@ -36,3 +39,19 @@ def test_an_urgent_message_overtakes_a_large_one(encrypted: bool) -> None:
         environment = {"QUORATE_TLS": "1"} if encrypted else {}
         found = run_real(2, overtaken, on=two, environment=environment)
     assert found[1] == ["urgent", "large", "last"]
+
+
+def sends_by(wire: Any) -> set[str]:
+    """The congestion control of this worker's connections to other hosts."""
+    wire.send(Message(), 1 - wire.rank, "x").wait()
+    wire.receive(1 - wire.rank, "x").wait()
+    links = [link.sock for link in wire.endpoint.mailbox._links.values() if link.sock and not link.is_here]
+    return {one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode() for one in links}
+
+
+def test_the_congestion_control_is_the_one_that_was_chosen() -> None:
+    with hosts(2) as two:
+        usual = two[0].run("cat", "/proc/sys/net/ipv4/tcp_congestion_control").strip()
+        other = "cubic" if usual == "reno" else "reno"
+        assert run_real(2, sends_by, on=two) == [{usual}, {usual}]
+        assert run_real(2, sends_by, on=two, environment={"QUORATE_CONGESTION": other}) == [{other}, {other}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.local import orphans
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
-from quorate.launch.worker.between_hosts import limits_here
+from quorate.launch.worker.between_hosts import congestion_here, limits_here
 from tests.support.programs import run
 
 ALONE = "import quorate; quorate.join()"
@@ -72,3 +73,18 @@ def test_a_silence_that_is_none(written: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("QUORATE_SILENCE", written)
     with pytest.raises(ConfigurationError, match="QUORATE_SILENCE|the silence after which"):
         limits_here()
+
+
+def test_the_congestion_control_between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_CONGESTION", " ")
+    assert congestion_here() == ""
+    monkeypatch.setenv("QUORATE_CONGESTION", "nonsense")
+    expected = "; this user may choose " if sys.platform.startswith("linux") else " can be set on Linux only"
+    with pytest.raises(ConfigurationError, match=f"^QUORATE_CONGESTION=nonsense.*{expected}"):
+        congestion_here()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it can be chosen on Linux only")
+def test_every_system_has_reno(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORATE_CONGESTION", "reno")
+    assert congestion_here() == "reno"

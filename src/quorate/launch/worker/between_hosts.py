@@ -9,12 +9,14 @@ import socket
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
 from quorate.wire.replicated.limits import Limits
 
 _SIOCGIFADDR = 0x8915
+_CONGESTION = "/proc/sys/net/ipv4/tcp_allowed_congestion_control"
 _DISCARD = 9
 """A port; nothing is sent to it."""
 
@@ -34,6 +36,27 @@ def is_encrypted_here() -> bool:
     if written not in ("", "0", "1"):
         raise ConfigurationError(f"QUORATE_TLS={written} must be 1 (encrypt) or 0")
     return written == "1"
+
+
+def congestion_here() -> str:
+    """The congestion control of TCP that QUORATE_CONGESTION names, such as `cubic`; empty: the system's default.
+
+    Raises `ConfigurationError` where the system does not have it, or does not let this user choose it.
+    """
+    written = os.environ.get("QUORATE_CONGESTION", "").strip()
+    if not written:
+        return ""
+    if not sys.platform.startswith("linux"):
+        raise ConfigurationError(f"QUORATE_CONGESTION={written} can be set on Linux only; unset it")
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, written.encode())
+        except OSError as error:
+            known = ""
+            with suppress(OSError):
+                known = f"; this user may choose {', '.join(Path(_CONGESTION).read_text().split())}"
+            raise ConfigurationError(f"QUORATE_CONGESTION={written}: {error.strerror}{known}") from None
+    return written
 
 
 def limits_here() -> Limits:

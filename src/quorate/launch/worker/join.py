@@ -22,7 +22,14 @@ from quorate.launch.local.newcomers import MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
 from quorate.launch.worker.backend import backend_here
-from quorate.launch.worker.between_hosts import address_here, interface_of, is_encrypted_here, limits_here, token_here
+from quorate.launch.worker.between_hosts import (
+    address_here,
+    congestion_here,
+    interface_of,
+    is_encrypted_here,
+    limits_here,
+    token_here,
+)
 from quorate.launch.worker.ending import end_well, status_after_error
 from quorate.launch.worker.gangs import board_in
 from quorate.launch.worker.launcher_news import LauncherNews
@@ -125,6 +132,7 @@ def _enter(timeout: float) -> current.Place:
         find_address=address_here,
         limits=limits_here(),
         is_encrypted=is_encrypted_here(),
+        congestion=congestion_here(),
     )
     wire = RealWire(endpoint)
     place = current.enter(wire)

@@ -59,6 +59,7 @@ class Endpoint:
         find_address: Callable[[], str] = socket.gethostname,
         limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
         is_encrypted: bool = False,
+        congestion: str = "",
     ) -> None:
         self.board, self.rank, self.size, self.timeout, self._is_encrypted = board, rank, size, timeout, is_encrypted
         self.max_size = max(size, most)
@@ -66,13 +67,11 @@ class Endpoint:
         self.clock = WallClock()
         self.clocks = ClockExchange(rank, self.clock, machine(), lambda peer: self._places.known.get(peer) == machine())
         """How far this worker's clock is from others'; where all are on one host it is not asked."""
-        self.others = [peer for peer in range(size) if peer != rank]
-        self.host = socket.gethostname()
-        self._thread = threading.local()
+        self.others, self.host = [peer for peer in range(size) if peer != rank], socket.gethostname()
+        self._thread, self._lock, self._congestion = threading.local(), threading.Lock(), congestion
         self._token, self._find_address, self._key, self._limits = token, find_address, b"", limits
         self._folder: Path | None = None
         self._addresses: dict[int, str] = {}
-        self._lock = threading.Lock()
         self.inbox = Inbox()
         self.mailbox: Mailbox | None = None
         self.is_local = True
@@ -115,6 +114,7 @@ class Endpoint:
         self.mailbox = Mailbox(
             rank, self.max_size, self.inbox, path, host, self._key or known.token, self._find, own_tls, self._refused
         )
+        self.mailbox.congestion = self._congestion
         board.set(f"{_KEYS}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
         if not self.is_local:
             kept = KeptBoard(rank, size, self.address, self._key, self._limits, self.timeout, self.clocks, own_tls)

@@ -76,8 +76,12 @@ class Link:
             self.queue.popleft().end(lost=True, why=self.why)
 
 
-def connect(address: str, token: bytes, fd: int | None = None, encryption: Encryption | None = None) -> socket.socket:
+def connect(
+    address: str, token: bytes, fd: int | None = None, encryption: Encryption | None = None, congestion: str = ""
+) -> socket.socket:
     """A connection to the mailbox at `address`, which has been shown that we know `token`; with it goes `fd`.
+
+    Over TCP it uses the `congestion` control of that name; empty: the system's default.
 
     Raises `ConnectionError`; `Impostor` where another certificate is shown than is expected.
     """
@@ -92,6 +96,8 @@ def connect(address: str, token: bytes, fd: int | None = None, encryption: Encry
             host, _, port = split(address)[1].rpartition(":")
             sock = socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if congestion:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
             if encryption is not None:
                 sock = encryption.made(sock)
                 sock.do_handshake()

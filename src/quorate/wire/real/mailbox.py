@@ -73,6 +73,8 @@ class Mailbox:
             self._listen(listener)
             addresses.append(f"unix:{path}")
         self.address = " ".join(addresses)
+        self.congestion = ""
+        """The algorithm by which TCP sends to other hosts, as Linux names it; empty: the system's default."""
         self._wake, wakes = socket.socketpair()
         self._wake.setblocking(False)
         wakes.setblocking(False)
@@ -168,7 +170,7 @@ class Mailbox:
     def _reach(self, peer: int, link: Link, address: str) -> None:
         while not self._closed:
             try:
-                sock = connect(address, self._token, encryption=self._encryption)
+                sock = connect(address, self._token, encryption=self._encryption, congestion=self.congestion)
             except Unreachable:
                 time.sleep(_AGAIN_SECONDS)
                 continue
