@@ -136,8 +136,8 @@ def api_page() -> str:
         [
             "# From the docstrings",
             "",
-            "What the code says of itself. [The API](../reference/api.md) tells the same at greater",
-            "length; here are the signatures, the errors, and what a strategy sees.",
+            "Generated from the docstrings: signatures, errors, and what a strategy sees.",
+            "[The API](../reference/api.md) explains the same with examples.",
             "",
             "## What `quorate` gives",
             "",
