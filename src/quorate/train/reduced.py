@@ -176,9 +176,8 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     asked = f'compress="{reduction.settings.compress}"'
     if reduction.rule is not None and (strategy.meets, strategy.compresses) != ("all", "gradients"):
         raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" beside {asked} cannot be combined with {label}: only where all '
-            "workers meet in every step, with gradients (all-reduce, robust), does each have the codes of all; leave "
-            "out reduce, or compress"
+            f'reduce="{reduction.settings.reduce}" beside {asked} cannot be combined with {label}: a rule needs the '
+            "codes of all workers in every step, which only all-reduce and robust exchange; leave out reduce, or compress"
         )
     if strategy.compresses == "nothing":
         raise ConfigurationError(
