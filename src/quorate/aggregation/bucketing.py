@@ -34,7 +34,7 @@ class Bucketing(Wrapping):
 
     rule: str = "median"
     size: int = 2
-    """Vectors of a group."""
+    """Vectors in a group."""
 
     breakdown: ClassVar[str] = "f of so many groups as its rule takes"
 

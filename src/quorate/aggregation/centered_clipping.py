@@ -33,7 +33,7 @@ class CenteredClipping(Rule):
     """The mean of differences from the latest result, clipped to a radius."""
 
     tau: float | None = None
-    """The radius. None: the median distance of the vectors from the newest result, anew in each iteration."""
+    """The radius. None: the median distance of the vectors from the newest result, computed again in each iteration."""
     iterations: int = 3
 
     breakdown: ClassVar[str] = "f below half of the vectors"

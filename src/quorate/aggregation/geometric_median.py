@@ -34,11 +34,11 @@ _TINY = 1e-150
 @register("geometric-median")
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian(Rule):
-    """The point with the least sum of distances, by the smoothed iteration of Weiszfeld."""
+    """The point with the smallest sum of distances, by the smoothed iteration of Weiszfeld."""
 
     iterations: int = 64
     smallest: float = 1e-6
-    """Of the radius of more than half of the vectors: nearer ones than that count as so near."""
+    """Distances count as at least this share of the radius of the ball that holds more than half of the vectors."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
 

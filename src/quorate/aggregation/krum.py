@@ -29,7 +29,7 @@ from quorate.core.codec import Draw
 @register("krum")
 @dataclass(frozen=True, kw_only=True)
 class Krum(Rule):
-    """The vector with the least squared distances to its n - f - 2 nearest ones."""
+    """The vector with the smallest squared distances to its n - f - 2 nearest neighbours."""
 
     breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
 

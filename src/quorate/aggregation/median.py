@@ -29,7 +29,7 @@ from quorate.aggregation.rule import Rule
 @register("median")
 @dataclass(frozen=True, kw_only=True)
 class Median(Rule):
-    """The median of each coordinate; less than half of the vectors may be wrong."""
+    """The median of each coordinate; fewer than half of the vectors may be wrong."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
     is_exact: ClassVar[bool] = False

@@ -29,10 +29,10 @@ from quorate.core.errors import ConfigurationError
 @register("multi-krum")
 @dataclass(frozen=True, kw_only=True)
 class MultiKrum(Rule):
-    """The mean of the m vectors with the least scores of Krum."""
+    """The mean of the m vectors with the smallest scores of Krum."""
 
     m: int | None = None
-    """From 1 to n - f - 2; None: as many as that."""
+    """From 1 to n - f - 2; None: n - f - 2."""
 
     breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
 

@@ -28,7 +28,7 @@ from quorate.core.codec import Draw
 @register("nearest-neighbors")
 @dataclass(frozen=True, kw_only=True)
 class NearestNeighbors(Wrapping):
-    """A rule on the means of each vector's n - f nearest ones."""
+    """A rule on the means of each vector's n - f nearest neighbours."""
 
     rule: str = "trimmed-mean"
 

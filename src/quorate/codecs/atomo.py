@@ -56,7 +56,7 @@ class Atomo(Codec):
     is_biased: ClassVar[bool] = False
 
     rank: int = 3
-    """Triplets that travel of each matrix, in the mean."""
+    """Triplets sent for each matrix, on average."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -40,14 +40,14 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 @register("blocks")
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Codec):
-    """Whole numbers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
+    """Integers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
 
     bits: Literal[2, 4, 8] = 8
-    """Of a number."""
+    """Bits per number."""
     block: int = 256
-    """Numbers that have one scale."""
+    """Numbers that share one scale."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """Which whole number is taken: the nearest one, or one drawn so that the mean is right."""
+    """How a number is rounded: to the nearest integer, or at random and unbiased."""
 
     def __post_init__(self) -> None:
         check_block("block", self.block)

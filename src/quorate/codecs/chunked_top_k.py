@@ -36,16 +36,16 @@ from quorate.core.errors import ConfigurationError
 @register("chunked-top-k")
 @dataclass(frozen=True, kw_only=True)
 class ChunkedTopK(Codec):
-    """The largest numbers of each chunk, as a few sizes and a place in the chunk."""
+    """The largest numbers of each chunk, as a few magnitudes and a position in the chunk."""
 
     keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096
-    """Numbers among which the largest are chosen."""
+    """Numbers in a chunk."""
     keep: int = 64
-    """How many of them travel."""
+    """Numbers of each chunk that are sent."""
     bits: Literal[1, 2, 4, 32] = 2
-    """Of each value, its sign among them; 32: the number as it is."""
+    """Bits per value, including its sign; 32: the number unchanged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 1 << WIDEST:

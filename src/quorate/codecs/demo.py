@@ -43,16 +43,16 @@ _LARGEST = 1024
 @register("demo")
 @dataclass(frozen=True, kw_only=True)
 class DeMo(Codec):
-    """The largest waves in chunks of each worker's own momentum, which loses them."""
+    """The largest cosines in chunks of each worker's own momentum, which are subtracted from it."""
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
 
     decay: float = 0.999
-    """What is left of the momentum from one step to the next, from 0 to 1."""
+    """The share of the momentum kept from one step to the next, from 0 to 1."""
     chunk: int = 64
-    """Numbers that are written as waves together."""
+    """Numbers in a chunk."""
     keep: int = 4
-    """Waves of each chunk that travel."""
+    """Cosines of each chunk that are sent."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:

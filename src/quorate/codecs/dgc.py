@@ -41,26 +41,26 @@ MOMENTUM, VELOCITY = "momentum", "velocity"
 @register("dgc")
 @dataclass(frozen=True, kw_only=True)
 class DGC(Codec):
-    """The largest numbers of velocities that gather at each worker, with momentum of its own."""
+    """The largest numbers of velocities that accumulate at each worker, with its own momentum."""
 
     keeps_few: ClassVar[bool] = True
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM, VELOCITY)
 
     density: float = 0.001
-    """The share of numbers that travel, above 0, at most 1."""
+    """The share of numbers that are sent, above 0, at most 1."""
     momentum: float = 0.9
-    """What is left of the momentum from one step to the next, from 0 to below 1."""
+    """The share of the momentum kept from one step to the next, from 0 to below 1."""
     nesterov: bool = False
-    """Whether the momentum looks a step ahead."""
+    """Whether the momentum is Nesterov's."""
     masking: bool = True
-    """Whether the momentum of what travels begins anew."""
+    """Whether the momentum of a number is reset when the number is sent."""
     clip_norm: float = 0.0
-    """The norm that a worker's vector is cut to before all that; 0: none."""
+    """The norm to which a worker's vector is clipped first; 0: no clipping."""
     warmup_rounds: int = 0
     """Rounds until the density is reached."""
     warmup_stages: int = 4
-    """Steps in which it falls before that."""
+    """Steps in which the density falls during these rounds."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

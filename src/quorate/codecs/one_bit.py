@@ -38,7 +38,7 @@ class OneBit(Codec):
     """The sign of each number, and the means of both kinds in its column."""
 
     by: Literal["column", "row"] = "column"
-    """What has two means of its own: a column (published), or a row, which is all weights of one output."""
+    """What has its own two means: a column (published), or a row, which is all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

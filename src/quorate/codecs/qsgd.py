@@ -43,11 +43,11 @@ class QSGD(Codec):
     is_biased: ClassVar[bool] = False
 
     levels: int = 127
-    """s: above 0, and below it; 1, 7 and 127 fill 2, 4 and 8 bits."""
+    """s: levels above 0, and as many below it; 1, 7 and 127 fill 2, 4 and 8 bits."""
     bucket: int = 512
-    """d: numbers that have one norm."""
+    """d: numbers that share one norm."""
     norm: Literal["l2", "max"] = "l2"
-    """What a bucket is scaled by: the root of the sum of squares, or the largest absolute value."""
+    """The scale of a bucket: the root of the sum of squares, or the largest absolute value."""
 
     def __post_init__(self) -> None:
         most = 2 ** (WIDEST - 1) - 1

@@ -43,7 +43,7 @@ class TernGrad(Codec):
     is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
 
     clip: float = 2.5
-    """Standard deviations about 0 beyond which numbers are cut; 0: none are."""
+    """Standard deviations from 0 beyond which numbers are clipped; 0: no clipping."""
 
     def __post_init__(self) -> None:
         if not (self.clip == 0 or self.clip >= 1):

@@ -60,9 +60,9 @@ class ADPSGD(GossipSettings):
     meets = "asks"
 
     topology: str = "complete"
-    """As of `d-psgd`: the neighbours among whom one is drawn for each step."""
+    """As of `d-psgd`: each step draws one of these neighbours."""
     overlap: bool = False
-    """Whether the neighbour is asked one step ahead, so that nobody waits even for the answer."""
+    """Whether the request is sent one step ahead, so that a worker does not even wait for the answer."""
 
     def start(self, worker: Worker) -> State:
         s = State(graph=undirected_graph(self.topology, worker.size), x=own_copy(worker))

@@ -56,13 +56,13 @@ class Adaptive(Strategy):
     compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """To begin with, as of `quorum`."""
+    """The initial quorum, as in `quorum`."""
     window: int = 16
-    """Steps of each worker, in the mean, from one choice to the next."""
+    """Steps of each worker, on average, between two choices of the quorum."""
     lateness: float = 0.1
-    """What a step of lateness costs where gradients have no noise, as a share of the progress."""
+    """The cost of one step of staleness without gradient noise, as a share of the progress."""
     margin: float = 0.02
-    """How much costlier the greatest quorum may be that is chosen."""
+    """How much more than the lowest cost the chosen quorum may cost, as a share."""
     max_staleness: int = 16
     """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"

@@ -57,15 +57,15 @@ class AdaptiveLocalSGD(LocalStepSettings):
     """The number of local steps follows how far the replicas drift apart."""
 
     sync_every: int = 4
-    """H to begin with."""
+    """The initial H."""
     drift: float = 0.5
-    """The share of what replicas went in different directions that H is to keep to."""
+    """The target share of movement in different directions."""
     factor: float = 2.0
-    """What H is divided by, or multiplied with."""
+    """The factor by which H is divided or multiplied."""
     least: int = 1
-    """H at least."""
+    """The smallest H."""
     most: int = 512
-    """H at most."""
+    """The largest H."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

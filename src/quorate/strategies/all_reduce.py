@@ -44,8 +44,8 @@ class AllReduce(Strategy):
     compresses = "gradients"
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
-    it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
+    """Whether all stop when a worker dies, or the others go on. To go on, every step waits for a word from each worker
+    that it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
     @property
     def acts_on_pieces(self) -> bool:

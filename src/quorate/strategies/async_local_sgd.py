@@ -61,20 +61,20 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Local steps; an outer step with delayed momentum whenever a learner's update arrives."""
 
     sync_every: int = 50
-    """H: local steps of the fastest learner between two times that it hands in."""
+    """H: local steps of the fastest learner between two outer gradients that it sends."""
     dynamic: bool = True
-    """Whether slower learners make fewer: H times their speed over that of the fastest."""
+    """Whether slower learners take fewer steps: H times their speed over that of the fastest."""
     outer: Literal["adam", "sgd"] = "sgd"
-    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which makes a step on every arrival."""
+    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step on every arrival."""
     outer_rate: float = 0.7
-    """Of the outer steps."""
+    """The learning rate of the outer steps."""
     outer_momentum: float = 0.9
-    """Their momentum; of Adam the first beta."""
+    """The momentum of the outer steps; for Adam the first beta."""
     momentum_every: int = 0
-    """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers (SGD only)."""
+    """N: outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
     late: Literal["carry", "cosine", "decay"] = "carry"
-    """What an outer gradient counts that T others have overtaken: as much as any; by a cosine gate and
-    exp(-`late_alpha` T), in rounds; or 1 / (1 + T)."""
+    """The weight of an outer gradient that is T rounds stale: 1; a cosine gate times exp(-`late_alpha` T); or 1 / (1 +
+    T)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

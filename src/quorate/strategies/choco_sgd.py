@@ -71,10 +71,12 @@ class ChocoSGD(GossipSettings):
     compresses = "differences"
 
     consensus_rate: float | None = None
-    """gamma, above 0 and at most 1: how far each step goes to the neighbours' copies. None: 1 for what travels whole,
-    and s / (2 - s) for what a codec writes of which s holds of a normally distributed matrix (top-k of 1 %: 0.04)."""
+    """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. None: 1 without a codec,
+    and s / (2 - s) with a codec that keeps a share s of the squared norm of a normally distributed matrix (top-k of 1
+    %: 0.04)."""
     overlap: bool = True
-    """Whether codes travel while the next gradient is computed, and count in the next step; else in their own."""
+    """Whether codes are sent while the next gradient is computed, and count in the next step; otherwise in the same
+    step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

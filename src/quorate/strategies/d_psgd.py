@@ -59,10 +59,10 @@ class DPSGD(GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
-    parameters, or begins anew after every cycle of a graph that changes."""
+    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    parameters, or it is reset after every cycle of a changing graph."""
     overlap: bool = True
-    """Whether parameters travel while the gradient is computed, as published; else only afterwards."""
+    """Whether parameters are sent while the gradient is computed, as published; otherwise only afterwards."""
 
     def start(self, worker: Worker) -> State:
         graph = undirected_graph(self.topology, worker.size)

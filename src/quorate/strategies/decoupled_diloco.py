@@ -61,22 +61,22 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     """Local steps that never wait; an outer step per fragment as soon as a quorum of learners has contributed."""
 
     sync_every: int | str = 500
-    """H: as of `diloco`."""
+    """H, as in `diloco`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """How many learners have to have handed in since the last round: as of `quorum`."""
+    """How many learners must have sent since the last round, as in `quorum`."""
     window: float = 10.0
-    """Seconds at most that an outer round waits for more learners than `wait_for`; no longer than `overlap` hides."""
+    """Seconds that an outer round waits for more learners than `wait_for`, at most; no longer than `overlap` hides."""
     overlap: int = 1
-    """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
+    """Local steps before a learner applies the result of what it sent; with 0 it waits for the result."""
     averaging: Literal["mean", "radial"] = "radial"
-    """Of what learners did: for each tensor its direction and its norm by themselves, of embeddings the plain mean; or
-    the plain mean of all."""
+    """How updates are averaged: for each tensor direction and norm separately, with the plain mean for embeddings; or
+    the plain mean for all tensors."""
     divide_by: Literal["world", "arrived"] = "world"
-    """What the outer gradient is the mean over, where some learners are not in a round: all that have not died, or
-    those that are in it."""
+    """The divisor of the outer gradient if some learners are not in a round: all learners that have not died, or those
+    in the round."""
     late: Literal["carry", "cosine", "decay", "drop"] = "carry"
-    """What becomes of what a learner did if T rounds of its fragment go by without it: the next takes it, as it is;
-    scaled by a cosine gate and exp(-`late_alpha` T); with a weight of 1 / (1 + T); or none does."""
+    """How a learner's update counts after T rounds of its fragment went by without it: in the next round, unchanged;
+    scaled by a cosine gate times exp(-`late_alpha` T); with a weight of 1 / (1 + T); or not at all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

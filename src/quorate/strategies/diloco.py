@@ -60,7 +60,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
     compresses = "ways"
 
     sync_every: int | str = 500
-    """H: as of `local-sgd`; of each fragment."""
+    """H, as in `local-sgd`, for each fragment."""
     after: int | Literal["decay"] = 0
     """Synchronous steps before the first local one."""
 

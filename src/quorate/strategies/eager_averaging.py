@@ -41,10 +41,10 @@ from quorate.strategies.parts.local_steps import LocalRoundSettings, period_from
 @register("eager-averaging")
 @dataclass(frozen=True, kw_only=True)
 class EagerAveraging(LocalRoundSettings):
-    """Local steps; means of parameters wait for a quorum only, and late ones count later."""
+    """Local steps; means of parameters need only a quorum, and late updates count later."""
 
     sync_every: int | str = 8
-    """H: as of `local-sgd`."""
+    """H, as in `local-sgd`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """As of `quorum`."""
     max_staleness: int = 16

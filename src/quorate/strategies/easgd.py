@@ -57,18 +57,18 @@ class State:
 @register("easgd")
 @dataclass(frozen=True, kw_only=True)
 class EASGD(ElasticSettings, PlacedOnServers):
-    """Every `sync_every` steps a worker and a centre on servers pull each other closer; nobody waits."""
+    """Every `sync_every` steps a worker and a centre on servers pull each other closer; no worker waits."""
 
     meets = "servers"
     replicas = "differ"
 
     servers: int | Literal["all"] = "all"
-    """On how many workers the centre lies, from rank 0 on; each trains as well."""
+    """The number of workers that hold the centre, from rank 0 on; each also trains."""
     overlap: bool = False
-    """Whether the answer is waited for one step later, so that nobody waits for it."""
+    """Whether a worker uses the answer one step later, so that it does not wait for it."""
     in_order: bool = False
-    """Whether exchanges count in the order of their number and rank: runs are the same to the bit, and all wait for the
-    slowest."""
+    """Whether exchanges are applied in the order of their number and rank: runs are bitwise reproducible, and all wait
+    for the slowest."""
 
     @property
     def waits(self) -> bool:

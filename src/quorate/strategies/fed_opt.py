@@ -64,7 +64,7 @@ class FedOpt(FederatedSettings):
     beta2: float = 0.99
     """How slowly the second moments of Yogi and Adam change."""
     tau: float = 1e-3
-    """How adaptive it is: a coordinate whose ways are far below tau moves less than others."""
+    """How adaptive it is: a coordinate whose updates are far below tau moves less than others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,7 +52,7 @@ class GradientCoding(Strategy):
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others continue without a dead worker, or stop together."""
     s: int | None = None
-    """How many workers are not waited for; None: 1 where there are enough."""
+    """The number of late workers that a step does not wait for; None: 1 if there are enough workers."""
     code: Literal["repetition", "cyclic"] = "repetition"
     """Whether groups compute one batch each, or every worker several."""
     max_staleness: int = 64

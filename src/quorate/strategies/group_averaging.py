@@ -61,7 +61,7 @@ class GroupAveraging(LocalStepSettings):
     """Each step averages models in a changing group without waiting, and from time to time over all workers."""
 
     sync_every: int | str = 10
-    """tau: from one mean of all to the next; as of `local-sgd`."""
+    """tau: steps between two means of all workers, as in `local-sgd`."""
     group_size: int | Literal["root"] = "root"
     """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
 

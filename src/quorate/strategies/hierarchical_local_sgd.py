@@ -60,11 +60,11 @@ class HierarchicalLocalSGD(LocalStepSettings):
     """Means within groups of close workers every `sync_every` steps, and over all workers less often."""
 
     across_every: int = 4
-    """H_b: every so many means are of all workers, the others of a group."""
+    """H_b: every H_b-th mean is of all workers, the others of a group."""
     group_size: int | Literal["host"] = "host"
-    """Who is near: the workers of one host, or so many ranks that follow each other."""
+    """The size of a group: the workers of one host, or a number of consecutive ranks."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """As of `local-sgd`, at means of all workers; at those of a group each keeps its own."""
+    """As of `local-sgd`, at means of all workers; at means of a group each worker keeps its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

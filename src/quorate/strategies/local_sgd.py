@@ -43,7 +43,7 @@ from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, 
 @register("local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(LocalStepSettings):
-    """Workers step by themselves, and their parameters are averaged every `sync_every` steps."""
+    """Workers take steps alone, and their parameters are averaged every `sync_every` steps."""
 
     replicas = "meet"
 

@@ -54,11 +54,11 @@ class OSGP(GossipSettings):
     """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may lead one way."""
+    """As of `d-psgd`; edges may be directed."""
     bound: int = 1
-    """Steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
+    """The number of steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
     patience: float | None = None
-    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

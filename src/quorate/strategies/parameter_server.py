@@ -63,8 +63,8 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     may_be_own = True
 
     servers: int | Literal["all", "own"] = "all"
-    """On how many workers parameters lie, from rank 0 on; each trains as well. Or on servers of their own, which
-    `quorate run --servers` starts, and which train nothing."""
+    """The number of workers that hold the parameters, from rank 0 on; each also trains. Or separate servers, which
+    `quorate run --servers` starts and which do not train."""
 
     @property
     def waits(self) -> bool:

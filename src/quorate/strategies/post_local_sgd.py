@@ -39,12 +39,12 @@ from quorate.strategies.parts.synchronous_phase import SynchronousPhase, begins_
 @register("post-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class PostLocalSGD(LocalStepSettings):
-    """Synchronous until the learning rate first falls, local steps from then on."""
+    """Synchronous until the learning rate first falls, local steps after that."""
 
     sync_every: int | str = 16
     """As of `local-sgd`."""
     after: int | Literal["decay"] = "decay"
-    """The number of synchronous steps; or those until the learning rate is lower than it was."""
+    """The number of synchronous steps, or "decay": until the learning rate first falls."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,7 +54,7 @@ class Relay(GossipSettings):
     """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
-    """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""
+    """As of `d-psgd`, but a tree: path, binary-tree, star, or a file with one."""
 
     def start(self, worker: Worker) -> State:
         graph, size = undirected_graph(self.topology, worker.size), worker.size

@@ -60,7 +60,7 @@ class Robust(Strategy):
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on."""
     momentum: float = 0.9
-    """What is left of a worker's momentum at each step (beta); with 0 gradients are handed in as they are."""
+    """beta, the share of a worker's momentum kept at each step; with 0 workers send their gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

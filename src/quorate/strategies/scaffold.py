@@ -48,9 +48,9 @@ class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
-    """As of `fed-avg`; "equal" only."""
+    """As of `fed-avg`; only "equal"."""
     server_rate: float = 1.0
-    """eta_g: how many times the mean way the global model goes."""
+    """eta_g: the factor on the mean update of the global model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

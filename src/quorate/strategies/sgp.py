@@ -53,12 +53,12 @@ class SGP(GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may lead one way."""
+    """As of `d-psgd`; edges may be directed."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
-    parameters, or begins anew after every cycle of a graph that changes."""
+    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    parameters, or it is reset after every cycle of a changing graph."""
     patience: float | None = None
-    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
