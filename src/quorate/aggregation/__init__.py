@@ -1,4 +1,4 @@
-"""How several vectors, some of them wrong, become one: one file per rule, each known by one name; pure."""
+"""How several vectors, some of them wrong, are combined into one: one file per rule, known by one name; pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What wrong workers send in the place of their gradients, for tests and for teaching; pure.
+"""What wrong workers send in place of their gradients, for tests and for teaching; pure.
 
-Some attacks need to know what honest workers send, as their authors assume; they are given it.
+Some attacks need the vectors of honest workers, as their authors assume; they receive them as an argument.
 """
 
 from __future__ import annotations

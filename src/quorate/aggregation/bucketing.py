@@ -1,12 +1,12 @@
-"""Bucketing: before a rule, vectors are averaged in random groups.
+"""Bucketing: vectors are averaged in random groups before a rule is applied.
 
-Idea: The vectors are dealt into groups of `size` at random, anew each time; a rule is applied to the means of groups.
-Means of several honest workers differ less than their vectors do, where workers have unlike data. A wrong vector spoils
-its group, so of n / size groups at most f are wrong.
+Idea: The vectors are divided into random groups of `size`, drawn again each time; a rule is applied to the means of the
+groups. If workers have unlike data, the means of several honest workers differ less than their vectors do. A wrong
+vector spoils its group, so at most f of the n / size groups are wrong.
 
-Cost: One product of a matrix with the vectors, and the rule's own cost, of fewer vectors.
+Cost: One product of a matrix with the vectors, and the rule's own cost for fewer vectors.
 
-When it loses: With many wrong vectors, as each may spoil a group of its own: the rule has to take f of n / size.
+When it loses: With many wrong vectors, as each may spoil a different group: the rule has to tolerate f of n / size.
 
 Paper: Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022,
 Algorithm 1.
@@ -34,7 +34,7 @@ class Bucketing(Wrapping):
 
     rule: str = "median"
     size: int = 2
-    """Vectors of a group."""
+    """Vectors in a group."""
 
     breakdown: ClassVar[str] = "f of so many groups as its rule takes"
 

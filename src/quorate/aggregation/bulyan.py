@@ -1,10 +1,10 @@
-"""Bulyan: Krum again and again, then a trimmed mean around the median.
+"""Bulyan: repeated Krum, then a trimmed mean around the median.
 
-Idea: Krum chooses a vector, which is put aside, and then one of those that are left, until n - 2 f are chosen. Of
-these, coordinate by coordinate, the n - 4 f numbers nearest to their median are averaged: so a vector that is near the
-others as a whole cannot be far from them in one coordinate.
+Idea: Krum chooses a vector and sets it aside, then chooses among the remaining ones, until n - 2 f are chosen. Of
+these, the n - 4 f numbers nearest to the median are averaged in each coordinate, so a vector that is near the others as
+a whole cannot be far from them in one coordinate.
 
-Cost: As Krum (distances are formed once), and a sort of n - 2 f numbers for each coordinate.
+Cost: As Krum (distances are computed once), and a sort of n - 2 f numbers for each coordinate.
 
 When it loses: It needs 4 f + 3 vectors. Where workers have unlike data, as Krum.
 

@@ -1,13 +1,13 @@
-"""Centered clipping: how far each vector is from the newest result counts, up to a radius.
+"""Centered clipping: each vector's distance from the newest result counts only up to a radius.
 
-Idea: From the newest result v, each vector x pulls by (x - v) min(1, tau / |x - v|), and v moves by the mean of that, a
-few times over. A wrong vector pulls by tau / n at most, whatever it is. With worker momentum the vectors of honest
-workers lie near each other, and attacks that are small in each step do not add up unseen.
+Idea: Each vector x pulls the newest result v by (x - v) min(1, tau / |x - v|), and v moves by the mean of these pulls,
+a few times in a row. A wrong vector pulls by at most tau / n, whatever it is. With worker momentum the vectors of
+honest workers are near each other, and attacks that are small in each step do not accumulate unseen.
 
 Cost: n^2 d products for inner products, one pass for the weighted mean, one vector of memory: the newest result.
 
-When it loses: With a radius that does not fit: a small one follows slowly, a large one lets wrong vectors pull. Without
-momentum of the workers it is weak against attacks that last. Attacks made for it are known (Ozfatura et al. 2023).
+When it loses: With a wrong radius: a small one follows slowly, a large one lets wrong vectors pull. Without worker
+momentum it is weak against attacks that last many steps. There are attacks designed against it (Ozfatura et al. 2023).
 
 Paper: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 2.
 """
@@ -33,7 +33,7 @@ class CenteredClipping(Rule):
     """The mean of differences from the latest result, clipped to a radius."""
 
     tau: float | None = None
-    """The radius. None: the median distance of the vectors from the newest result, anew in each iteration."""
+    """The radius. None: the median distance of the vectors from the newest result, computed again in each iteration."""
     iterations: int = 3
 
     breakdown: ClassVar[str] = "f below half of the vectors"

@@ -1,18 +1,19 @@
 """Cyclic codes over sums: n workers each send one combination of a few vectors, and the sum of all n survives some.
 
-Worker i has the vectors i, i + 1, ..., i + c (modulo n), and sends sum_j B_ij g_j. Whatever the vectors are, what all
-workers send satisfies c equations, the parity checks: sum_i H_ki x_i = 0 for k = 1 ... c. So any c of the n can be
-missing, and the sum of all g is a combination of the rest (gradient coding); or any s = c / 2 can be wrong, wherever,
-and what they have added is found from the c sums that are not 0.
+Worker i has the vectors i, i + 1, ..., i + c (modulo n), and sends x_i = sum_j B_ij g_j. Whatever the vectors are, the
+sent combinations satisfy c equations, the parity checks: sum_i H_ki x_i = 0 for k = 1 ... c. So any c of the n
+combinations can be missing, and the sum of all g is a combination of the rest (gradient coding). Or any s = c / 2 can
+be wrong, at any places; the c sums that should be 0 then give their errors.
 
 H_ki = exp(2 pi I f_k i / n) for c neighbouring frequencies f_k around n / 2. They come in conjugate pairs, so B is
-real, and takes half of the bytes of the published codes over complex numbers. Around n / 2 coefficients are alike in
-size (for c = 2 nearly 1 : 2 : 1); any c columns of H are independent, as a Vandermonde matrix.
+real, and needs half of the bytes of the published codes over complex numbers. Around n / 2 the coefficients have
+similar sizes (for c = 2 nearly 1 : 2 : 1); any c columns of H are independent, as in a Vandermonde matrix.
 
 Source: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
 gradients", ICML 2018, section 4 (cyclic code; theirs is complex); Tandon, Lei, Dimakis and Karampatziakis, "Gradient
-coding: avoiding stragglers in distributed learning", ICML 2017, section 3.2 (cyclic support; theirs is drawn). Real
-codes of the discrete Fourier transform: Marshall, "Coding of real-number sequences for error correction", 1984.
+coding: avoiding stragglers in distributed learning", ICML 2017, section 3.2 (cyclic support; theirs is drawn at
+random). Real codes of the discrete Fourier transform: Marshall, "Coding of real-number sequences for error correction",
+1984.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The geometric median: the point from which the sum of distances to all vectors is least.
+"""The geometric median: the point with the smallest sum of distances to all vectors.
 
-Idea: Weiszfeld's iteration, smoothed: each vector is weighted by one over its distance from the newest point, and the
-weighted mean is the next point. It begins with the mean of the vectors in the smallest ball around one of them that
-holds more than half of all; distances count as no less than `smallest` times its radius. The weights follow from inner
-products alone, so that vectors are read once, whatever the number of iterations. Wrong vectors cannot move that ball
-far from the others.
+Idea: Weiszfeld's iteration, smoothed: each vector gets the weight one over its distance from the current point, and the
+weighted mean is the next point. The iteration starts at the mean of the vectors in the smallest ball, centred at one of
+them, that holds more than half of all; a distance counts as at least `smallest` times the radius of this ball. The
+weights follow from inner products alone, so vectors are read once, whatever the number of iterations. Wrong vectors
+cannot move the ball far from the others.
 
 Cost: n^2 d products for the inner products, one pass for the weighted mean; n^2 numbers summed among workers.
 
-When it loses: Where nearly half of the vectors are wrong and agree. Its result depends on all distances: one honest
-vector that is far away moves it less than it moves the mean, and not as little as in a median.
+When it loses: Where nearly half of the vectors are wrong and agree. The result depends on all distances: one honest
+vector far away moves it less than it moves the mean, but more than it moves a coordinate-wise median.
 
 Paper: Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning", IEEE Transactions on Signal
 Processing 2022 (arXiv 1912.13445), Algorithm 2.
@@ -34,11 +34,11 @@ _TINY = 1e-150
 @register("geometric-median")
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian(Rule):
-    """The point with the least sum of distances, by the smoothed iteration of Weiszfeld."""
+    """The point with the smallest sum of distances, by the smoothed iteration of Weiszfeld."""
 
     iterations: int = 64
     smallest: float = 1e-6
-    """Of the radius of more than half of the vectors: nearer ones than that count as so near."""
+    """Distances count as at least this share of the radius of the ball that holds more than half of the vectors."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
 

@@ -1,12 +1,12 @@
-"""Krum: the one vector that has the nearest neighbours.
+"""Krum: the one vector with the nearest neighbours.
 
-Idea: Each vector's score is the sum of its squared distances to the n - f - 2 others that are nearest to it; the vector
-with the least score is the result, as it is.
+Idea: Each vector's score is the sum of its squared distances to its n - f - 2 nearest neighbours. The result is the
+vector with the smallest score, unchanged.
 
 Cost: n^2 d products for distances; n^2 numbers summed among workers, and the bytes of an all-reduce.
 
-When it loses: It uses one of n gradients, so its noise is that of one worker. Where workers have unlike data it chooses
-the same one's again and again. In high dimensions small wrong values in each coordinate get through.
+When it loses: It uses one of n gradients, so it is as noisy as a single worker. Where workers have unlike data it
+chooses the same worker again and again. In high dimensions small wrong values in each coordinate get through.
 
 Paper: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
 descent", NeurIPS 2017, section 4.
@@ -29,7 +29,7 @@ from quorate.core.codec import Draw
 @register("krum")
 @dataclass(frozen=True, kw_only=True)
 class Krum(Rule):
-    """The vector with the least squared distances to its n - f - 2 nearest ones."""
+    """The vector with the smallest squared distances to its n - f - 2 nearest neighbours."""
 
     breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
 

@@ -1,16 +1,16 @@
-"""Majority vote: the vector that more than half have sent, number for number.
+"""Majority vote: the vector that more than half have sent, bit for bit.
 
-Idea: Where several workers compute the same, honest ones send equal vectors; what most have sent is right. Nothing is
-averaged, so the result has the bits of an honest vector.
+Idea: If several workers compute the same batch, honest ones send equal vectors, and the vector of the majority is
+right. Nothing is averaged, so the result has the bits of an honest vector.
 
 Cost: n^2 d products for distances.
 
-When it loses: Where honest workers do not compute the same, to the bit: other batches, other draws, other devices. Then
-there is no majority, and it says so.
+When it loses: Where honest workers do not compute bitwise the same: different batches, random numbers, or devices. Then
+there is no majority, and an error says so.
 
 Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
-gradients", ICML 2018, section 4 (repetition code); the count is looked at, as one pass of Boyer and Moore's vote names
-a candidate also where there is no majority.
+gradients", ICML 2018, section 4 (repetition code). The votes are counted, because one pass of Boyer and Moore's
+algorithm names a candidate even if there is no majority.
 """
 
 from __future__ import annotations

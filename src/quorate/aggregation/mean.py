@@ -1,13 +1,13 @@
-"""The mean: every vector counts alike, and one wrong one can move it anywhere.
+"""The mean: every vector has the same weight, and one wrong vector can move it anywhere.
 
-Idea: What all-reduce forms, as a rule beside the others: where nobody is wrong it has the least variance, and is what
-others are held against.
+Idea: The mean that an all-reduce computes, as a rule beside the others. If no vector is wrong it has the smallest
+variance, and the other rules are compared with it.
 
 Cost: One pass over n d numbers.
 
-When it loses: With a single wrong vector. It takes none: f is 0.
+When it loses: With a single wrong vector. It tolerates none: f is 0.
 
-Paper: none of its own; that no linear rule takes a wrong vector is Lemma 1 of Blanchard, El Mhamdi, Guerraoui and
+Paper: none of its own; that no linear rule tolerates a wrong vector is Lemma 1 of Blanchard, El Mhamdi, Guerraoui and
 Stainer, "Machine learning with adversaries: Byzantine tolerant gradient descent", NeurIPS 2017.
 """
 

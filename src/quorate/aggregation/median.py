@@ -1,13 +1,13 @@
 """The median of each coordinate.
 
-Idea: Coordinate by coordinate the middle of what all have sent; of an even number the mean of the two in the middle.
-Less than half of the vectors cannot move it beyond what the others have sent.
+Idea: In each coordinate the middle of the numbers sent; for an even count the mean of the two in the middle. Wrong
+vectors, if fewer than half, cannot move it beyond the numbers that the others have sent.
 
 Cost: One sort of n numbers for each of d coordinates. It works on pieces of vectors, so among P workers it costs the
 bytes of an all-reduce.
 
-When it loses: Where workers have unlike data, or coordinates are skewed: the median of honest vectors is not their mean
-then, also without any wrong one. Its variance does not fall with the number of workers as that of a mean does.
+When it loses: Where workers have unlike data, or coordinates are skewed: the median of honest vectors then differs from
+their mean, even without a wrong vector. Its variance does not fall with the number of workers as that of a mean does.
 
 Paper: Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates",
 ICML 2018, Definition 1.
@@ -29,7 +29,7 @@ from quorate.aggregation.rule import Rule
 @register("median")
 @dataclass(frozen=True, kw_only=True)
 class Median(Rule):
-    """The median of each coordinate; less than half of the vectors may be wrong."""
+    """The median of each coordinate; fewer than half of the vectors may be wrong."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
     is_exact: ClassVar[bool] = False

@@ -1,11 +1,11 @@
-"""MoNNA: the mean of the n - f vectors nearest to one that is trusted.
+"""MoNNA: the mean of the n - f vectors nearest to a trusted one.
 
-Idea: Whoever aggregates trusts its own vector, and averages it with the others that are nearest to it, n - f in all.
-Where one result is formed for all, the trusted one is that of the first worker.
+Idea: The aggregating worker trusts its own vector, and averages it with the others nearest to it, n - f in all. If one
+result is formed for all workers, the trusted vector is that of the first worker.
 
 Cost: n^2 d products for distances, one pass for the mean.
 
-When it loses: Where the trusted vector is wrong: then the result is. All others stand or fall with it.
+When it loses: Where the trusted vector is wrong: then the result is wrong, too, for all workers.
 
 Paper: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot and Stephan, "Robust collaborative learning with linear gradient
 overhead", ICML 2023, Algorithm 1 (nearest-neighbour averaging).

@@ -1,10 +1,10 @@
-"""Multi-Krum: the mean of the m vectors that have the nearest neighbours.
+"""Multi-Krum: the mean of the m vectors with the nearest neighbours.
 
-Idea: Scores as in Krum; the m vectors with the least are averaged. With m of 1 it is Krum.
+Idea: Scores as in Krum; the m vectors with the smallest scores are averaged. With m = 1 it is Krum.
 
 Cost: As Krum.
 
-When it loses: As Krum, with less noise: m - f honest gradients are in the mean at least.
+When it loses: As Krum, with less noise: at least m - f honest gradients are in the mean.
 
 Paper: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient
 descent", NeurIPS 2017, section 4 (m-Krum).
@@ -29,10 +29,10 @@ from quorate.core.errors import ConfigurationError
 @register("multi-krum")
 @dataclass(frozen=True, kw_only=True)
 class MultiKrum(Rule):
-    """The mean of the m vectors with the least scores of Krum."""
+    """The mean of the m vectors with the smallest scores of Krum."""
 
     m: int | None = None
-    """From 1 to n - f - 2; None: as many as that."""
+    """From 1 to n - f - 2; None: n - f - 2."""
 
     breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
 

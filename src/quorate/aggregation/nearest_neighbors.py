@@ -1,12 +1,12 @@
-"""Nearest-neighbour mixing: before a rule, each vector becomes the mean of those around it.
+"""Nearest-neighbour mixing: each vector is replaced by the mean of its neighbours before a rule is applied.
 
-Idea: Each vector is replaced by the mean of the n - f vectors nearest to it, itself among them; then a rule is applied
-to the n means. Honest vectors of workers with unlike data come near each other by it, and the rule's error becomes as
-small as any rule's can be.
+Idea: Each vector is replaced by the mean of the n - f vectors nearest to it, including itself; then a rule is applied
+to the n means. This brings honest vectors of workers with unlike data near each other, and the rule's error reaches the
+smallest order that any rule can have.
 
 Cost: n^2 d products for distances, one product of an n x n matrix with the vectors, and the rule's own cost.
 
-When it loses: Where data is alike and f is 0 it is the mean at a greater price.
+When it loses: Where data is alike and f is 0, it is the mean at a higher cost.
 
 Paper: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML
 under heterogeneity", AISTATS 2023, Algorithm 2 (NNM).
@@ -28,7 +28,7 @@ from quorate.core.codec import Draw
 @register("nearest-neighbors")
 @dataclass(frozen=True, kw_only=True)
 class NearestNeighbors(Wrapping):
-    """A rule on the means of each vector's n - f nearest ones."""
+    """A rule on the means of each vector's n - f nearest neighbours."""
 
     rule: str = "trimmed-mean"
 

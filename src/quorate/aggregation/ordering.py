@@ -1,8 +1,8 @@
-"""Columns in order: which numbers stand at some places when each column of a few rows is sorted; pure.
+"""Columns in order: the numbers at given places after each column of a few rows is sorted; pure.
 
 A few rows are sorted by comparisons of whole rows, which run at the speed of memory: Batcher's odd-even merge sort
-(1968), of which only those comparisons are made that the wanted places need. That is many times as fast as sorting each
-column by itself. More rows than `FEW` are sorted column by column.
+(1968), without the comparisons that the wanted places do not need. This is many times as fast as sorting each column by
+itself. More rows than `FEW` are sorted column by column.
 """
 
 from __future__ import annotations

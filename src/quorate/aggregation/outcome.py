@@ -1,4 +1,4 @@
-"""What became of one sum: whose vectors counted, and whose did not."""
+"""The outcome of one sum: whose vectors counted, and whose did not."""
 
 from __future__ import annotations
 

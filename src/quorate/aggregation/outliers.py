@@ -1,4 +1,4 @@
-"""Which vectors are far from the others, by their inner products alone; pure."""
+"""Which vectors are far from the others, from their inner products alone; pure."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Which gradients are out of all proportion to those of their peers, by sketches of them, over the last sums; pure.
+"""Which gradients are out of proportion to those of their peers, judged by sketches over the last sums; pure.
 
-A sketch is a linear map of a vector to few numbers that keeps lengths and angles, nearly: numbers are multiplied by
-drawn signs, and added up in a few hundred groups (Charikar, Chen and Farach-Colton, 2002). So all workers can know how
-long all gradients are, and how they lie to each other, from one short message of each.
+A sketch is a linear map of a vector to a few hundred numbers that nearly preserves lengths and angles: the vector's
+numbers are multiplied by random signs and added up in groups (Charikar, Chen and Farach-Colton, 2002). So one short
+message from each worker tells all workers the lengths of all gradients and the angles between them.
 
-A length is judged by its logarithm against the median of the others of the same sum, in units of how lengths have
-differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993), and has to be ten
-times what any other has had in these: late in a training a hard batch is much longer than the others, and seldom.
-Agreement, the cosine of a gradient and the mean of the others, is judged likewise, in the mean of a worker's last sums.
-Both have to be far out as they are, too, so that workers that hardly differ, or hardly agree, are not told apart.
+A length is judged by its logarithm, relative to the median of the others in the same sum, in units of how much lengths
+have differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993). It also has
+to be ten times the largest length of any other worker in these sums, because late in training a hard batch has a much
+longer gradient than others, and is rare. Agreement, the cosine between a gradient and the mean of the others, is judged
+in the same way, averaged over a worker's last sums. Both also have to pass an absolute limit, so that workers whose
+gradients hardly differ, or hardly agree, are not reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Rows`: vectors below one another that stay where they lie, of which a few columns are looked at at a time."""
+"""`Rows`: vectors as the rows of a matrix that stay in place, read a few columns at a time."""
 
 from __future__ import annotations
 

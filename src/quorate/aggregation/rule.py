@@ -1,8 +1,8 @@
-"""What an aggregation rule is: how n vectors, at most f of them wrong, become one.
+"""What an aggregation rule is: it combines n vectors, at most f of them wrong, into one.
 
-Every rule here is of two steps. The first mixes whole vectors, by weights that follow from their inner products alone
+Every rule here has two steps. The first mixes whole vectors with weights that follow from their inner products alone
 (an n x n matrix); the second works on each coordinate by itself. So a rule can be applied to vectors that lie in pieces
-on several workers: each forms the inner products of its pieces, these are summed, and no vector is gathered whole.
+on several workers: each computes the inner products of its pieces, these are summed, and no vector is gathered whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How near a vector is to those around it."""
+"""How near a vector is to its neighbours."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The trimmed mean of each coordinate.
 
-Idea: Coordinate by coordinate the f largest and the f smallest numbers are left out, and the others averaged. With f of
-0 it is the mean.
+Idea: In each coordinate the f largest and the f smallest numbers are left out, and the others averaged. With f = 0 it
+is the mean.
 
 Cost: One sort of n numbers for each of d coordinates; the bytes of an all-reduce among P workers.
 
 When it loses: Where workers have unlike data: honest numbers are left out as well. Small wrong values in every
-coordinate, inside of what honest workers send, get through ("a little is enough").
+coordinate, within the range of the honest ones, get through ("a little is enough").
 
 Paper: Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates",
 ICML 2018, Definition 2.

@@ -1,7 +1,7 @@
-"""Majority votes in groups of workers that compute the same: which rows are equal, to the bit, and which one counts.
+"""Majority votes in groups of workers that compute the same batch: which rows are bitwise equal, and which counts.
 
-Rows may lie in pieces on several workers: pieces that differ are counted, and counts of pieces add up. So whether
-vectors are equal follows from the vectors themselves, and not from digests that their senders tell.
+Rows may lie in pieces on several workers: each counts the pieces that differ, and the counts add up. So equality is
+decided on the vectors themselves, not on digests reported by their senders.
 
 Source: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
 gradients", ICML 2018, section 4 (repetition code).

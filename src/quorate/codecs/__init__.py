@@ -1,4 +1,4 @@
-"""How a vector is written small: one file per codec, each known by one name; pure, knows no worker."""
+"""How a vector is compressed: one file per codec, each known by one name; pure, knows no worker."""
 
 from __future__ import annotations
 

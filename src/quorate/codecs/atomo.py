@@ -1,18 +1,18 @@
-"""ATOMO: a few pairs of singular vectors of each matrix, drawn so that the mean is right.
+"""ATOMO: a few pairs of singular vectors of each matrix, drawn at random so that the code is unbiased.
 
-Idea: A matrix is a sum of singular triplets. Each one travels with a probability of its own, divided by it, so that the
-mean over draws is the matrix: larger singular values with larger probabilities, those for which the variance is the
-smallest that a mean of `rank` triplets allows. These are proportional to the singular values; where that would be above
-1, a triplet always travels, and the others share what is left. A tensor is a matrix of its first dimension by all
-others; those of one dimension, and those for which `rank` triplets would be longer, travel as they are.
+Idea: A matrix is a sum of singular triplets. Each triplet is sent with its own probability and divided by it, so that
+the expected value is the matrix. Larger singular values have larger probabilities, chosen for the smallest variance
+that an expected number of `rank` triplets allows. They are proportional to the singular values; where that would exceed
+1, a triplet is always sent, and the others share the rest. A tensor is a matrix of its first dimension by all others;
+tensors of one dimension, and those for which `rank` triplets would be longer, are sent unchanged.
 
-Cost: 4 (n + m) bytes for each triplet of an n by m matrix, `rank` of them in the mean, and 4 bytes for their count,
-which differs from worker to worker. Each code is decoded by itself. A whole singular value decomposition of each
-matrix, which takes far longer than other codecs. The squared error is at most r / `rank` - 1 of the squared norm, in
-the mean, with r singular values.
+Cost: 4 (n + m) bytes for each triplet of an n by m matrix, `rank` of them on average, and 4 bytes for their number,
+which differs from worker to worker. Each code is decoded by itself. A full singular value decomposition of each matrix,
+which takes far longer than other codecs. The expected squared error is at most r / `rank` - 1 of the squared norm, with
+r singular values.
 
-When it loses: To PowerSGD, which needs no decomposition and adds codes on their way. Where singular values are all
-alike.
+When it loses: To PowerSGD, which needs no decomposition and adds codes during the exchange. Where all singular values
+are similar.
 
 Paper: Wang, Sievert, Liu, Charles, Papailiopoulos and Wright, "ATOMO: communication-efficient learning via atomic
 sparsification", NeurIPS 2018, Algorithm 1 (the probabilities) and spectral-ATOMO.
@@ -56,7 +56,7 @@ class Atomo(Codec):
     is_biased: ClassVar[bool] = False
 
     rank: int = 3
-    """Triplets that travel of each matrix, in the mean."""
+    """Triplets sent for each matrix, on average."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -1,8 +1,8 @@
-"""Whole numbers of a few bits each, packed into bytes without gaps, and back: on any device, in a few passes.
+"""Integers of a few bits each, packed into bytes without gaps, and unpacked: on any device, in a few passes.
 
-Eight numbers of w < 8 bits fill w bytes, the first number the lowest bits of the first byte. They are moved together in
-words of 64 bits: neighbours first, then pairs, then fours. Of numbers of more than 8 bits the low bytes come first, all
-of them, and what is left of each is packed behind.
+Eight numbers of w < 8 bits fill w bytes; the first number has the lowest bits of the first byte. They are moved
+together in words of 64 bits: neighbours first, then pairs, then fours. For numbers of more than 8 bits all low bytes
+come first, and the remaining bits are packed after them.
 """
 
 from __future__ import annotations

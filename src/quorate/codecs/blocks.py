@@ -1,14 +1,14 @@
-"""int8, int4 and int2 by blocks: whole numbers, and one scale for each block.
+"""int8, int4 and int2 by blocks: integers, and one scale for each block.
 
-Idea: The largest absolute value of a block of numbers becomes the largest whole number L = 2^(bits - 1) - 1, 0 stays 0,
-and the others become the nearest whole number of the same scale. What rounding took is remembered and added to the next
-vector; with `rounding="stochastic"` the mean is right instead, and nothing is remembered.
+Idea: The largest absolute value of a block becomes the largest integer L = 2^(bits - 1) - 1, 0 stays 0, and the other
+numbers are rounded to the nearest integer on the same scale. The rounding error is remembered and added to the next
+vector; with `rounding="stochastic"` the code is unbiased instead, and nothing is remembered.
 
-Cost: `bits` bits a number and 4 bytes a block: 8.125 bits by default. Each code is decoded by itself. One vector of
-memory with `rounding="nearest"`. With d numbers in a block the squared error is at most (d - 1) / (4 L² + d - 1) of the
-squared norm where the nearest one is taken.
+Cost: `bits` bits per number and 4 bytes per block: 8.125 bits by default. Each code is decoded by itself. One vector of
+memory with `rounding="nearest"`. With d numbers in a block and nearest rounding, the squared error is at most (d - 1) /
+(4 L² + d - 1) of the squared norm.
 
-When it loses: Where one number of a block is far larger than the others, which all become 0 with few bits: take smaller
+When it loses: Where one number of a block is far larger than the others: with few bits these all become 0; use smaller
 blocks.
 
 Paper: Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (its linear quantization); blocks as
@@ -40,14 +40,14 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 @register("blocks")
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Codec):
-    """Whole numbers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
+    """Integers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
 
     bits: Literal[2, 4, 8] = 8
-    """Of a number."""
+    """Bits per number."""
     block: int = 256
-    """Numbers that have one scale."""
+    """Numbers that share one scale."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """Which whole number is taken: the nearest one, or one drawn so that the mean is right."""
+    """How a number is rounded: to the nearest integer, or at random and unbiased."""
 
     def __post_init__(self) -> None:
         check_block("block", self.block)

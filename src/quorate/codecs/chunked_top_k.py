@@ -1,19 +1,19 @@
-"""Chunked top-k: the largest numbers of each chunk, as a few sizes and a place in the chunk.
+"""Chunked top-k: the largest numbers of each chunk, as a few magnitudes and a position in the chunk.
 
-Idea: A vector is cut in chunks of 4096 numbers. Of each the `keep` of largest absolute value travel: their places, in
-12 bits, and their values in two: a sign, and which of two sizes it is. From the smallest to the largest that travel
-there are two cells, equally wide, and the size of a cell is the mean of what is in it. What is left out and what was
-rounded are remembered, and added to the next vector (error feedback).
+Idea: A vector is cut into chunks of 4096 numbers. The `keep` numbers of largest absolute value in each chunk are sent:
+their positions in 12 bits, and their values in two, a sign and one of two magnitudes. The range from the smallest to
+the largest sent is divided into two cells of equal width, and the magnitude of a cell is the mean of its numbers. What
+is left out and the rounding error are remembered, and added to the next vector (error feedback).
 
-Cost: 12 + 2 bits for each number that travels and 8 bytes a chunk: 0.23 bits a number where 64 of 4096 travel, 2.1 of
-them for each that does. Each code is decoded by itself. A selection in each chunk, which is the same work on all of
-them. One vector of memory. The last chunk, where it is shorter, sends as large a share, and one number at least.
+Cost: 12 + 2 bits for each number sent and 8 bytes per chunk: with 64 of 4096 sent, 0.23 bits per number, 15 for each
+number sent. Each code is decoded by itself. A selection in each chunk, the same work for all chunks. One vector of
+memory. A shorter last chunk sends the same share, and at least one number.
 
-When it loses: As `top-k`. Where what is large lies together, chunks that have little of it send as much as others.
+When it loses: As `top-k`. Where large numbers lie close together: chunks with few of them send as many as others.
 
 Paper: chunks, their size, and two bits are those of Sarfi et al., "Communication efficient LLM pre-training with
-SparseLoCo", 2025 (arXiv 2508.15706), after its abstract and public descriptions, which do not say how it rounds: the
-two sizes are ours. It cuts tensors in chunks; here the vector is cut, whatever its tensors are.
+SparseLoCo", 2025 (arXiv 2508.15706), after its abstract and public descriptions, which do not specify the rounding: the
+two magnitudes are ours. The paper cuts each tensor into chunks; here the whole vector is cut, across tensors.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from quorate.core.errors import ConfigurationError
 @register("chunked-top-k")
 @dataclass(frozen=True, kw_only=True)
 class ChunkedTopK(Codec):
-    """The largest numbers of each chunk, as a few sizes and a place in the chunk."""
+    """The largest numbers of each chunk, as a few magnitudes and a position in the chunk."""
 
     keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096
-    """Numbers among which the largest are chosen."""
+    """Numbers in a chunk."""
     keep: int = 64
-    """How many of them travel."""
+    """Numbers of each chunk that are sent."""
     bits: Literal[1, 2, 4, 32] = 2
-    """Of each value, its sign among them; 32: the number as it is."""
+    """Bits per value, including its sign; 32: the number unchanged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 1 << WIDEST:

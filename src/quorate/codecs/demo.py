@@ -1,18 +1,19 @@
-"""DeMo: what moves fast in a momentum that is each worker's own, as a few waves of each chunk.
+"""DeMo: the fast-moving part of each worker's own momentum, as a few cosines per chunk.
 
-Idea: A worker adds its gradient to its momentum, m = decay m + g, cuts that in chunks of 64 numbers, and writes each
-chunk as a sum of cosines. The waves that are largest travel, and are taken out of the momentum: what changes slowly
-stays there and gathers, and workers' momenta differ for ever. The optimizer behind it has no momentum of its own; the
-published one steps by the sign of the mean of what arrived, which is its business and not the codec's.
+Idea: A worker adds its gradient to its momentum, m = decay m + g, cuts that into chunks of 64 numbers, and writes each
+chunk as a sum of cosines. The cosines with the largest coefficients are sent and subtracted from the momentum; slow
+changes stay there and accumulate, so the workers' momenta always differ. The optimizer after the exchange has no
+momentum of its own. The published optimizer steps by the sign of the received mean; that is not part of the codec.
 
-Cost: 4 bytes and the bits of a place (6 with chunks of 64) for each wave: 2.4 bits a number where 4 of 64 travel. Each
-code is decoded by itself. One vector of memory. Two products with a matrix of 64 by 64, and a selection in each chunk.
+Cost: 4 bytes and the bits of a position (6 with chunks of 64) for each cosine: 2.4 bits per number if 4 of 64 are sent.
+Each code is decoded by itself. One vector of memory. Two products with a matrix of 64 by 64, and a selection in each
+chunk.
 
-When it loses: Where neighbours in a tensor have nothing to do with each other, waves hold no more than numbers do, and
-top-k of all numbers finds larger ones. Without the sign in the optimizer its published settings do not carry over.
+When it loses: Where neighbouring numbers of a tensor are unrelated: cosines hold no more than single numbers, and top-k
+over all numbers finds larger ones. Without the sign in the optimizer the published settings do not carry over.
 
-Paper: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024, Algorithm 1. It cuts matrices in
-squares of 64 by 64 and takes waves of both dimensions; chunks here are of the vector, whatever its tensors are.
+Paper: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", 2024, Algorithm 1. The paper cuts matrices
+into squares of 64 by 64 and uses cosines of both dimensions; here the whole vector is cut, across tensors.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ _LARGEST = 1024
 @register("demo")
 @dataclass(frozen=True, kw_only=True)
 class DeMo(Codec):
-    """The largest waves in chunks of each worker's own momentum, which loses them."""
+    """The largest cosines in chunks of each worker's own momentum, which are subtracted from it."""
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
 
     decay: float = 0.999
-    """What is left of the momentum from one step to the next, from 0 to 1."""
+    """The share of the momentum kept from one step to the next, from 0 to 1."""
     chunk: int = 64
-    """Numbers that are written as waves together."""
+    """Numbers in a chunk."""
     keep: int = 4
-    """Waves of each chunk that travel."""
+    """Cosines of each chunk that are sent."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:

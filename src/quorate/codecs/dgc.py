@@ -1,21 +1,21 @@
-"""Deep gradient compression: top-k of velocities that gather at each worker, with its momentum.
+"""Deep gradient compression: top-k of velocities that accumulate at each worker, with its momentum.
 
-Idea: What a worker has not sent yet gathers in its velocity v, by steps of its own momentum m: m = momentum m + g, then
-v = v + m. The largest numbers of v travel, and become 0 in v; in m as well (`masking`), so that a direction that is out
-of date pushes no further. The density falls in `warmup_stages` steps over the first `warmup_rounds` rounds, by the same
-factor each: 25 %, 6.3 %, 1.6 %, 0.4 % before 0.1 %. Tensors of one dimension (biases, norms) travel as a whole: their
-m. The optimizer behind it has no momentum, since the sum of what arrives has it already; weight decay belongs there.
+Idea: Each worker accumulates what it has not sent yet in its velocity v, with its own momentum m: m = momentum m + g,
+then v = v + m. The largest numbers of v are sent and set to 0 in v, and also in m (`masking`), so that stale momentum
+does not keep pushing. The density falls in `warmup_stages` steps over the first `warmup_rounds` rounds, each by the
+same factor: 25 %, 6.3 %, 1.6 %, 0.4 % before 0.1 %. Of tensors of one dimension (biases, norms) the whole m is sent.
+The optimizer after the exchange has no momentum, because the received sum includes it; weight decay belongs in that
+optimizer.
 
-Cost: 8 bytes for each number that travels, 4 of them its place, and 4 for each of a dense tensor; every worker's code
-travels to every other. Two vectors of memory. A selection over all numbers.
+Cost: 8 bytes for each number sent, 4 of them for its position, and 4 for each number of a dense tensor; every worker's
+code goes to every other. Two vectors of memory. A selection over all numbers.
 
-When it loses: As top-k: with many workers and on fast networks. With `masking` a number that travels in every round has
-no momentum left, so with a density of 1 it is SGD without momentum. `clip_norm` takes one worker's vector, or the part
-of it that is encoded at a time: divide a limit for the mean by the square root of the number of workers, as is
-published.
+When it loses: As top-k: with many workers and on fast networks. With `masking` a number that is sent in every round has
+no momentum left, so a density of 1 is SGD without momentum. `clip_norm` limits one worker's vector, or the part of it
+that is encoded at a time: divide a limit for the mean by the square root of the number of workers, as published.
 
 Paper: Lin, Han, Mao, Wang and Dally, "Deep gradient compression: reducing the communication bandwidth for distributed
-training", ICLR 2018, section 3. It takes a threshold from a sample, and so sends about k numbers, those that come first
+training", ICLR 2018, section 3. The paper takes a threshold from a sample, and so sends about k numbers, the first ones
 among equals; here it is exactly k.
 """
 
@@ -41,26 +41,26 @@ MOMENTUM, VELOCITY = "momentum", "velocity"
 @register("dgc")
 @dataclass(frozen=True, kw_only=True)
 class DGC(Codec):
-    """The largest numbers of velocities that gather at each worker, with momentum of its own."""
+    """The largest numbers of velocities that accumulate at each worker, with its own momentum."""
 
     keeps_few: ClassVar[bool] = True
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM, VELOCITY)
 
     density: float = 0.001
-    """The share of numbers that travel, above 0, at most 1."""
+    """The share of numbers that are sent, above 0, at most 1."""
     momentum: float = 0.9
-    """What is left of the momentum from one step to the next, from 0 to below 1."""
+    """The share of the momentum kept from one step to the next, from 0 to below 1."""
     nesterov: bool = False
-    """Whether the momentum looks a step ahead."""
+    """Whether the momentum is Nesterov's."""
     masking: bool = True
-    """Whether the momentum of what travels begins anew."""
+    """Whether the momentum of a number is reset when the number is sent."""
     clip_norm: float = 0.0
-    """The norm that a worker's vector is cut to before all that; 0: none."""
+    """The norm to which a worker's vector is clipped first; 0: no clipping."""
     warmup_rounds: int = 0
     """Rounds until the density is reached."""
     warmup_stages: int = 4
-    """Steps in which it falls before that."""
+    """Steps in which the density falls during these rounds."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

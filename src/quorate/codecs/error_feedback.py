@@ -1,8 +1,8 @@
 """Error feedback: what a codec leaves out is remembered, and encoded with the next vector.
 
-u = g + e is encoded in place of g, and e = u - decoded is what is remembered: so what was decoded so far, and e, add up
-to what was to be sent so far. Where errors are to fade, u = g + decay e. Stich, Cordonnier and Jaggi, "Sparsified SGD
-with memory", NeurIPS 2018; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the
+u = g + e is encoded in place of g, and e = u - decoded is remembered: so everything decoded so far plus e is everything
+that was to be sent so far. If errors should fade, u = g + decay e. Stich, Cordonnier and Jaggi, "Sparsified SGD with
+memory", NeurIPS 2018; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the
 gradient and not of the update.
 """
 

@@ -1,16 +1,17 @@
 """fp8: floating-point numbers of 8 bits, and one scale for each block.
 
-Idea: The largest absolute value of a block becomes the largest number of the format, so that nothing is beyond it, and
-each number is rounded to the nearest one of e4m3 (4 bits of exponent, 3 of mantissa: within 6 %, down to a 229,000th of
-the block's largest) or e5m2 (within 12 %, down to a 3.8-billionth). Small numbers keep their digits, which whole
-numbers of 8 bits lose. What rounding took is remembered and added to the next vector.
+Idea: The largest absolute value of a block becomes the largest number of the format, so nothing overflows, and each
+number is rounded to the nearest one of e4m3 (4 bits of exponent, 3 of mantissa: within 6 %, down to a 229,000th of the
+block's largest) or e5m2 (within 12 %, down to a 3.8-billionth). Small numbers keep their digits, which 8-bit integers
+lose. The rounding error is remembered and added to the next vector.
 
-Cost: 8 bits a number and 4 bytes a block: 8.125 bits by default. Each code is decoded by itself. One vector of memory.
+Cost: 8 bits per number and 4 bytes per block: 8.125 bits by default. Each code is decoded by itself. One vector of
+memory.
 
-When it loses: Where the numbers of a block are about equally large: whole numbers of 8 bits are then closer (`blocks`).
+When it loses: Where the numbers of a block have similar sizes: 8-bit integers are then more accurate (`blocks`).
 
-Paper: Micikevicius et al., "FP8 formats for deep learning", 2022, table 1; for gradients on their way Peng et al.,
-"FP8-LM: training FP8 large language models", 2023, section 2.1, there with one scale for each tensor.
+Paper: Micikevicius et al., "FP8 formats for deep learning", 2022, table 1; for the communication of gradients Peng et
+al., "FP8-LM: training FP8 large language models", 2023, section 2.1, there with one scale for each tensor.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class FP8(Codec):
     """Floating-point numbers of 8 bits, and a scale for each block."""
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
-    """More digits, or a wider range."""
+    """e4m3 has more digits, e5m2 a wider range."""
     block: int = 256
-    """Numbers that have one scale."""
+    """Numbers that share one scale."""
 
     def __post_init__(self) -> None:
         check_block("block", self.block)

@@ -1,13 +1,13 @@
 """Half: numbers of 16 bits in place of 32.
 
-Idea: Each number is rounded to the nearest one of bfloat16 (8 bits of exponent, as float32 has: never too large, three
-digits) or float16 (5 bits of exponent, so that above 65,504 it is infinite, and below 6e-8 zero; four digits). Sums are
-formed in float32 on each host, and rounded once more for each host that they go to.
+Idea: Each number is rounded to the nearest one of bfloat16 (8 bits of exponent, like float32: no overflow, three
+digits) or float16 (5 bits of exponent: infinite above 65,504, zero below 6e-8; four digits). Sums are formed in float32
+on each host, and rounded once more for each host to which they are sent.
 
 Cost: Half of the bytes; two passes over the vector. No memory.
 
-When it loses: Where the network is not what steps wait for. float16 where gradients leave its range: what is infinite
-is found by a GradScaler, or `on_nonfinite`, as any such gradient is.
+When it loses: Where steps do not wait for the network. float16 where gradients leave its range: a GradScaler or
+`on_nonfinite` finds infinite numbers, as in any gradient.
 
 Paper: Micikevicius et al., "Mixed precision training", ICLR 2018 (float16); Kalamkar et al., "A study of BFLOAT16 for
 deep learning training", 2019.
@@ -37,7 +37,7 @@ class Half(Codec):
     is_biased: ClassVar[bool] = False  # rounded to the nearest: no error that adds up in one direction
 
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
-    """Which 16 bits."""
+    """The 16-bit type."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         return x.to(_DTYPES[self.dtype]), memory

@@ -1,18 +1,18 @@
-"""Mask: a share of the numbers, another one in each round, until all have had their turn.
+"""Mask: a share of the numbers, a different one in each round, until all have been sent.
 
-Idea: Every number has a place in an order that all workers know, and round after round the next share of that order
-travels: nobody has to say which numbers these are, and codes are added as dense vectors are. Those of one round lie
-evenly over each tensor. With `by="unit"` whole rows of matrices travel (all weights into one output, and its bias with
-them). What is left out is remembered, so everything comes within 1 / density rounds.
+Idea: All numbers have an order that every worker knows, and each round sends the next share of that order. So no
+positions are sent, and codes are added like dense vectors. The numbers of one round are spread evenly over each tensor.
+With `by="unit"` whole rows of matrices are sent (all weights of one output, together with its bias). What is left out
+is remembered, so everything is sent within 1 / density rounds.
 
-Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Only what travels
-is read and written. One vector of memory.
+Cost: 4 bytes for each number sent, in a dense sum: 2 (P - 1) / P density d numbers per worker. Only the numbers sent
+are read and written. One vector of memory.
 
-When it loses: It takes no heed of what is large: each number is up to 1 / density rounds late, for which learning rates
-that are near the largest stable one have to be lowered.
+When it loses: It ignores which numbers are large: each number is up to 1 / density rounds late, so learning rates near
+the largest stable one have to be lowered.
 
-Paper: masks that all know beforehand: Konečný, McMahan, Yu, Richtárik, Suresh and Bacon, "Federated learning:
-strategies for improving communication efficiency", 2016, section 2 (there drawn anew each time); one stretch after the
+Paper: masks known to all in advance: Konečný, McMahan, Yu, Richtárik, Suresh and Bacon, "Federated learning: strategies
+for improving communication efficiency", 2016, section 2 (there drawn again each time); one contiguous block after the
 other as "random block" in Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019.
 """
 
@@ -41,9 +41,9 @@ class Mask(Codec):
     is_linear: ClassVar[bool] = True
 
     density: float = 0.1
-    """The share of each tensor that travels, above 0, at most 1."""
+    """The share of each tensor that is sent, above 0, at most 1."""
     by: Literal["number", "unit"] = "number"
-    """What has its turn: single numbers, or rows of a matrix."""
+    """What takes turns: single numbers, or rows of a matrix."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

@@ -1,14 +1,14 @@
-"""Natural compression: each number becomes one of the two powers of two around it, drawn so that the mean is right.
+"""Natural compression: each number is rounded to one of the two nearest powers of two, at random and unbiased.
 
-Idea: A float32 is a sign, a power of two and a mantissa. The mantissa, as a fraction, is the probability that the next
-power of two is taken, and is left out: 9 bits are exact for everything that float32 can say, with no scale, no blocks
-and nothing to remember.
+Idea: A float32 is a sign, a power of two and a mantissa. The fraction of the mantissa is the probability of rounding up
+to the next power of two, and is not sent. So 9 bits cover the whole range of float32, with no scale, no blocks and
+nothing to remember.
 
-Cost: 9 bits a number (the power a byte, the signs packed). Each code is decoded by itself. The squared error is at most
-1/8 of the squared norm, in the mean. Drawing a random number for each takes most of the time.
+Cost: 9 bits per number (one byte for the power, the signs packed). Each code is decoded by itself. The expected squared
+error is at most 1/8 of the squared norm. Drawing a random number for each takes most of the time.
 
 When it loses: Against `blocks` or `fp8` with 8 bits, whose error is far smaller where numbers are of similar size.
-Above 2^127 the lower power is taken, since there is no upper one.
+Above 2^127 numbers are rounded down, because there is no upper power.
 
 Paper: Horváth, Ho, Horváth, Sahu, Canini and Richtárik, "Natural compression for distributed deep learning", MSML 2022
 (arXiv 2019).

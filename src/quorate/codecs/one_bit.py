@@ -1,15 +1,15 @@
 """One bit: the sign of each number, and two means for each column of a matrix.
 
-Idea: A number tells only whether it is below 0. Receivers put the mean of all those of its column that are below 0 in
-its place, or the mean of the others: two numbers a column, so that the column's sum is right. What was left out is
-remembered and added to the next vector. A tensor is a matrix of its first dimension by all others; one of a single
-dimension is one column. A class that is empty has the mean 0.
+Idea: The code says only whether a number is below 0. Receivers replace the numbers of a column below 0 by their mean,
+and the others by theirs: two means per column, so that the column's sum is right. What is left out is remembered and
+added to the next vector. A tensor is a matrix of its first dimension by all others; one of a single dimension is one
+column. The mean of an empty class is 0.
 
-Cost: 1 bit a number and 8 bytes a column; each worker's code travels to every other. One vector of memory. The means
-hold at least 1 / d of the squared norm of a column of d numbers, for about 64 % where they are normally distributed.
+Cost: 1 bit per number and 8 bytes per column; each worker's code goes to every other. One vector of memory. The means
+keep at least 1 / d of the squared norm of a column of d numbers, and about 64 % if they are normally distributed.
 
-When it loses: With matrices of few rows, where the means are as large as the bits: `by="row"` has two means for each
-row instead. With many workers, as `sign`.
+When it loses: With matrices of few rows, whose means are as large as the bits: `by="row"` has two means for each row
+instead. With many workers, as `sign`.
 
 Paper: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel distributed
 training of speech DNNs", Interspeech 2014.
@@ -38,7 +38,7 @@ class OneBit(Codec):
     """The sign of each number, and the means of both kinds in its column."""
 
     by: Literal["column", "row"] = "column"
-    """What has two means of its own: a column (published), or a row, which is all weights of one output."""
+    """What has its own two means: a column (published), or a row, which is all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

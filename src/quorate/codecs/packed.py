@@ -1,4 +1,4 @@
-"""Several tensors as one of bytes, and back."""
+"""Several tensors packed as one tensor of bytes, and unpacked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A vector in stretches that fit into a processor's cache: several passes over each take less time than over all.
+"""A vector in pieces that fit into a processor's cache: several passes over each are faster than over all.
 
-And their results are small enough for memory that is in use already: new memory of some megabytes is given by the
-system page by page, which takes longer than a pass. On other devices a vector is one piece.
+Their results also fit into memory that is already in use: the system provides new memory of some megabytes page by
+page, which takes longer than a pass. On other devices a vector is one piece.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""QSGD: each number becomes one of s levels of its bucket's norm, drawn so that the mean is the number.
+"""QSGD: each number is rounded to one of s levels of its bucket's norm, at random and unbiased.
 
 Idea: A bucket of d numbers has one scale, its norm |v|. A number becomes sign · |v| · l / s, where l is one of the two
-whole numbers around s |v_i| / |v|, the upper one with the probability that makes the mean right: no error to remember.
-Buckets are cut from the whole vector, across the edges of tensors.
+integers around s |v_i| / |v|, the upper one with the probability that makes the code unbiased: there is no error to
+remember. Buckets are cut from the whole vector, across the edges of tensors.
 
-Cost: log2(2 s + 1) bits a number, rounded up (s = 127: 8, s = 7: 4, s = 1: 2), and 4 bytes a bucket; the paper's Elias
-code, which is shorter where most levels are 0, is left out. Other workers have other scales: each code is decoded by
-itself. Drawing a random number for each costs more time than the rest. The squared error is at most min(d / (4 s²), √d
-/ s) of the squared norm, in the mean.
+Cost: log2(2 s + 1) bits per number, rounded up (s = 127: 8, s = 7: 4, s = 1: 2), and 4 bytes per bucket; the paper's
+Elias code, which is shorter if most levels are 0, is not used. Scales differ between workers, so each code is decoded
+by itself. Drawing a random number for each takes more time than the rest. The expected squared error is at most min(d /
+(4 s²), √d / s) of the squared norm.
 
 When it loses: With few levels and large buckets: s = 1 and d = 512 have an error of up to 22 times the squared norm,
-which a smaller learning rate or larger batches have to make good. A smaller bucket or `norm="max"` help.
+which a smaller learning rate or larger batches have to compensate. A smaller bucket or `norm="max"` help.
 
 Paper: Alistarh, Grubic, Li, Tomioka and Vojnović, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, Lemma 3.1; buckets, and the largest number as scale, are those of its experiments.
@@ -43,11 +43,11 @@ class QSGD(Codec):
     is_biased: ClassVar[bool] = False
 
     levels: int = 127
-    """s: above 0, and below it; 1, 7 and 127 fill 2, 4 and 8 bits."""
+    """s: levels above 0, and as many below it; 1, 7 and 127 fill 2, 4 and 8 bits."""
     bucket: int = 512
-    """d: numbers that have one norm."""
+    """d: numbers that share one norm."""
     norm: Literal["l2", "max"] = "l2"
-    """What a bucket is scaled by: the root of the sum of squares, or the largest absolute value."""
+    """The scale of a bucket: the root of the sum of squares, or the largest absolute value."""
 
     def __post_init__(self) -> None:
         most = 2 ** (WIDEST - 1) - 1

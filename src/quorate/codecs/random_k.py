@@ -1,17 +1,17 @@
 """Random-k: a random share of the numbers, the same ones on every worker.
 
-Idea: The vector is cut into k stretches of equal length, and one number of each travels, drawn from a seed that all
-workers share. So nobody has to say which, and codes are added as dense vectors are, by the same all-reduce. What was
-left out is remembered and added to the next vector; with `scaled` each number that travels is multiplied by the length
-of its stretch instead, so that the mean over draws is the vector, and nothing is remembered. (Published is any k of all
-numbers; one of each stretch is as likely for every number, varies less, and is drawn in k steps.)
+Idea: The vector is cut into k intervals of equal length, and one number of each is sent, drawn from a seed that all
+workers share. So no positions are sent, and the same all-reduce adds codes like dense vectors. What is left out is
+remembered and added to the next vector. With `scaled` each number sent is multiplied by the length of its interval
+instead, so that the code is unbiased, and nothing is remembered. (The paper draws any k of all numbers; one of each
+interval gives every number the same probability, has a smaller variance, and needs k draws.)
 
-Cost: 4 bytes for each number that travels, in a dense sum: 2 (P - 1) / P density d numbers a worker. Only what travels
-is read and written. One vector of memory, but with `scaled`.
+Cost: 4 bytes for each number sent, in a dense sum: 2 (P - 1) / P density d numbers per worker. Only the numbers sent
+are read and written. One vector of memory, except with `scaled`.
 
-When it loses: Numbers come 1 / density rounds late in the mean, some far later, so the largest stable learning rate
-falls about as the density does. Where few numbers hold most of the norm, of which it finds only its share: top-k keeps
-more at the same density on few workers. `scaled` adds noise of 1 / density - 1 times the squared norm.
+When it loses: Numbers arrive 1 / density rounds late on average, some far later, so the largest stable learning rate
+falls about in proportion to the density. Where few numbers hold most of the norm: it sends only its share of them, and
+with few workers top-k keeps more at the same density. `scaled` adds noise of 1 / density - 1 times the squared norm.
 
 Paper: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, definition 2.2; the same numbers on all
 workers: Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019; scaled: Wangni, Wang, Liu and Zhang, "Gradient
@@ -40,9 +40,9 @@ class RandomK(Codec):
     is_linear: ClassVar[bool] = True
 
     density: float = 0.1
-    """The share of numbers that travel, above 0, at most 1."""
+    """The share of numbers that are sent, above 0, at most 1."""
     scaled: bool = False
-    """Whether numbers are multiplied so that the mean is right, and what is left out is not to be remembered."""
+    """Whether numbers are scaled so that the code is unbiased, and nothing is remembered."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

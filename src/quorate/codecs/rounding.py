@@ -1,4 +1,4 @@
-"""Whole numbers near real ones, block by block of a vector, and back."""
+"""Rounding of real numbers to integers, block by block of a vector, and back."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Sign: one bit a number, and one scale for each tensor.
+"""Sign: one bit per number, and one scale for each tensor.
 
-Idea: Each number becomes the scale of its tensor, with its own sign; 0 counts as positive, since one bit knows no third
-case. The scale is the mean of absolute values, and what was left out is remembered and added to the next vector. With
-`scale="none"` it is 1, and the sign of the sum of what all workers sent is a majority vote: whoever adds takes that
-sign.
+Idea: Each number becomes the scale of its tensor with its own sign; 0 counts as positive, because one bit has no third
+value. The scale is the mean absolute value; what is left out is remembered and added to the next vector. With
+`scale="none"` the scale is 1, and the sign of the sum over all workers is a majority vote: the worker that adds takes
+that sign.
 
-Cost: 1 bit a number and 4 bytes a tensor (none with `scale="none"`); each worker's code travels to every other. One
-vector of memory. The mean of absolute values is in the code for at least 1 / d of the squared norm of d numbers, for
-about 64 % where they are normally distributed.
+Cost: 1 bit per number and 4 bytes per tensor (none with `scale="none"`); each worker's code goes to every other. One
+vector of memory. With the mean absolute value a code keeps at least 1 / d of the squared norm of d numbers, and about
+64 % if they are normally distributed.
 
-When it loses: With many workers: what all have sent is as much as a dense sum from about P = 64 on. The scale "l2", the
-root mean square, is no contraction: where few numbers are large, what is left out is larger than the vector was. Votes
+When it loses: With many workers: from about P = 64 on the codes of all are as large as a dense sum. The scale "l2", the
+root mean square, is no contraction: if few numbers are large, the part left out is larger than the vector was. Votes
 without a scale need a small, falling learning rate, and parameters whose gradient is always 0 drift.
 
 Paper: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression schemes",

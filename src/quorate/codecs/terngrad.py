@@ -1,15 +1,15 @@
-"""TernGrad: each number becomes -1, 0 or 1 times its tensor's largest, drawn so that the mean is right.
+"""TernGrad: each number becomes -1, 0 or 1 times its tensor's largest, at random and unbiased.
 
-Idea: Numbers beyond 2.5 standard deviations of their tensor are cut back to that; then each one becomes the largest
-absolute value, with its own sign, with the probability that makes the mean right, or else 0. The deviation is taken
-about 0, so that a tensor of nearly equal numbers is not cut to nothing. Right in the mean is the vector as it was cut:
-what lies beyond is lost, as in clipping of gradients, and is not remembered.
+Idea: Numbers beyond 2.5 standard deviations of their tensor are clipped to that; then each number becomes the largest
+absolute value with its own sign, or 0, with the probability that makes the code unbiased. The deviation is measured
+from 0, so that a tensor of nearly equal numbers is not clipped to nothing. The code is unbiased for the clipped vector:
+what clipping removes is lost, as in gradient clipping, and is not remembered.
 
-Cost: 2 bits a number and 4 bytes a tensor. Each code is decoded by itself. The squared error is, in the mean, as large
-as the squared norm for normally distributed numbers, larger for others, and unbounded without the cut.
+Cost: 2 bits per number and 4 bytes per tensor. Each code is decoded by itself. The expected squared error is as large
+as the squared norm for normally distributed numbers, larger for others, and unbounded without clipping.
 
-When it loses: Where noise is what limits training: large batches, late epochs. Its authors keep the last layer and
-biases dense, and lost up to two points with GoogLeNet.
+When it loses: Where noise limits training: large batches, late epochs. Its authors keep the last layer and biases
+dense, and lost up to two points with GoogLeNet.
 
 Paper: Wen, Xu, Yan, Wu, Wang, Chen and Li, "TernGrad: ternary gradients to reduce communication in distributed deep
 learning", NeurIPS 2017.
@@ -43,7 +43,7 @@ class TernGrad(Codec):
     is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
 
     clip: float = 2.5
-    """Standard deviations about 0 beyond which numbers are cut; 0: none are."""
+    """Standard deviations from 0 beyond which numbers are clipped; 0: no clipping."""
 
     def __post_init__(self) -> None:
         if not (self.clip == 0 or self.clip >= 1):

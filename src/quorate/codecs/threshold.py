@@ -1,19 +1,20 @@
-"""Threshold: the numbers of at least a given absolute value, and where they are.
+"""Threshold: the numbers of at least a given absolute value, and their positions.
 
-Idea: A number travels, with its place, once it is large enough: `at` times the root mean square of its tensor, or `at`
-itself. What was left out is remembered and added to the next vector, so each number's turn comes when enough of it has
-gathered. With `of="rms"` the largest number of each tensor always travels, or one of few numbers never would.
+Idea: A number is sent, with its position, if it is large enough: `at` times the root mean square of its tensor, or `at`
+itself. What is left out is remembered and added to the next vector, so each number is sent once enough of it has
+accumulated. With `of="rms"` the largest number of each tensor is always sent, because otherwise a tensor of few numbers
+might never send one.
 
-Cost: 8 bytes for each number that travels, 4 of them its place, and 8 for their count, which differs from worker to
-worker and from step to step; no selection, one comparison. One vector of memory. Where 3 root mean squares are asked
-for, 0.3 % of normally distributed numbers travel.
+Cost: 8 bytes for each number sent, 4 of them for its position, and 8 for their count, which differs from worker to
+worker and from step to step; no selection, one comparison. One vector of memory. At 3 root mean squares, 0.3 % of
+normally distributed numbers are sent.
 
-When it loses: A fixed `at` sends everything at the start and nothing at the end of a training, or the reverse, since
-gradients change in size. Codes of unequal length need one more message than those of equal ones.
+When it loses: A fixed `at` sends everything at the start of training and nothing at the end, or the reverse, because
+gradients change in size. Codes of different lengths need one more message than codes of equal length.
 
 Paper: Strom, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015, there with
 ±`at` in place of the number; Sahu, Dutta, Abdelmoniem, Banerjee, Canini and Kalnis, "Rethinking gradient sparsification
-as total error minimization", NeurIPS 2021 (numbers as they are).
+as total error minimization", NeurIPS 2021 (numbers unchanged).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Threshold(Codec):
     at: float = 3.0
     """The threshold, above 0."""
     of: Literal["rms", "absolute"] = "rms"
-    """What it counts in: root mean squares of each tensor, or absolute values."""
+    """The unit of the threshold: root mean squares of each tensor, or absolute values."""
 
     def __post_init__(self) -> None:
         if not 0 < self.at < math.inf:

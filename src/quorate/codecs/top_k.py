@@ -1,15 +1,15 @@
-"""Top-k: the largest numbers of each tensor, and where they are.
+"""Top-k: the largest numbers of each tensor, and their positions.
 
-Idea: Of each tensor of n numbers the max(1, floor(density n)) of largest absolute value travel, each with its place;
-all others are 0 this time. What was left out is remembered, and added to the next vector (error feedback): nothing is
-lost, it only comes later.
+Idea: From each tensor of n numbers the max(1, floor(density n)) of largest absolute value are sent, each with its
+position; all others count as 0 this time. What is left out is remembered, and added to the next vector (error
+feedback): nothing is lost, it is only sent later.
 
-Cost: 8 bytes for each number that travels (4 its place), from every worker to every other: (P - 1) density d numbers
-and places, which is more than a dense sum of 2 d numbers where P density is above 1. Finding the largest is a selection
+Cost: 8 bytes for each number sent (4 for its position), from every worker to every other: (P - 1) density d numbers and
+positions, which is more than a dense sum of 2 d numbers if P density is above 1. Finding the largest is a selection
 over all numbers. One vector of memory.
 
-When it loses: With many workers (all have other places, so the union grows), on fast networks, with densities so small
-that what is left out becomes very late: see the published warm-up of `dgc`.
+When it loses: With many workers (their positions differ, so the union grows), on fast networks, and at densities so
+small that what is left out is sent very late: see the published warm-up of `dgc`.
 
 Paper: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; with error feedback Stich,
 Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, Algorithm 1.
@@ -39,7 +39,7 @@ class TopK(Codec):
     keeps_few: ClassVar[bool] = True
 
     density: float = 0.01
-    """The share of numbers that travel, above 0, at most 1."""
+    """The share of numbers that are sent, above 0, at most 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

@@ -1,29 +1,29 @@
-"""`Adasum`: gradients that agree are averaged, and those that have nothing to do with each other are added.
+"""`Adasum`: gradients that agree are averaged, and orthogonal gradients are added.
 
-Idea: Two gradients a and b of a tensor become (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b: a itself where both are
-equal, a + b where they are orthogonal, and what lies between where the angle does. For more workers it is a tree:
-neighbours at distance 1, then 2, 4 and so on, the lower ranks first, with vector halving and distance doubling: pairs
-exchange halves, so that each of 2 d workers holds one piece of their common vector; scalar products are summed among
-them. Then pieces are gathered the same way back. Each tensor has factors of its own. Where P is no power of two, with r
-above the largest one below it, the first 2 r workers come together in pairs at first: rank 1 hands its vector to rank
-0, rank 3 to rank 2. A gradient of zeros changes nothing. Of P equal gradients it is the gradient itself, for any P; of
-orthogonal ones the sum, P times the mean. What comes is in the place of the mean, and is divided by nothing: learning
-rates are those of one worker, and not to be scaled with P. Multiplying all gradients by a number multiplies it too, so
-a GradScaler is right. What travels with gradients besides is summed exactly.
+Idea: Two gradients a and b of a tensor become (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b: a itself if both are
+equal, a + b if they are orthogonal, and something in between for other angles. More workers form a tree: first pairs at
+distance 1, then 2, 4 and so on, the lower ranks first, with vector halving and distance doubling: pairs exchange
+halves, so that each of 2 d workers holds one piece of their common vector, and scalar products are summed among them.
+Then the pieces are gathered the same way back. Each tensor has its own factors. If P is r more than the largest power
+of two below it, the first 2 r workers merge in pairs before that: rank 1 sends its vector to rank 0, rank 3 to rank 2.
+A gradient of zeros changes nothing. P equal gradients give the gradient itself, for any P; orthogonal ones give their
+sum, P times the mean. The result replaces the mean and is not divided by anything: use the learning rate of one worker,
+and do not scale it with P. Scaling all gradients scales the result, so a GradScaler works. Everything sent together
+with the gradients is summed exactly.
 
-Cost: Per worker, with P workers (a power of two), n bytes in T tensors, 2 (P - 1) / P n bytes are sent, and 12
-log2 P (log2 P + 1) T of scalar products, in 2 log2 P + log2 P (log2 P + 1) / 2 messages one after the other; else P is
-the largest one below it, and a worker that is paired sends n more. Three products of vectors for each merge, in
-float64. No memory from one step to the next. After a death every gradient goes to every worker, each of which forms the
-tree over those that are left.
+Cost: Per worker, with P workers (a power of two) and n bytes in T tensors, 2 (P - 1) / P n bytes are sent, and 12 log2
+P (log2 P + 1) T of scalar products, in 2 log2 P + log2 P (log2 P + 1) / 2 messages one after the other. For other P,
+the formulas hold for the largest power of two below it, and a worker that is paired sends n more. Three products of
+vectors for each merge, in float64. No memory from one step to the next. After a death every gradient goes to every
+worker, and each forms the tree over the remaining workers.
 
-When it loses: With few workers and gradients that agree, where it is the mean at a greater price; with noise, where
-gradients are orthogonal by chance and steps are P times as long: rates are then to be lower than for the mean. Many
-small tensors make many scalar products. On one host the mean is formed in shared memory, and this is not.
+When it loses: With few workers and gradients that agree: it is the mean at a higher cost. With noise: gradients are
+orthogonal by chance and steps are P times as long, so learning rates have to be lower than for the mean. Many small
+tensors make many scalar products. On one host the mean is formed in shared memory, and Adasum is not.
 
 Paper: Maleki et al., "Scaling distributed training with adaptive summation", MLSys 2021 (arXiv 2006.02924), after
-public descriptions: the rule for two gradients, its tree, each layer by itself, and vector halving. The order where P
-is no power of two is ours.
+public descriptions: the rule for two gradients, its tree, one result per layer, and vector halving. The order if P is
+not a power of two is ours.
 """
 
 from __future__ import annotations

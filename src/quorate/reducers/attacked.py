@@ -1,4 +1,4 @@
-"""`Attacked`: some workers send something else than their gradients, for tests and for teaching."""
+"""`Attacked`: some workers send something other than their gradients, for tests and for teaching."""
 
 from __future__ import annotations
 

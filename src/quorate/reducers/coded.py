@@ -1,16 +1,16 @@
-"""`Coded`: every worker's code goes to everyone, and is decoded; codes that may be added are summed by an all-reduce.
+"""`Coded`: every worker's code goes to all workers and is decoded; an all-reduce sums codes that can be added.
 
-Idea: A codec writes each part of a vector small as it is ready. Codes of linear codecs (`half`, `random-k`, `mask`) are
-numbers that may be added, and travel as any sum does; others go to all workers (all-gather), each of which decodes them
-and adds them up by rank, so that all have the same bits. Parts that are not coded are summed as they are. What a codec
-remembers advances when the next sum begins: a part that is summed again, or a sum that is formed anew after a death, is
-encoded as if it had not been before. A part with a number that is not finite is not encoded: it comes out as NaN on all
-workers, and nothing of it is remembered.
+Idea: A codec compresses each part of a vector when it is ready. Codes of linear codecs (`half`, `random-k`, `mask`) are
+numbers that can be added, and are summed like any vector. Other codes go to all workers (all-gather); each worker
+decodes them and adds them up in the order of ranks, so that all have the same bits. Parts that are not coded are summed
+unchanged. A codec's memory advances when the next sum begins: if a part is summed again, or a sum is formed again after
+a death, it is encoded with the same memory as before. A part with a non-finite number is not encoded: it becomes NaN on
+all workers, and nothing of it is remembered.
 
-Cost: For a code of c bytes, 2 (P - 1) / P c are sent by each of P workers where codes may be added, else (P - 1) c, and
-P codes are decoded. All of it overlaps with backward but for decoding.
+Cost: For a code of c bytes, each of P workers sends 2 (P - 1) / P c if codes can be added, otherwise (P - 1) c, and
+decodes P codes. All of it overlaps with the backward pass, except decoding.
 
-When it loses: With many workers and codecs that are not linear: `two-phase` sends about 2 c for any number of them.
+When it loses: With many workers and codecs that are not linear: `two-phase` sends about 2 c for any number of workers.
 
 Paper: none of its own; the codecs have theirs.
 """

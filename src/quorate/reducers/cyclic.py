@@ -1,15 +1,16 @@
-"""`Cyclic`: the exact mean of combinations that workers send by a cyclic code, of which some may be anything.
+"""`Cyclic`: the exact mean from combinations sent with a cyclic code, even if some of them are wrong.
 
-Idea: Each worker owns a piece of all combinations. Owners form the scalar product of each piece with a drawn vector;
-summed, that is one number for each worker, and these numbers satisfy the parity checks of the code unless somebody has
-sent something else. Who it was follows from the checks. The rest, weighed by the code, is the sum of all gradients.
+Idea: Each worker owns a piece of all combinations. Owners compute the scalar product of each piece with a random
+vector. Summed, these give one number for each worker, and the numbers satisfy the parity checks of the code unless a
+worker has sent something wrong; the checks then show which one. The remaining combinations, weighted by the code, give
+the sum of all gradients.
 
-Cost: As an all-reduce: with P workers and n bytes (P - 1) / P n bytes are sent by each worker in the first exchange,
-and as many in the second; 2 P numbers between the two. Two vectors of memory, and two passes over them.
+Cost: As an all-reduce: with P workers and n bytes each worker sends (P - 1) / P n bytes in the first exchange, and as
+many in the second; 2 P numbers between the two. Two vectors of memory, and two passes over them.
 
-When it loses: Where more are wrong than the code bears, which it finds out, and ends with an error; an error that aims
-at the vector that is drawn is not found. The decoded mean is exact up to the rounding of what was sent, times the size
-of the code's weights: 1e-6 among few workers, 1e-4 among 40.
+When it loses: Where more workers are wrong than the code tolerates: this is detected, and ends with an error. An error
+designed for the random vector is not detected. The decoded mean is exact up to rounding times the size of the code's
+weights: 1e-6 among few workers, 1e-4 among 40.
 
 Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
 gradients", ICML 2018, section 4.2; in pieces, with a real code (`aggregation.cyclic_code`).

@@ -1,12 +1,12 @@
-"""`Dense`: every number of every part is summed by the wire's own all-reduce.
+"""`Dense`: the wire's own all-reduce sums every number of every part.
 
-Idea: Each part of the vector is given to the wire as it is. Workers of one host add in memory that they share, hosts
-add between themselves in few large messages, and on GPUs the backend adds.
+Idea: Each part of the vector is passed to the wire unchanged. Workers of one host add in shared memory, hosts add among
+themselves in few large messages, and on GPUs the backend adds.
 
 Cost: Per worker, with P workers and n bytes, 2 (P - 1) / P n bytes are sent, as in a ring; no memory of its own.
 
-When it loses: Where one of the algorithms over messages fits the network better, which `quorate explain ring -n 8` and
-the like tell in numbers.
+When it loses: Where one of the message-based algorithms fits the network better; `quorate explain ring -n 8` and the
+like give the numbers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""`FaultTolerantSum`: sums that go on among the survivors when a worker dies, with the same bits on all of them.
+"""`FaultTolerantSum`: sums that continue among the survivors when a worker dies, with the same bits on all.
 
-As long as all live, a sum is that of another reducer (`Dense`), and then committed: nobody uses it before the board
-says that everyone has it. Its parts travel as they are ready. If a worker dies before the commit, those that are left
-form the whole sum anew from what each of them has kept of its own, whichever parts had travelled. So they do where a
-part changed after it had left.
+While all workers are alive, another reducer (`Dense`) forms the sum, which is then committed: no worker uses it before
+the board says that all have it. Its parts are sent as they become ready. If a worker dies before the commit, the
+remaining workers form the whole sum again from their own kept contributions, whichever parts had been sent. They do the
+same if a part changed after it was sent.
 
-Cost beside that of the other: two to four words with the board for each sum, a few tenths of a millisecond; what is
-kept of a contribution. A sum that is formed anew, as all are after a death, sends every worker's message
-(`Reducer.message`) to every other: (P - 1) d numbers each where it is dense.
+Cost in addition to the other reducer: two to four words exchanged with the board for each sum, a few tenths of a
+millisecond; memory for the kept contribution. A sum that is formed again, like every sum after a death, sends every
+worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if it is dense.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`Guarded`: a sum of gradients of which one may be out of all proportion to the others, and is left out.
+"""`Guarded`: a sum of gradients that leaves out a gradient which is out of proportion to the others.
 
-Idea: Beside its vector each worker sends a sketch of it to all, of some hundred numbers. From these all workers find
-alike who is absurd against its peers (`aggregation.peers`); then the sum is formed once more, in which that one has
-nothing, and no weight.
+Idea: With its vector each worker sends to all a sketch of it, a few hundred numbers. From the sketches all workers
+find, with the same result, a worker whose gradient is absurd compared with its peers (`aggregation.peers`); then the
+sum is formed again without that worker's vector and weight.
 
-Cost: Two passes over the vector, a byte of memory for each number, and P - 1 messages of 2 KB; where somebody is left
-out another sum.
+Cost: Two passes over the vector, a byte of memory for each number, and P - 1 messages of 2 KB; if a worker is left out,
+one more sum.
 """
 
 from __future__ import annotations

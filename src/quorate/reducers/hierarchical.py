@@ -1,16 +1,16 @@
-"""Hierarchical: dense on each host, written small between hosts.
+"""Hierarchical: dense on each host, compressed between hosts.
 
-Idea: The workers of a host sum what they have, each one piece of it (reduce-scatter). Each encodes its piece of the
-host's sum, once, and sends it to those that own the same piece on the other hosts; what they decode is the sum of all,
-which the workers of the host then share (all-gather). So a codec is only where the network is, and only once for each
+Idea: The workers of a host sum their vectors, each one piece of them (reduce-scatter). Each worker encodes its piece of
+the host's sum, once, and sends it to the owners of the same piece on the other hosts. The decoded pieces give the sum
+of all, which the workers of the host then share (all-gather). So a codec is used only on the network, and only once per
 host: a host's sum has less noise than a worker's own vector. What a code leaves out is remembered by the owner of the
 piece, and goes into its host's next sum.
 
-Cost: With H hosts, H - 1 codes of the vector leave each host and come to it, whatever workers it has (linear codecs: as
-an all-reduce of codes). Within the host two exchanges of dense pieces. The first overlaps with backward, the others
-come after it. On one host nothing is compressed. After a death codes go from everyone to everyone.
+Cost: With H hosts, H - 1 codes of the vector leave and reach each host, whatever its number of workers (linear codecs:
+as an all-reduce of codes). Within the host two exchanges of dense pieces. The first overlaps with the backward pass,
+the others come after it. On one host nothing is compressed. After a death codes go from every worker to every worker.
 
-When it loses: On one host; where each host has one worker, it is `gather` with two exchanges more.
+When it loses: On one host. Where each host has one worker: it is `gather` with two more exchanges.
 
 Paper: Lin et al., "Deep gradient compression", ICLR 2018, section 4 (dense within a node, sparse between nodes).
 """

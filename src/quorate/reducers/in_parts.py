@@ -1,4 +1,4 @@
-"""`InParts`: what reducers have in common that sum every part as it is, each by itself."""
+"""`InParts`: the common base of reducers that sum every part unchanged, each by itself."""
 
 from __future__ import annotations
 

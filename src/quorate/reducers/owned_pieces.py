@@ -1,9 +1,9 @@
-"""`OwnedPieces`: reducers in which each worker owns a piece of all vectors, and makes one piece of them.
+"""`OwnedPieces`: reducers in which each worker owns one piece of all vectors, and combines these pieces into one.
 
 A part is cut into as many pieces as there are workers, and each piece goes to the worker that owns it, while the
-backward pass still computes the rest. Owners measure the pieces that they have, what they have measured is summed, and
-from that sum all decide alike what is to be made of vectors. Each owner then makes it of its pieces, and sends that to
-all.
+backward pass still computes the rest. Owners measure their pieces, and the measurements are summed. From that sum all
+workers make the same decision on how to combine the vectors. Each owner then combines its pieces, and sends the result
+to all.
 """
 
 from __future__ import annotations

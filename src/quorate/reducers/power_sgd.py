@@ -1,19 +1,19 @@
-"""PowerSGD: each gradient matrix as a product of two thin ones, found by one step of power iteration.
+"""PowerSGD: each gradient matrix as a product of two thin ones, computed by one step of power iteration.
 
-Idea: A matrix M (n x m) of what is to be sent, the gradient and what was left out before, is approximated by P Q^T of
-rank r. Q is that of the step before (warm start). All workers average P = M Q, make its columns orthonormal, and
-average Q = M^T P: then P Q^T is the best approximation of the mean with these columns. Every worker remembers what its
-own product leaves out of its own M (error feedback). The products add up exactly, so what came and what is remembered
-add up to what was given, also where some give nothing. Tensors of more dimensions are matrices of their first one and
-all others. Where two thin matrices are not `min_rate` times smaller, a tensor travels as it is.
+Idea: The matrix M (n x m), the gradient plus what was left out before, is approximated by P Q^T of rank r. Q comes from
+the previous step (warm start). All workers average P = M Q, orthonormalize its columns, and average Q = M^T P: then P
+Q^T is the best approximation of the mean with these columns. Every worker remembers what its own product leaves out of
+its own M (error feedback). The products add up exactly, so the sum sent plus what is remembered equals the sum of the
+inputs, even if some workers contribute nothing. Tensors of more dimensions are matrices of their first dimension by all
+others. If two thin matrices are not `min_rate` times smaller, a tensor is sent unchanged.
 
-Cost: (n + m) r numbers for a matrix of n m, in two all-reduces: the first overlaps with backward, the second comes
-after it. Three products of a matrix with a thin one, and a QR decomposition of a thin one; a vector for the error, one
-for M while a sum is under way. A sum that is formed anew after a death, and those after it, are dense, because two
+Cost: (n + m) r numbers for a matrix of n m, in two all-reduces: the first overlaps with the backward pass, the second
+comes after it. Three products of a matrix with a thin one, and a QR decomposition of a thin one; a vector for the
+error, one for M during a sum. A sum that is formed again after a death, and all later sums, are dense, because two
 exchanges among survivors would be needed.
 
-When it loses: On fast networks, where two rounds of latency cost more than bytes; with a rank too small for what the
-gradients hold, early in training above all: the first `start` sums are dense.
+When it loses: On fast networks, where two rounds of latency cost more than bytes. With a rank too small for the
+gradients, most of all early in training: the first `start` sums are dense.
 
 Paper: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 NeurIPS 2019, Algorithms 1 and 2.

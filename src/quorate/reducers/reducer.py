@@ -1,4 +1,4 @@
-"""What a reducer is: the protocol by which one sum of all workers' vectors is formed."""
+"""What a reducer is: the protocol that forms one sum of all workers' vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How means of gradients are formed, as a user chooses it: `compress`, `reduce`, and which parameters stay dense."""
+"""How means of gradients are formed, as the user chooses: `compress`, `reduce`, and which parameters stay dense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Remembering`: what reducers have in common that form sums of coded parts in a way of their own, and remember."""
+"""`Remembering`: the common base of reducers with memories that sum coded parts in a way of their own."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""`Robust`: an aggregation rule in the place of the mean, each worker applying it to a piece of all vectors.
+"""`Robust`: an aggregation rule in place of the mean; each worker applies it to one piece of all vectors.
 
 Idea: A part is cut into as many pieces as there are workers, and each piece goes to the worker that owns it, while the
-backward pass still computes the rest. Owners form the inner products of the pieces they have, and these are summed: so
-all know how far whole vectors are from each other, and choose or weigh alike. Each owner then combines its pieces, and
-sends the result to all. Vectors that are not finite are left out first; so are workers that have no gradient.
+backward pass still computes the rest. Owners compute the inner products of their pieces, and these are summed: so all
+workers know the distances between whole vectors, and make the same choice or weights. Each owner then combines its
+pieces, and sends the result to all. Non-finite vectors are left out first, and so are workers that have no gradient.
 
-Cost: With P workers and n bytes (P - 1) / P n are sent by each worker in the first exchange, which overlaps with
-backward, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one
-host nothing is copied on the way, and what owners make is a P-th of a vector of memory; elsewhere two vectors; and one
-more where the rule looks from its newest result.
+Cost: With P workers and n bytes each worker sends (P - 1) / P n in the first exchange, which overlaps with the backward
+pass, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one host
+nothing is copied on the way, and the owners' results take a P-th of a vector of memory; elsewhere two vectors; one more
+if the rule starts from its newest result.
 
-When it loses: Where nobody is wrong: noise is larger than with the mean, and on one host the mean is formed in shared
-memory. What is believed of everyone is the rest: how many gradients there are, who stops, who saves; a rule is for
-gradients that are wrong, not for workers that want to do harm by other means.
+When it loses: Where no worker is wrong: it is noisier than the mean, and on one host the mean is formed in shared
+memory. Other messages of workers are trusted: how many gradients there are, who stops, who saves. A rule protects
+against wrong gradients, not against workers that do harm by other means.
 
-Paper: none of its own; the rules have theirs. That distances of whole vectors are sums over pieces is used likewise by
+Paper: none of its own; the rules have theirs. That distances between whole vectors are sums over pieces is also used by
 El-Mhamdi, Guerraoui, Guirguis and Rouault, "Genuinely distributed Byzantine machine learning", PODC 2020.
 """
 

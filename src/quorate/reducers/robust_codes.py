@@ -1,21 +1,23 @@
-"""`RobustCodes`: an aggregation rule over what the codes of all workers stand for, in the place of the mean.
+"""`RobustCodes`: an aggregation rule over the decoded vectors of all workers, in place of the mean.
 
-Idea: Each worker encodes its vector, and remembers what the codec leaves out. Every code goes to everyone (all-gather),
-also codes that could be added: a rule needs each worker's vector by itself. All decode all codes, and apply the rule to
-the decoded vectors, whole and in the order of ranks: so all have the same bits. Parts that are not coded travel as they
-are. A code that cannot be decoded, or is not as long as its codec makes it, counts as a vector that is not finite.
+Idea: Each worker encodes its vector, and remembers what the codec leaves out. Every code goes to all workers
+(all-gather), even if codes could be added, because a rule needs each worker's vector by itself. All decode all codes,
+and apply the rule to the whole decoded vectors in the order of ranks, so all have the same bits. Parts that are not
+coded are sent unchanged. A code that cannot be decoded, or has the wrong length for its codec, counts as a non-finite
+vector.
 
-Cost: For a code of c bytes (P - 1) c are sent by each of P workers, and P codes are decoded; P vectors of memory while
-the rule works, and P^2 n products on every worker, where without a codec each has a P-th of them. Gathering overlaps
-with backward.
+Cost: For a code of c bytes each of P workers sends (P - 1) c, and decodes P codes; P vectors of memory while the rule
+works, and P^2 n products on every worker, compared with a P-th of them without a codec. Gathering overlaps with the
+backward pass.
 
-When it loses: With many workers: where (P - 1) c is more than the two vectors that are sent without a codec, or where
-forming distances of whole vectors takes longer than sending them. What the codec leaves out is noise between honest
-workers, in which small attacks hide. What is left out of a vector that the rule does not choose is remembered as if it
-had been chosen: no worker learns from others what it owes.
+When it loses: With many workers: if (P - 1) c is more than the two vectors that are sent without a codec, or computing
+distances of whole vectors takes longer than sending them. What the codec leaves out is noise between honest workers, in
+which small attacks can hide. If the rule does not choose a vector, its code's error is remembered as if it had, so its
+worker does not make up for it.
 
-Paper: none of its own. Compression with error feedback beside wrong workers is studied by Ghosh, Maity, Kadhe, Mazumdar
-and Ramchandran, "Communication-efficient and Byzantine-robust distributed learning with error feedback", 2021.
+Paper: none of its own. Compression with error feedback in the presence of wrong workers is studied by Ghosh, Maity,
+Kadhe, Mazumdar and Ramchandran, "Communication-efficient and Byzantine-robust distributed learning with error
+feedback", 2021.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Two phases: everyone sums one piece of what is coded, and writes the sum small again for all.
+"""Two phases: each worker sums one piece of all codes, and compresses the sum again for all.
 
-Idea: A part is cut into as many pieces as there are workers. Each worker encodes every piece, and sends it to the one
-that owns it; the owner decodes and adds them up, encodes the sum, and sends that to all. So what a worker sends does
-not grow with the number of workers, as it does where every code goes to everyone. What the first encoding leaves out is
-remembered by the worker, what the second one leaves out by the owner of the piece; both come later.
+Idea: A part is cut into as many pieces as there are workers. Each worker encodes every piece, and sends it to its
+owner; the owner decodes and adds them up, encodes the sum, and sends that to all. So the bytes that a worker sends do
+not grow with the number of workers, as they do if every code goes to all. What the first encoding leaves out is
+remembered by the worker, and what the second leaves out by the owner of the piece; both are sent later.
 
-Cost: About 2 (P - 1) / P codes sent by each worker, in two exchanges: the first overlaps with backward, the second
-comes after it. Everything is encoded twice and each piece decoded P times; one more vector of memory. After a death
-codes go to everyone, in one phase, and what owners that live remember goes into what they remember of their own.
+Cost: Each worker sends about 2 (P - 1) / P codes, in two exchanges: the first overlaps with the backward pass, the
+second comes after it. Everything is encoded twice and each piece decoded P times; one more vector of memory. After a
+death codes go to all workers, in one phase, and surviving owners add their memory of pieces to their own memory.
 
-When it loses: Among few workers, where sending every code to everyone is less. With codecs whose errors add up: the sum
-is written small twice.
+When it loses: With few workers, where sending every code to all takes fewer bytes. With codecs whose errors add up: the
+sum is compressed twice.
 
 Paper: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed", ICML 2021,
 section 5 (compressed all-reduce); the two memories are those of Tang et al., "DoubleSqueeze", ICML 2019, Algorithm 1.

@@ -1,4 +1,4 @@
-"""`Wrapped`: a reducer around another one, that sees to what it changes and leaves the rest as it is."""
+"""`Wrapped`: a reducer around another one, that handles what it changes and passes on the rest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """When and with whom workers agree, and on what: one file per strategy, each known by one name.
 
-The classes are found here, too (`quorate.strategies.EagerSolo`), and are imported when they are asked for.
+The classes are also found here (`quorate.strategies.EagerSolo`), and are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,31 +1,31 @@
 """AD-PSGD: asynchronous gossip: each step a worker averages with one neighbour, which answers while it computes.
 
-Idea: Nobody waits for anybody's computing. After each gradient a worker draws one neighbour and sends it its
-parameters; a task beside the neighbour's training answers at once with its own, whatever the training is at, and both
-move halfway towards each other. Then the optimizer's update is added. Both sides move by the same difference, one up
-and one down, so the sum over all workers is kept exactly, also when several exchanges cross each other; and as the
-task that answers never asks, no circle of waiting can come about, whatever the graph. Momenta stay each worker's own.
+Idea: No worker waits for the computation of another. After each gradient a worker draws one neighbour and sends it its
+parameters. A background task on the neighbour answers at once with the neighbour's parameters, whatever its training is
+doing, and both move halfway towards each other. Then the worker adds its optimizer's update. Both sides move by the
+same difference with opposite signs, so the sum over all workers is conserved exactly, even if several exchanges cross.
+The task that answers never asks, so no deadlock can occur on any graph. Momenta stay each worker's own.
 
-Cost: Per step, d numbers to one neighbour and d back, after the backward pass; three flat copies of the parameters. The
-wait is that of one message there and back. With `overlap` the question is asked one step ahead and answered
-meanwhile.
+Cost: Per step, d numbers to one neighbour and d back, after the backward pass; three flat copies of the parameters. A
+worker waits for one message and its answer. With `overlap` it sends the request one step ahead, and the answer arrives
+during the step.
 
-When it loses: Where workers are equally fast: gradients are computed on parameters that have been averaged since, and
-replicas differ more than under an all-reduce. Where one worker is much slower: its gradients are old when they count.
+When it loses: Where workers are equally fast: parameters are averaged between the computation and the use of a
+gradient, and replicas differ more than under an all-reduce. Where one worker is much slower: its gradients are stale
+when they count.
 
 Honesty:
-- worker death: goes on; a wait for its answer ends within a second, and it is drawn no more, from a graph among the
-  remaining workers; with `on_death="stop"` all stop
+- worker death: goes on; a worker that waits for its answer continues within a second; neighbours are then drawn from a
+  graph among the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; a worker that has drawn the sleeping worker waits until it wakes up, the others go on
-- slow worker: goes on; nobody waits for it, and it makes fewer steps
+- slow worker: goes on; no worker waits for it, and it takes fewer steps
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one spoils its own replica, and within some steps all
+  (`on_nonfinite`); any other one spoils its own replica, and within some steps all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
-Paper: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018,
-Algorithm 1. There, halves of a bipartite graph keep circles of waiting from coming about; the difference in place of
-the mean is ours."""
+Paper: Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018 (Algorithm
+1). The paper avoids deadlocks with a bipartite graph; sending the difference in place of the mean is ours."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class ADPSGD(GossipSettings):
     meets = "asks"
 
     topology: str = "complete"
-    """As of `d-psgd`: the neighbours among whom one is drawn for each step."""
+    """As of `d-psgd`: each step draws one of these neighbours."""
     overlap: bool = False
-    """Whether the neighbour is asked one step ahead, so that nobody waits even for the answer."""
+    """Whether the request is sent one step ahead, so that a worker does not even wait for the answer."""
 
     def start(self, worker: Worker) -> State:
         s = State(graph=undirected_graph(self.topology, worker.size), x=own_copy(worker))

@@ -1,28 +1,29 @@
-"""A quorum that chooses itself: how many workers a round waits for follows what was measured.
+"""A quorum that chooses itself: measurements decide how many workers a round waits for.
 
-Idea: The strategy `quorum`, whose `wait_for` changes as training goes on. With each gradient its worker tells how long
-it was at work, how long it had waited, its loss, and the square of the gradient. After every `window` steps of all
-workers the times at work are gone through again under each quorum, which says how many gradients a second there would
-be and how late they would come; from the squares follows how much of a gradient is noise, which may be late at no cost.
-The quorum is the greatest whose seconds per progress are within `margin` of the lowest: where all workers are equally
-fast, all of them. Where the training loss is higher after a window than it was before, beyond chance, or goes up and
-down by more than chance, the quorum is doubled and not lowered again for a while, longer each time. Workers keep the
-momentum of their own gradients, as in `quorum`. Every replica finds the same from the same rounds and asks for it;
-whoever leads decides from which round on it is so, and the records say it with the reason.
+Idea: The strategy `quorum` with a `wait_for` that changes during training. With each gradient a worker reports how long
+it computed, how long it had waited, its loss, and the squared norm of its gradient. After every `window` steps of all
+workers the strategy replays the measured compute times under each possible quorum. The replay gives the number of
+gradients per second and their staleness; the squared norms give the share of noise in a gradient, and staleness of
+noise costs nothing. The new quorum is the largest one whose seconds per progress are within `margin` of the lowest: if
+all workers are equally fast, it is all of them. If the training loss is significantly higher after a window than before
+it, or oscillates significantly, the quorum is doubled and not lowered again for a while, longer each time. Each worker
+keeps the momentum of its own gradients, as in `quorum`. Every replica computes the same quorum from the same rounds and
+requests it; the leading worker decides from which round on it applies, and the records give the reason.
 
-Cost: As `quorum`; two more passes over each gradient, some numbers with it, and some milliseconds after every window.
+Cost: As `quorum`; two more passes over each gradient, a few more numbers sent with it, and a few milliseconds after
+every window.
 
-When it loses: Against the best fixed quorum by the first windows, in which it does not know yet; in a training of a few
-dozen steps that is all there is. Where progress depends on what it does not see: a learning rate at the edge of what is
-stable makes lateness cost more than it reckons with, until the loss has risen; with an optimizer such as Adam small
-rounds may be worth more than their share. Where times at work change faster than a window. Where workers are equally
-fast and the model is large: its exchange goes through one worker and does not overlap with the backward pass, so
-`all-reduce` is faster.
+When it loses: Against the best fixed quorum: it loses the first windows, before it has measured anything, and a
+training of a few dozen steps has no others. If progress depends on something it does not measure: at a learning rate
+near the limit of stability staleness costs more than it assumes, and it notices only when the loss has risen; with an
+optimizer such as Adam small rounds may be worth more than their share. If compute times change faster than a window. If
+workers are equally fast and the model is large: the exchange goes through one worker and does not overlap with the
+backward pass, so `all-reduce` is faster.
 
 Honesty:
 - worker death: goes on; with a quorum of the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
-- slow worker: goes on; it is not waited for where that costs more than it brings
+- slow worker: goes on; a round does not wait for it if waiting costs more than its gradient is worth
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
   (`on_nonfinite`); any other one is added like a correct one
 - resize: goes on; pending gradients are distributed over the new workers, and the quorum starts again from its initial
@@ -30,8 +31,8 @@ Honesty:
 - resume: goes on; with the quorum in effect at the time, and every gradient counts once
 
 Paper: The rule is ours (`quorate.rounds.choosing`). The noise scale is that of McCandlish et al., "An empirical model
-of large-batch training", 2018; that lateness costs the signal and not the noise is Agarwal and Duchi, "Distributed
-delayed stochastic optimization", NIPS 2011. Rounds: see `quorum`.
+of large-batch training", 2018; that staleness costs the signal and not the noise is a result of Agarwal and Duchi,
+"Distributed delayed stochastic optimization", NIPS 2011. Rounds: see `quorum`.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Adaptive(Strategy):
     compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """To begin with, as of `quorum`."""
+    """The initial quorum, as in `quorum`."""
     window: int = 16
-    """Steps of each worker, in the mean, from one choice to the next."""
+    """Steps of each worker, on average, between two choices of the quorum."""
     lateness: float = 0.1
-    """What a step of lateness costs where gradients have no noise, as a share of the progress."""
+    """The cost of one step of staleness without gradient noise, as a share of the progress."""
     margin: float = 0.02
-    """How much costlier the greatest quorum may be that is chosen."""
+    """How much more than the lowest cost the chosen quorum may cost, as a share."""
     max_staleness: int = 16
     """How many rounds the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"

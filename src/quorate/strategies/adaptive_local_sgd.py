@@ -1,15 +1,16 @@
 """Adaptive local SGD: the number of local steps follows how far the replicas drift apart.
 
-Idea: As `local-sgd`; but every mean also brings how far the replicas went in the mean since the last one, and how far
-the mean of them went. What they went in different directions, the drift, is the rest: mean |d_i|^2 - |mean d|^2. Its
-share of the whole is between 0 (all went the same way) and 1 (the mean went nowhere), and grows with the number of
-steps H. Where it is above `drift`, H is divided by `factor`, where it is below half of that, multiplied, within `least`
-and `most`. All workers compute H from the same numbers, so all have the same.
+Idea: As `local-sgd`, but each mean also gives two lengths: how far the replicas have moved on average since the last
+mean, and how far their mean has moved. Their difference, mean |d_i|^2 - |mean d|^2, is the drift: the movement in
+different directions. Its share of mean |d_i|^2 is between 0 (all replicas moved the same way) and 1 (the mean did not
+move), and grows with the number of steps H. If the share is above `drift`, H is divided by `factor`; if it is below
+half of `drift`, H is multiplied by `factor`; H stays within `least` and `most`. All workers compute H from the same
+numbers, so all have the same H.
 
-Cost: As `local-sgd`, with one more copy of the parameters (where all began), and a pass over them at every mean.
+Cost: As `local-sgd`, with one more copy of the parameters (the last common point), and a pass over them at every mean.
 
-When it loses: With few workers and small batches the drift is mostly noise of the gradients, not of the data: its share
-is then near (P - 1) / P from the first step on, and H stays at `least` unless `drift` is set higher.
+When it loses: With few workers and small batches the drift comes mostly from gradient noise, not from the data. Its
+share is then near (P - 1) / P from the first step, and H stays at `least` unless `drift` is set higher.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
@@ -56,15 +57,15 @@ class AdaptiveLocalSGD(LocalStepSettings):
     """The number of local steps follows how far the replicas drift apart."""
 
     sync_every: int = 4
-    """H to begin with."""
+    """The initial H."""
     drift: float = 0.5
-    """The share of what replicas went in different directions that H is to keep to."""
+    """The target share of movement in different directions."""
     factor: float = 2.0
-    """What H is divided by, or multiplied with."""
+    """The factor by which H is divided or multiplied."""
     least: int = 1
-    """H at least."""
+    """The smallest H."""
     most: int = 512
-    """H at most."""
+    """The largest H."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,13 +4,13 @@ Idea: Every worker computes the gradient of its own batch, and every worker's op
 So all replicas take the same steps and stay equal, as if one worker had computed one large batch. Parts of the gradient
 are sent while the backward pass still computes the rest.
 
-Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with
-backward; one flat copy of the gradient in memory. All wait for the slowest. With `on_death="continue"` every step also
-takes two to four short messages to the launcher; after a death each worker instead sends d numbers to every other
-worker when backward has ended.
+Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with the
+backward pass; one flat copy of the gradient in memory. All wait for the slowest. With `on_death="continue"` each worker
+also exchanges two to four short messages with the launcher in every step; after a death each worker instead sends d
+numbers to every other worker after the backward pass.
 
-When it loses: When workers differ in speed or in work: every step takes as long as its slowest worker, and the more
-workers there are, the likelier one of them is late. When the network is too slow to hide the exchange behind the
+When it loses: When workers differ in speed or in work: every step takes as long as its slowest worker, and with more
+workers it is more likely that one of them is late. When the network is too slow to hide the exchange behind the
 backward pass.
 
 Honesty:
@@ -20,7 +20,7 @@ Honesty:
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
   (`on_nonfinite`); any other one is averaged and so reaches every worker
-- resize: goes on; a checkpoint loads at any number of workers, and the rest of the epoch is dealt out again
+- resize: goes on; a checkpoint loads at any number of workers, and the rest of the epoch is distributed again
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Dean et al., "Large scale distributed deep networks", NeurIPS 2012; Goyal et al., "Accurate, large minibatch SGD:
@@ -44,8 +44,8 @@ class AllReduce(Strategy):
     compresses = "gradients"
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on; then every step waits for a word from each worker that
-    it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
+    """Whether all stop when a worker dies, or the others go on. To go on, every step waits for a word from each worker
+    that it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -1,39 +1,40 @@
-"""Asynchronous local SGD: every learner's outer gradient is applied when it comes, and nobody waits for anybody.
+"""Asynchronous local SGD: each learner's outer gradient is applied when it arrives, and no learner waits.
 
-Idea: Every learner makes H steps of its own optimizer, hands in how far it has gone (its outer gradient), takes the
-common point as it is by then, and goes on. Each outer gradient moves the common point at once. Momentum on every one of
-them is what goes wrong there, so it is delayed (delayed Nesterov, `parts/delayed_nesterov.py`):
+Idea: Every learner takes H steps of its own optimizer, sends how far it has moved (its outer gradient), reads the
+current common point, and goes on. Each outer gradient moves the common point at once. Momentum applied to each single
+outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/delayed_nesterov.py`):
 
     every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
-Or each is a step of Adam (`outer="adam"`), which takes in less of what is old (`late="cosine"`, `parts/lateness.py`).
+Alternatively each outer gradient is a step of Adam (`outer="adam"`), which can give stale outer gradients less weight
+(`late="cosine"`, `parts/lateness.py`).
 
-With `dynamic` a slow learner makes fewer steps in its period, so that all hand in about equally
-often. The common point and its momentum are the same on all learners, to the bit: outer gradients come in rounds, of
-which any learner starts one.
+With `dynamic` a slow learner takes fewer steps per period, so that all learners send about equally often. The common
+point and its momentum are the same on all learners, bit for bit: outer gradients are applied in rounds, and any learner
+can start a round.
 
-A learner is a worker, or several that average their gradients in every step (`learners`).
+A learner is one worker, or several workers that average their gradients in every step (`learners`).
 
-Cost: With P learners and d parameters, 2 (P - 1) d numbers through the one that leads for every outer gradient, or for
-those that come together; four copies of the parameters in memory (the common point, the momentum and its sum, what is
-handed in). A learner waits for the round it is in, which nobody else keeps it from. With G workers in a learner,
-(G - 1) d numbers of each in every step, after backward; on one host they lie in shared memory.
+Cost: With P learners and d parameters, 2 (P - 1) d numbers through the leading worker for every round of one or more
+outer gradients; four copies of the parameters in memory (the common point, the momentum and its sum, the outer
+gradient). A learner waits only for the exchange of its own round. With G workers in a learner, each sends (G - 1) d
+numbers in every step, after the backward pass; on one host they lie in shared memory.
 
-When it loses: Where learners are equally fast and nothing fails, `diloco` has no outer gradients that are late. With
-many learners outer gradients are P - 1 others late.
+When it loses: If learners are equally fast and nothing fails, `diloco` has no stale outer gradients. With P learners
+each outer gradient is P - 1 others stale.
 
 Honesty:
-- worker death: goes on; what it had not handed in is lost, or its learner has it
-- pause: goes on; nobody waits for it, and it takes the newest point and goes on from there
-- slow worker: goes on; it makes fewer steps in its period (`dynamic`), or hands in more rarely
-- corrupt gradient: untested; it spoils one replica, and with it an outer step
+- worker death: goes on; what it had not yet sent is lost, or kept by the other workers of its learner
+- pause: goes on; no learner waits for it, and it continues from the newest common point
+- slow worker: goes on; it takes fewer steps per period (`dynamic`), or sends less often
+- corrupt gradient: untested; it spoils one replica, and through it an outer step
 - resize: goes on; from the common point, with its momentum
-- resume: goes on; every learner with its own replica, and what it has done since it handed in
+- resume: goes on; every learner with its own replica, and its progress since it last sent
 
 Paper: Liu et al., "Asynchronous local-SGD training for language modeling", 2024 (arXiv 2401.09135), Algorithms 3
 (delayed Nesterov) and 4 (dynamic local updates), after public descriptions. `late="cosine"` with `outer="adam"`: Shah
 and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the gate and its
-defaults are ours. Arrivals in one round count as one moment; that a late learner keeps what it did, and rounds in the
+defaults are ours. Arrivals in one round count as simultaneous. Keeping the progress of a late learner, and rounds in
 place of a server, are ours."""
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Local steps; an outer step with delayed momentum whenever a learner's update arrives."""
 
     sync_every: int = 50
-    """H: local steps of the fastest learner between two times that it hands in."""
+    """H: local steps of the fastest learner between two outer gradients that it sends."""
     dynamic: bool = True
-    """Whether slower learners make fewer: H times their speed over that of the fastest."""
+    """Whether slower learners take fewer steps: H times their speed over that of the fastest."""
     outer: Literal["adam", "sgd"] = "sgd"
-    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which makes a step on every arrival."""
+    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step on every arrival."""
     outer_rate: float = 0.7
-    """Of the outer steps."""
+    """The learning rate of the outer steps."""
     outer_momentum: float = 0.9
-    """Their momentum; of Adam the first beta."""
+    """The momentum of the outer steps; for Adam the first beta."""
     momentum_every: int = 0
-    """N: outer gradients that the momentum takes in at a time; 0: as many as there are workers (SGD only)."""
+    """N: outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
     late: Literal["carry", "cosine", "decay"] = "carry"
-    """What an outer gradient counts that T others have overtaken: as much as any; by a cosine gate and
-    exp(-`late_alpha` T), in rounds; or 1 / (1 + T)."""
+    """The weight of an outer gradient that is T rounds stale: 1; a cosine gate times exp(-`late_alpha` T); or 1 / (1 +
+    T)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

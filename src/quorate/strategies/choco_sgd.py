@@ -1,24 +1,24 @@
-"""CHOCO-SGD: gossip that tells neighbours, in few bytes, what differs from the copies they keep of each replica.
+"""CHOCO-SGD: gossip that sends, in few bytes, how a replica differs from the copies its neighbours keep of it.
 
-Idea: Every worker and its neighbours keep the same copy x^_i of its parameters x_i. A step tells them Q(x_i - x^_i),
-the difference written small by any codec (`compress`), and all add it to the copy; what the codec has left out is in
-the next difference. Then each worker goes part of the way to its neighbours, by copies: x_i <- x_i + gamma sum_j W_ij
-(x^_j - x^_i). As copies are equal everywhere, the mean of all replicas is kept, to the last rounding, whatever the
-codec. gamma is `consensus_rate`. Of codes that are right in the mean copies take 1 / (1 + their error), as in the
-paper, so that those of few levels go as well. Momenta stay each worker's own.
+Idea: Every worker and its neighbours keep the same copy x^_i of its parameters x_i. In each step the worker compresses
+the difference by any codec (`compress`) and sends Q(x_i - x^_i), which all add to the copy; what the codec leaves out
+is in the next difference. Then each worker moves part of the way to its neighbours, as measured between the copies: x_i
+<- x_i + gamma sum_j W_ij (x^_j - x^_i). The copies are equal everywhere, so the mean of all replicas is conserved up to
+rounding, whatever the codec. gamma is `consensus_rate`. Copies scale the codes of unbiased codecs by 1 / (1 + their
+error), as in the paper, so codecs of few levels also work. Momenta stay each worker's own.
 
-Cost: Per step one code to each neighbour, which travels while the gradient is computed (with `overlap`), and one
-encoding; codes of neighbours are decoded. A copy of the own replica and one of each neighbour in memory, and two more
-while stepping; the paper's sum of all copies would save some, but could not forget a neighbour that dies. Without
-`compress` parameters travel whole, and it is `d-psgd`.
+Cost: Per step one code to each neighbour, sent while the gradient is computed (with `overlap`); one encoding, and one
+decoding per neighbour. In memory a copy of the worker's own replica and of each neighbour's, and two more during a
+step; the paper's sum of all copies would need less memory, but could not remove a neighbour that dies. Without
+`compress` parameters are sent uncompressed, and it is `d-psgd`.
 
-When it loses: On fast networks, where encoding takes longer than sending. The less a code holds, the smaller gamma has
-to be, and the slower workers come together: with 1 % of the numbers replicas are far apart where data differ. Behind an
-evaluation that only some reach at the same step, or a death, whole copies travel once.
+When it loses: On fast networks, where encoding takes longer than sending. The fewer numbers a code holds, the smaller
+gamma has to be, and the slower the replicas converge to each other: with 1 % of the numbers they are far apart if data
+differ. After a death, or an evaluation that only some workers reach at the same step, whole copies are sent once.
 
 Honesty:
-- worker death: goes on; the edge counts at neither end, and once all that are left know of it, the graph is laid out
-  among them, and who is a neighbour now gets the whole copy once; with `on_death="stop"` all stop
+- worker death: goes on; neither side of its edges counts; once all remaining workers know of the death, they form a new
+  graph, and new neighbours get the whole copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
@@ -71,10 +71,12 @@ class ChocoSGD(GossipSettings):
     compresses = "differences"
 
     consensus_rate: float | None = None
-    """gamma, above 0 and at most 1: how far each step goes to the neighbours' copies. None: 1 for what travels whole,
-    and s / (2 - s) for what a codec writes of which s holds of a normally distributed matrix (top-k of 1 %: 0.04)."""
+    """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. None: 1 without a codec,
+    and s / (2 - s) with a codec that keeps a share s of the squared norm of a normally distributed matrix (top-k of 1
+    %: 0.04)."""
     overlap: bool = True
-    """Whether codes travel while the next gradient is computed, and count in the next step; else in their own."""
+    """Whether codes are sent while the next gradient is computed, and count in the next step; otherwise in the same
+    step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,22 +1,22 @@
-"""D2: gossip that unlearns what differs between workers' data: each step corrects for the one before it.
+"""D2: gossip for workers with different data: each step corrects for the one before it.
 
-Idea: As `d-psgd`, for workers whose data differ much. There, each worker is pulled towards the optimum of its own
-data, and neighbours only half undo it. D2 adds to each update what it takes to forget the last one: x_{t+1} = W (2
-x_t - x_{t-1} - lr g_t + lr g_{t-1}). With v_t for x_t after this worker's own update that is x_{t+1} = W (x_t + v_t -
-v_{t-1}), beginning with x_1 = W v_0, so any optimizer's update will do. W is the topology's, made lazy, (I + W) / 2,
-since D2 needs its eigenvalues above -1/3. Momenta stay each worker's own.
+Idea: As `d-psgd`, for workers whose data differ much. In `d-psgd` each worker is pulled towards the optimum of its own
+data, and its neighbours undo only half of that. D2 adds to each update a correction for the last one: x_{t+1} = W (2
+x_t - x_{t-1} - lr g_t + lr g_{t-1}). If v_t is x_t after this worker's own update, this is x_{t+1} = W (x_t + v_t -
+v_{t-1}), with x_1 = W v_0, so any optimizer's update can be used. W is the topology's matrix, made lazy, (I + W) / 2,
+because D2 needs eigenvalues above -1/3. Momenta stay each worker's own.
 
-Cost: Per step, d numbers to each neighbour, after the backward pass; three flat copies of the
-parameters. All neighbours wait for each other in every step.
+Cost: Per step, d numbers to each neighbour, after the backward pass; three flat copies of the parameters. All
+neighbours wait for each other in every step.
 
-When it loses: Where all workers draw from the same data: it brings nothing, and mixes at half the speed. Where
-learning rates change abruptly: the correction is of the old rate's size. With dropout, or small batches: noise is
-added twice. Where workers end at different steps: corrections cancel out over all workers, and those of who has ended
-are missing.
+When it loses: Where all workers draw from the same data: it gains nothing, and mixes at half the speed. Where learning
+rates change abruptly: the correction still has the size of the old rate. With dropout or small batches: noise is added
+twice. Where workers end at different steps: corrections cancel out only over all workers, and those of workers that
+have ended are missing.
 
 Honesty:
-- worker death: goes on; once all that are left know of it, they begin anew on a graph among them, without the old
-  corrections, whose sum lacks those of the dead; with `on_death="stop"` all stop
+- worker death: goes on; once all remaining workers know of the death, they start again on a new graph without the old
+  corrections, whose sum lacks those of the dead worker; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training

@@ -1,22 +1,22 @@
 """D-PSGD: every step each worker averages its parameters with its neighbours', and adds its own update.
 
-Idea: Workers stand on a graph. Every worker computes a gradient at its own parameters x; then x becomes the weighted
-mean of its own and its neighbours' parameters, and the optimizer's update is added: x_i <- sum_j W_ij x_j - lr
-g_i(x_i). What goes to the neighbours is known before the gradient is, so it travels while the gradient is computed.
-What becomes of momenta is a
-choice (`momentum`): each worker's own, by default. Replicas differ, by less the better the graph mixes.
+Idea: The workers are the nodes of a graph. Every worker computes a gradient at its own parameters x; then x becomes the
+weighted mean of its own and its neighbours' parameters, and the worker adds its optimizer's update: x_i <- sum_j W_ij
+x_j - lr g_i(x_i). The parameters that a worker sends are known before its gradient, so they are sent while the gradient
+is computed. What happens to momenta is a choice (`momentum`); by default they stay each worker's own. Replicas differ,
+and they differ less the better the graph mixes.
 
-Cost: Per step, d numbers to each neighbour (2 d on a ring, whatever the number of workers), which travel while
-forward and backward compute; three flat copies of the parameters. All neighbours wait for each other in every step, so
-a delay reaches everyone, one neighbour further with each step.
+Cost: Per step, d numbers to each neighbour (2 d on a ring, whatever the number of workers), sent during the forward and
+backward pass; three flat copies of the parameters. All neighbours wait for each other in every step, so a delay reaches
+everyone, one neighbour further with each step.
 
-When it loses: Where one worker is late in most steps: it is waited for as under all-reduce. With many workers on a
-badly mixing graph: on a ring of 64 it takes some 300 rounds until news is everywhere, replicas drift apart and
-accuracy falls. On fast networks, where an all-reduce costs nothing.
+When it loses: Where one worker is late in most steps: all wait for it, as under all-reduce. With many workers on a
+graph that mixes slowly: on a ring of 64 an update takes some 300 rounds to reach everyone, replicas drift apart and
+accuracy falls. On fast networks, where an all-reduce costs almost nothing.
 
 Honesty:
-- worker death: goes on; who would have got its share keeps as much of its own, and once all that are left know of it,
-  the graph is laid out among them; with `on_death="stop"` all stop
+- worker death: goes on; a neighbour that would have sent it a share keeps that share; once all remaining workers know
+  of the death, they form a new graph; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
@@ -59,10 +59,10 @@ class DPSGD(GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
-    parameters, or begins anew after every cycle of a graph that changes."""
+    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    parameters, or it is reset after every cycle of a changing graph."""
     overlap: bool = True
-    """Whether parameters travel while the gradient is computed, as published; else only afterwards."""
+    """Whether parameters are sent while the gradient is computed, as published; otherwise only afterwards."""
 
     def start(self, worker: Worker) -> State:
         graph = undirected_graph(self.topology, worker.size)

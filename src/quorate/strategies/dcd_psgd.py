@@ -1,22 +1,23 @@
-"""DCD-PSGD: gossip in which a worker does itself what its neighbours read of its compressed step.
+"""DCD-PSGD: gossip in which a worker and its neighbours all apply the same compressed step.
 
-Idea: As `d-psgd`, but what neighbours have of a worker and what it has itself stay the same to the bit. Each worker
-forms the weighted mean of its own and its neighbours' parameters, lets its optimizer update that, and writes the
-difference from where it was before small (`compress`). That is what all make of it, the worker itself as well: x_i <-
-x_i + C(z_i), with z_i = sum_j W_ij x_j - lr g_i - x_i. What the code has left out is gone, so codes have to be right in
-the mean. Momenta stay each worker's own.
+Idea: As `d-psgd`, but a worker and its neighbours hold bitwise equal copies of its parameters. Each worker forms the
+weighted mean of its own and its neighbours' parameters, lets its optimizer update that, and compresses the difference
+from its previous parameters (`compress`). The worker and its neighbours apply the same decoded difference: x_i <- x_i +
+C(z_i), with z_i = sum_j W_ij x_j - lr g_i - x_i. What the code leaves out is lost, so codecs have to be unbiased.
+Momenta stay each worker's own.
 
-Cost: Per step one code to each neighbour, which travels while the next gradient is computed, and one encoding; codes of
-neighbours are decoded. A copy of the own replica and one of each neighbour in memory, and two more while stepping.
-Without `compress` it is `d-psgd`.
+Cost: Per step one code to each neighbour, sent while the next gradient is computed; one encoding, and one decoding per
+neighbour. In memory a copy of the worker's own replica and of each neighbour's, and two more during a step. Without
+`compress` it is `d-psgd`.
 
-When it loses: With coarse codes: the theory needs their error, alpha times the norm of what is written, to be small: (1
-- rho)^2 > 4 mu^2 alpha^2 for W's second largest eigenvalue rho and its largest distance mu from 1. On a ring of 8 that
-is an alpha of 0.073: `qsgd` of 8 bits. Where it does not hold, a line on stderr says so. `choco-sgd` takes any codec.
+When it loses: With coarse codes. The theory needs a small error alpha, relative to the norm of the input: (1 - rho)^2 >
+4 mu^2 alpha^2, where rho is W's second largest eigenvalue and mu the largest distance of its eigenvalues from 1. On a
+ring of 8 alpha may be 0.073: `qsgd` of 8 bits. Where the condition does not hold, a line on stderr says so. `choco-sgd`
+takes any codec.
 
 Honesty:
-- worker death: goes on; once all that are left know of it, the graph is laid out among them, and who is a neighbour now
-  gets the whole copy once; with `on_death="stop"` all stop
+- worker death: goes on; once all remaining workers know of the death, they form a new graph, and new neighbours get the
+  whole copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training

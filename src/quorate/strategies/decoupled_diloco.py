@@ -1,41 +1,41 @@
-"""Decoupled DiLoCo: learners that never wait, and outer steps by fragment that need a quorum of them only.
+"""Decoupled DiLoCo: learners that never wait, and outer steps by fragment that need only a quorum.
 
-Idea: Every learner steps by itself with its own optimizer. Every H / K steps (`sync_every`, `fragments`) it hands in
-how far it has gone since its last merges, and goes on. Fragments come to outer rounds in turn. A round is formed as
-soon as `wait_for` learners have handed in since the last one, and at most `window` seconds later of more of them. In it
-a learner counts by what it has done since its last merge of the fragment: tokens times tokens per step. The merge is
-the gradient of an outer optimizer, the same on all, which moves the point that all have in common. A learner takes it
-in when it comes, at least `overlap` steps after it handed in: as in streaming DiLoCo where it is in the round, and it
-comes on time; else by going as far as the common point went, with what it has done since.
+Idea: Every learner takes steps of its own optimizer. Every H / K steps (`sync_every`, `fragments`) it sends how far it
+has moved since its last merges, and goes on. Fragments take turns in outer rounds. A round starts as soon as `wait_for`
+learners have sent since the last round, and at most `window` seconds later if more learners are expected. A learner's
+weight in a round is its work since its last merge of the fragment: tokens times tokens per step. The merge is the
+gradient of an outer optimizer, equal on all learners, which moves the common point. A learner applies the result when
+it arrives, at least `overlap` steps after it sent. If it took part in the round and the result is on time, it merges as
+in streaming DiLoCo; otherwise it moves as far as the common point moved, and keeps its own progress since then.
 
-A learner is a worker, or several that average their gradients in every step (`learners`).
+A learner is one worker, or several workers that average their gradients in every step (`learners`).
 
-Cost: With P learners and d parameters, per outer round 2 (P - 1) d / K numbers through the one that leads, while all
-step on; three and a half copies of the parameters in memory (the common point, the outer momentum, in bfloat16 the
-newest outer gradient, what is handed in), and results that are not taken yet. Handing in: three passes over the
-parameters, five with radial averaging. With G workers in a learner, (G - 1) d numbers of each in every step, after
-backward; on one host they lie in shared memory. At an evaluation and at the end there is one outer step more of each
-fragment.
+Cost: With P learners and d parameters, per outer round 2 (P - 1) d / K numbers through the leading worker, while all
+learners keep training; three and a half copies of the parameters in memory (the common point, the outer momentum, the
+newest outer gradient in bfloat16, the update being sent), and results not yet applied. Sending takes three passes over
+the parameters, five with radial averaging. With G workers in a learner, each sends (G - 1) d numbers in every step,
+after the backward pass; on one host they lie in shared memory. At an evaluation and at the end each fragment has one
+more outer step.
 
-When it loses: Where learners are equally fast and nothing fails, `diloco` has fewer late merges. As there, with few
-local steps, or some ten outer ones.
+When it loses: If learners are equally fast and nothing fails, `diloco` has fewer late merges. Like `diloco`, with few
+local steps, or only some ten outer steps.
 
 Honesty:
-- worker death: goes on; rounds are of the remaining workers, and what it had not handed in is lost, or its learner has
-  it
-- pause: goes on; after `grace` the others go on without its learner, which goes on from the newest point after it
-- slow worker: goes on; its learner is in fewer rounds, and counts by what it has done
+- worker death: goes on; rounds are formed by the remaining workers; what it had not yet sent is lost, or kept by the
+  other workers of its learner
+- pause: goes on; after `grace` the others go on without its learner, which later continues from the newest common point
+- slow worker: goes on; its learner takes part in fewer rounds, weighted by its work
 - corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the common point, with the outer optimizer's state
-- resume: goes on; every learner with its own replica, and what it has done since its last merges
+- resume: goes on; every learner with its own replica, and its progress since its last merges
 
 Paper: Douillard et al., "Decoupled DiLoCo for resilient distributed pre-training", 2026 (arXiv 2604.21428), after
 public descriptions: the quorum, the window, weights by tokens, radial-directional averaging. Fragments, overlap and
 merging: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, Algorithm 2. `late="cosine"` with
 `outer="adam"`: Shah and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the
-gate and its defaults are ours. Ours, too: what a learner does with a round that went by without it, that learners which
-hand in early or late move to where the others do, and that a round of some learners moves the common point by their
-part of all (`divide_by`)."""
+gate and its defaults are ours. Also ours: what a learner does with a round it missed, that learners which send early or
+late move with the others, and that a round of some learners moves the common point by their share of all (`divide_by`).
+"""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     """Local steps that never wait; an outer step per fragment as soon as a quorum of learners has contributed."""
 
     sync_every: int | str = 500
-    """H: as of `diloco`."""
+    """H, as in `diloco`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """How many learners have to have handed in since the last round: as of `quorum`."""
+    """How many learners must have sent since the last round, as in `quorum`."""
     window: float = 10.0
-    """Seconds at most that an outer round waits for more learners than `wait_for`; no longer than `overlap` hides."""
+    """Seconds that an outer round waits for more learners than `wait_for`, at most; no longer than `overlap` hides."""
     overlap: int = 1
-    """Local steps before a learner takes in what came of what it handed in; with 0 it waits for that."""
+    """Local steps before a learner applies the result of what it sent; with 0 it waits for the result."""
     averaging: Literal["mean", "radial"] = "radial"
-    """Of what learners did: for each tensor its direction and its norm by themselves, of embeddings the plain mean; or
-    the plain mean of all."""
+    """How updates are averaged: for each tensor direction and norm separately, with the plain mean for embeddings; or
+    the plain mean for all tensors."""
     divide_by: Literal["world", "arrived"] = "world"
-    """What the outer gradient is the mean over, where some learners are not in a round: all that have not died, or
-    those that are in it."""
+    """The divisor of the outer gradient if some learners are not in a round: all learners that have not died, or those
+    in the round."""
     late: Literal["carry", "cosine", "decay", "drop"] = "carry"
-    """What becomes of what a learner did if T rounds of its fragment go by without it: the next takes it, as it is;
-    scaled by a cosine gate and exp(-`late_alpha` T); with a weight of 1 / (1 + T); or none does."""
+    """How a learner's update counts after T rounds of its fragment went by without it: in the next round, unchanged;
+    scaled by a cosine gate times exp(-`late_alpha` T); with a weight of 1 / (1 + T); or not at all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,28 +1,28 @@
-"""DETOX: groups compute the same batches and vote; a robust rule combines what the groups have elected.
+"""DETOX: groups compute the same batches and vote; a robust rule combines the gradients that the groups elect.
 
-Idea: Groups of 2 s + 1 workers compute the same batch, and the gradient counts that more than half of a group have
-sent. So a wrong gradient gets past only where s + 1 workers of one group agree on it. A rule that takes `f` wrong
-vectors (`reduce`, by default the median) forms one gradient of what is left: few vectors, which costs little, and of
-which few are wrong. With `reduce="bucketing"` it is a median of means, as in the paper.
+Idea: Each group of 2 s + 1 workers computes the same batch, and elects the gradient that more than half of the group
+have sent. So a wrong gradient passes only if s + 1 workers of one group agree on it. A rule that tolerates `f` wrong
+vectors (`reduce`, by default the median) forms one gradient from the elected ones; they are few, so the rule is cheap,
+and few of them are wrong. With `reduce="bucketing"` it is a median of means, as in the paper.
 
-Cost: It is 2 s + 1 times the computation for the same batches. Bytes are those of an all-reduce, and parts overlap with
-backward; two vectors of memory.
+Cost: 2 s + 1 times the computation for the same batches. The bytes are those of an all-reduce, and parts overlap with
+the backward pass; two vectors of memory.
 
 When it loses: Where at most s workers of each group are wrong: `draco` gives the mean itself. Where a computation is
-not the same to the bit on all workers of a group, there is no majority, and the group is left out. Where q workers may
-be wrong in any places, up to q / (s + 1) groups are, and `f` has to be as large.
+not bitwise equal on all workers of a group: there is no majority, and the group is left out. Where q workers may be
+wrong at any ranks: up to q / (s + 1) groups are wrong, and `f` has to be as large.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
   `on_death="continue"`: the remaining workers of its group vote
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
-- corrupt gradient: goes on; of up to `s` of a group nothing is left, and `f` groups with more do little harm
-- resize: goes on; groups are those of the new number
+- corrupt gradient: goes on; up to `s` wrong workers of a group have no effect, and `f` groups with more do little harm
+- resize: goes on; groups are formed anew for the new number of workers
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Rajput, Wang, Charles and Papailiopoulos, "DETOX: a redundancy-based framework for faster and more robust
-gradient aggregation", NeurIPS 2019. Groups here are of neighbouring ranks; theirs are drawn.
+gradient aggregation", NeurIPS 2019. Groups here are of neighbouring ranks; in the paper they are drawn at random.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""DiLoCo: hundreds of local steps of the user's optimizer, then one step of an outer one on how far they went.
+"""DiLoCo: hundreds of local steps of the user's optimizer, then one outer step along their mean movement.
 
-Idea: Every worker takes H steps (`sync_every`) of its own optimizer (AdamW as published), which is never averaged.
-The way that the replicas went in the mean, from the point where all began, is the gradient of an outer optimizer (SGD
-with Nesterov momentum), whose step is where all go on. `after` steps may be synchronous first, as under `all-reduce`.
-With an outer rate of 1 and no momentum it is `local-sgd`.
+Idea: Every worker takes H steps (`sync_every`) of its own optimizer (AdamW as published), whose state is never
+averaged. The mean movement of the replicas from their common point is the gradient of an outer optimizer (SGD with
+Nesterov momentum); its step gives the new common point. The first `after` steps may be synchronous, as under
+`all-reduce`. With an outer rate of 1 and no momentum it is `local-sgd`.
 
-Streaming: the parameters may be cut into `fragments` of about equal bytes, each with an outer optimizer and a point of
-its own, which come to their means in turn, H / K steps apart: the same numbers in K smaller messages. And the mean may
-be under way while the next `overlap` steps are made: then each worker goes on from `merge` times where it is by then
-and 1 - `merge` times the outer step's point. The way is always that from the point all have in common.
+Streaming: the parameters may be cut into `fragments` of about equal bytes, each with its own outer optimizer and common
+point. The fragments are averaged in turn, H / K steps apart: the same numbers in K smaller messages. The mean may also
+be computed during the next `overlap` steps: each worker then continues from a mixture, `merge` times its current
+parameters and 1 - `merge` times the outer step's point. Movement is always measured from the common point.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a
-half copies of the parameters in memory (where all began, the outer momentum, and in bfloat16 the newest outer
-gradient), off the device with `outer_device="cpu"`. All wait for the slowest, every H steps; with fragments K times as
-often; with `overlap` when they take a mean in, and under `on_death="stop"` only for who is more than `overlap` steps
-behind. At an evaluation and at the end there is one outer step more.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a half
+copies of the parameters in memory (the common point, the outer momentum, and the newest outer gradient in bfloat16),
+off the device with `outer_device="cpu"`. All wait for the slowest every H steps, and K times as often with fragments.
+With `overlap` they wait only when they apply a mean, and under `on_death="stop"` only for a worker more than `overlap`
+steps behind. At an evaluation and at the end there is one more outer step.
 
-When it loses: Early in training, and with data that differs much between workers. With few local steps, or some ten
-outer ones: the published outer step is made for more than a hundred of each. Its first goes 1.33 times the mean way,
-and in the end each goes 7 times; with few of them that overshoots, and an outer rate of 1 with a momentum of 0.5 to 0.7
-did better: with thirty outer steps two workers came within 1 % of synchronous ones (docs/benchmarks.md). Where batches
-are small and gradients noisy, it stays behind. Where evaluations are more frequent than means, these set the period.
+When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
+outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
+movement, and a late one 7 times; with few outer steps this overshoots, and an outer rate of 1 with a momentum of 0.5 to
+0.7 did better: with thirty outer steps two workers came within 1 % of synchronous ones (docs/benchmarks.md). If batches
+are small and gradients noisy. If evaluations are more frequent than means, they set the period.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
@@ -30,7 +30,7 @@ Honesty:
 - corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizer's state
 - resume: goes on; every worker with its own replica, and the outer optimizer's state; a mean that was under way is
-  left out, and what it held counts in the fragment's next one
+  discarded, and its content counts in the fragment's next mean
 
 Paper: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, Algorithm 1 (H =
 500, outer rate 0.7, outer momentum 0.9). Fragments, overlap and merging: Douillard et al., "Streaming DiLoCo with
@@ -60,7 +60,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
     compresses = "ways"
 
     sync_every: int | str = 500
-    """H: as of `local-sgd`; of each fragment."""
+    """H, as in `local-sgd`, for each fragment."""
     after: int | Literal["decay"] = 0
     """Synchronous steps before the first local one."""
 

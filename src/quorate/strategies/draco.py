@@ -1,31 +1,33 @@
-"""DRACO: workers compute the same batches, and the exact mean is decoded, though some of them may send anything.
+"""DRACO: workers compute the same batches, and the exact mean is decoded even if some of them send anything.
 
 Idea: With the repetition code, groups of 2 s + 1 workers compute the same batch, and the gradient counts that more than
-half of a group have sent, to the bit. With the cyclic code each of P workers computes 2 s + 1 batches one after the
-other, its own and those of the ranks behind it, and sends one combination of their gradients; from all combinations
-follows who was wrong, and the mean of the P batches. Either way what comes is the mean without the wrong ones, not
-something near it: any s workers of a group, or of all, may send anything.
+half of the group have sent, bit for bit. With the cyclic code each of P workers computes 2 s + 1 batches one after the
+other, its own and those of the ranks behind it, and sends one combination of their gradients; all combinations together
+show which workers were wrong, and give the mean of the P batches. Either way the result is the exact mean of correct
+gradients, not an approximation: any s workers of a group (repetition), or of all (cyclic), may send anything.
 
-Cost: The redundancy, which is the least there can be: 2 s + 1 times the computation for the same batches. Bytes are
-those of an all-reduce, whose parts overlap with backward under the repetition code; two vectors of memory, and with the
-cyclic code one more. With it a step of the optimizer is of 2 s + 1 calls of `step`, of which the last updates.
+Cost: The redundancy, which is the least possible: 2 s + 1 times the computation for the same batches. The bytes are
+those of an all-reduce, whose parts overlap with the backward pass under the repetition code; two vectors of memory, and
+one more with the cyclic code. With the cyclic code one step of the optimizer takes 2 s + 1 calls of `step`, and the
+last one updates.
 
-When it loses: Where nobody is wrong, by 2 s + 1 times the time; where more are, without a warning with the repetition
-code, if these agree. Where a computation is not the same to the bit on all workers of a group: draws of dropout, other
-kinds of devices, algorithms that are not deterministic (the cyclic code bears rounding, and is exact up to it). Rules
-(`robust`) compute each batch once, and come near the mean.
+When it loses: Where no worker is wrong: it takes 2 s + 1 times as long. Where more than s are wrong; with the
+repetition code there is no warning if these agree. Where a computation is not bitwise equal on all workers of a group:
+random numbers of dropout, different devices, nondeterministic algorithms (the cyclic code tolerates rounding, and is
+exact up to it). Rules (`robust`) compute each batch once, and come near the mean.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
   `on_death="continue"`: the remaining workers vote, or decode
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
-- corrupt gradient: goes on; of up to `s` of a group (or of all) nothing is left in the mean
-- resize: goes on; groups are those of the new number (with the cyclic code refused in the middle of an epoch)
+- corrupt gradient: goes on; up to `s` wrong workers of a group (or of all) have no effect on the mean
+- resize: goes on; groups are formed anew for the new number of workers (with the cyclic code refused in the middle of
+  an epoch)
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Chen, Wang, Charles and Papailiopoulos, "DRACO: Byzantine-resilient distributed training via redundant
-gradients", ICML 2018. The cyclic code here is real (`aggregation.cyclic_code`); theirs is complex.
+gradients", ICML 2018. The cyclic code here is real (`aggregation.cyclic_code`); the paper's is complex.
 """
 
 from __future__ import annotations

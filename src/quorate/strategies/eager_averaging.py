@@ -1,24 +1,24 @@
-"""Eager averaging: local steps, and means of parameters that wait for a quorum only; what is late counts later.
+"""Eager averaging: local steps, and means of parameters that need only a quorum; late updates count later.
 
-Idea: All workers have a common point c. Each takes H local steps (`sync_every`), then hands in how far it went, d, and
-goes on from c. A round adds the sum of all d that have come, divided by the number of workers, to c, as soon as
-`wait_for` workers have called. A worker that is late goes on from the new c plus its own d that is still pending; the
-next round takes it in. So each d counts once, 1 / P, as in local SGD: with `wait_for="all"` it is `local-sgd`.
+Idea: All workers have a common point c. Each takes H local steps (`sync_every`), then sends its update d, how far it
+has moved, and continues from c. As soon as `wait_for` workers have called, a round adds the sum of all d received,
+divided by the number of workers, to c. A late worker continues from the new c plus its own pending d; the next round
+adds that d. So each d counts once, with weight 1 / P, as in local SGD: with `wait_for="all"` it is `local-sgd`.
 
-Cost: As `quorum` every H steps: k d numbers to the worker that leads and (P - 1) d from it, not overlapped. Memory: c,
-where this worker began, what is pending, and the results that a slow worker has not applied yet.
+Cost: As `quorum`, every H steps: k d numbers to the leading worker and (P - 1) d from it, not overlapped. Memory: c,
+this worker's starting point, pending updates, and the results that a slow worker has not applied yet.
 
-When it loses: As `quorum`: where workers are equally fast, or late ones are very late; then their way is added to a
-point that it did not begin from. Where replicas drift apart in H steps.
+When it loses: As `quorum`: where workers are equally fast, or late ones are very late: their updates are added to a
+point from which they did not start. Where replicas drift apart in H steps.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it; what is lost are its steps since the last
-  way that it has handed in; with `on_death="stop"` all stop
+- worker death: goes on; within a second the others form rounds without it; its steps since the last update that it sent
+  are lost; with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
-- slow worker: goes on; what it did counts late, within `max_staleness`
+- slow worker: goes on; its updates count late, within `max_staleness`
 - corrupt gradient: untested; it corrupts one replica, and through it the next round
 - resize: goes on; pending updates are distributed over the new workers
-- resume: goes on; at the common point, what was pending comes later
+- resume: goes on; at the common point; pending updates count later
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with partial
 collective operations", PPoPP 2020, names quorums for model averaging as future work; the form with differences in
@@ -41,10 +41,10 @@ from quorate.strategies.parts.local_steps import LocalRoundSettings, period_from
 @register("eager-averaging")
 @dataclass(frozen=True, kw_only=True)
 class EagerAveraging(LocalRoundSettings):
-    """Local steps; means of parameters wait for a quorum only, and late ones count later."""
+    """Local steps; means of parameters need only a quorum, and late updates count later."""
 
     sync_every: int | str = 8
-    """H: as of `local-sgd`."""
+    """H, as in `local-sgd`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """As of `quorum`."""
     max_staleness: int = 16

@@ -1,34 +1,35 @@
-"""EASGD: workers step by themselves and exchange with a centre on servers, to which each is drawn, and it to them.
+"""EASGD: workers take steps alone, and each is pulled towards a centre on servers, and the centre towards it.
 
-Idea: Every worker takes steps of its own optimizer. Before every tau-th (`sync_every`) it gives its parameters x to the
-servers, on which a centre c lies. The centre goes a part alpha = beta / P of the way to x, and the worker as far the
-other way, to where the centre was. Workers explore, each around the centre; nobody waits for anybody but for the
-answer, and the sum of all workers and the centre is what their own steps make of it. The centre is what is evaluated
-and kept, and the result.
+Idea: Every worker takes steps of its own optimizer. Before every tau-th step (`sync_every`) it sends its parameters x
+to the servers, which hold a centre c. The centre moves a part alpha = beta / P of the way to x, and the worker moves
+the same distance towards the previous centre. Workers explore around the centre; a worker waits only for the answer,
+and an exchange leaves the sum of all workers and the centre unchanged. The centre is evaluated and saved, and is the
+result.
 
-Cost: In every tau-th step a worker sends d numbers to the servers and gets d back, 2 d / tau per step; the optimizer's
-step is made meanwhile. One server has P times that on its link; with `servers="all"` each has (P - 1) / P of it both
-ways. A thread and two passes over its part per server. Each worker has the centre as it was at the last rest, and for
-an exchange two vectors. At an evaluation and at the end all workers read the centre, and there is a mean.
+Cost: In every tau-th step a worker sends d numbers to the servers and gets d back, 2 d / tau per step, while the
+optimizer's step is computed. A single server has P times that on its link; with `servers="all"` each has (P - 1) / P of
+it in each direction. A thread and two passes over its part per server. Each worker keeps the centre as of the last time
+all workers were at rest, and two vectors for an exchange. At an evaluation and at the end all workers read the centre,
+and there is a mean.
 
-When it loses: Against `local-sgd` where replicas have little to explore: the centre is some tau / beta steps
-behind them, and a worker takes P / beta exchanges to follow it: the more workers, the further they stray. Where one
-worker is slow, the centre is nearer to what the others have seen. In float16 and bfloat16 the centre has these too, and
-small differences are rounded away.
+When it loses: Against `local-sgd` where replicas have little to explore: the centre is some tau / beta steps behind
+them, and a worker needs P / beta exchanges to follow it, so more workers stray further. Where one worker is slow: the
+centre is nearer to what the others have seen. In float16 and bfloat16 the centre has the same type, and small
+differences are lost to rounding.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server (with `servers=1` only
   rank 0 is one), this needs `replication=2`
 - pause: goes on; if the sleeping worker holds a part of the centre, the exchanges of all wait for it
-- slow worker: goes on; nobody waits for it, and it pulls the centre less often
+- slow worker: goes on; no worker waits for it, and it pulls the centre less often
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one spoils its own replica, and within some exchanges the centre
-- resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
+- resize: goes on; the centre stays, and every worker starts at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 
 Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Algorithm 1. x~ is `centre`,
-and g_t(x) is what the user's optimizer makes of it. There the step is plain SGD; here weight decay and the like are of
-x as it was before the exchange, as the gradient is. `overlap` is ours.
+and g_t(x) is the update of the user's optimizer. The paper's step is plain SGD; here weight decay and the like use x
+from before the exchange, as the gradient does. `overlap` is ours.
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ class State:
 @register("easgd")
 @dataclass(frozen=True, kw_only=True)
 class EASGD(ElasticSettings, PlacedOnServers):
-    """Every `sync_every` steps a worker and a centre on servers pull each other closer; nobody waits."""
+    """Every `sync_every` steps a worker and a centre on servers pull each other closer; no worker waits."""
 
     meets = "servers"
     replicas = "differ"
 
     servers: int | Literal["all"] = "all"
-    """On how many workers the centre lies, from rank 0 on; each trains as well."""
+    """The number of workers that hold the centre, from rank 0 on; each also trains."""
     overlap: bool = False
-    """Whether the answer is waited for one step later, so that nobody waits for it."""
+    """Whether a worker uses the answer one step later, so that it does not wait for it."""
     in_order: bool = False
-    """Whether exchanges count in the order of their number and rank: runs are the same to the bit, and all wait for the
-    slowest."""
+    """Whether exchanges are applied in the order of their number and rank: runs are bitwise reproducible, and all wait
+    for the slowest."""
 
     @property
     def waits(self) -> bool:

@@ -1,27 +1,27 @@
 """ECD-PSGD: gossip in which neighbours estimate each other from compressed extrapolations.
 
-Idea: As `d-psgd`, but each worker mixes estimates x~_j of itself and its neighbours, and what is written small
-(`compress`) is a point beyond the new parameters: z = x_t + t / 2 (x_{t+1} - x_t) in step t. All take a part of it,
-x~_{t+1} = (1 - 2 / t) x~_t + 2 / t C(z), which is x_{t+1} where the code is exact. A code that errs by as much in every
-step makes an estimate whose error falls with t. What the code has left out is gone, so codes have to be right in the
-mean. Momenta stay each worker's own. t counts exchanges.
+Idea: As `d-psgd`, but each worker mixes estimates x~_j of itself and its neighbours. In step t it compresses
+(`compress`) a point beyond the new parameters: z = x_t + t / 2 (x_{t+1} - x_t). Everyone updates the estimate as
+x~_{t+1} = (1 - 2 / t) x~_t + 2 / t C(z), which is x_{t+1} if the code is exact. If the error of a code is equally large
+in every step, the error of the estimate falls with t. What the code leaves out is lost, so codecs have to be unbiased.
+Momenta stay each worker's own. t counts exchanges.
 
-Cost: Per step one code to each neighbour, which travels while the next gradient is computed, and one encoding; codes of
-neighbours are decoded. A copy of the own replica and of each neighbour in memory, and of the parameters, and three more
-while stepping. Without `compress` it is `d-psgd`.
+Cost: Per step one code to each neighbour, sent while the next gradient is computed; one encoding, and one decoding per
+neighbour. In memory a copy of the worker's own replica, of each neighbour's and of the parameters, and three more
+during a step. Without `compress` it is `d-psgd`.
 
-When it loses: Where the error of a code grows with what it stands for, as with every codec here: z is as large as the
-parameters themselves, and not only their step, so an error of a percent is one of the parameters, again in each step.
-Then `dcd-psgd` and `choco-sgd` are better; it is here to be compared.
+When it loses: Where the error of a code grows with its input, as with every codec here. z is as large as the
+parameters, not only their step, so an error of one percent is one percent of the parameters, in every step. Then
+`dcd-psgd` and `choco-sgd` are better; this strategy is here for comparison.
 
 Honesty:
-- worker death: goes on; once all that are left know of it, the graph is laid out among them, and who is a neighbour now
-  gets the whole estimate once; with `on_death="stop"` all stop
+- worker death: goes on; once all remaining workers know of the death, they form a new graph, and new neighbours get the
+  whole estimate once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
-- resize: goes on; every new worker starts at the mean of the old replicas, and tells its estimate whole once
+- resize: goes on; every new worker starts at the mean of the old replicas, and sends its estimate in full once
 - resume: goes on; every worker with its own replica and estimates, to the bit
 
 Paper: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018, Algorithm 2.

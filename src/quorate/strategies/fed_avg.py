@@ -1,16 +1,17 @@
-"""Federated averaging: clients train on their own data, and the model becomes the mean of what they have made of it.
+"""Federated averaging: clients train on their own data, and the global model moves by the mean of their updates.
 
-Idea: In each round a share of all clients (`sampled`) is drawn. Each begins at the global model, goes `local_epochs`
-times through its own examples with the user's optimizer, which remembers nothing from before, and hands in how far it
-came. The global model goes the mean of these ways, in which a client counts by the examples it has computed, so that
-one which ended early counts less. A worker plays any number of clients one after the other.
+Idea: In each round a share of all clients (`sampled`) is drawn. Each starts from the global model, trains for
+`local_epochs` passes over its own examples with the user's optimizer, whose state starts empty, and sends its update.
+The global model moves by the mean of these updates, weighted by the number of examples each client processed, so that a
+client which ended early counts less. A worker simulates any number of clients one after the other.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every round, however many clients there are, not
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every round, whatever the number of clients, not
 overlapped; three copies of the parameters in memory. A round lasts as long as the worker with the most to compute.
 
-When it loses: Where clients' data differ much and they make many steps: each goes towards a minimum of its own, and
-the mean of these ways is not the way to the common one (`fed-prox`, `scaffold`). Per example computed it is behind
-synchronous steps; what it saves are rounds. BatchNorm's statistics are of mixed clients, which hurts in the same case.
+When it loses: Where clients' data differ much and they take many steps: each moves towards its own minimum, and the
+mean of these updates does not lead to the common one (`fed-prox`, `scaffold`). Per example processed it is behind
+synchronous steps; it saves communication rounds. BatchNorm's statistics are mixed over clients, which hurts in the same
+case.
 
 Honesty:
 - worker death: goes on; the clients it simulated are lost, and the mean is over the others

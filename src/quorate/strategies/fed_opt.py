@@ -1,20 +1,21 @@
-"""FedOpt: federated averaging whose mean way is the gradient of an adaptive optimizer on the server's side.
+"""FedOpt: federated averaging in which a server-side adaptive optimizer uses the mean update as its gradient.
 
-Idea: Clients train as in `fed-avg`. Their mean way is taken for a gradient by Adagrad, Yogi or Adam (`server`), which
-every worker runs alike: coordinates that move little, such as rare words, are moved as far as others.
+Idea: Clients train as in `fed-avg`. Adagrad, Yogi or Adam (`server`) takes their mean update as a gradient, and every
+worker runs this optimizer identically: coordinates that change little, such as those of rare words, move as far as
+others.
 
-Cost: As `fed-avg`, and two copies of the parameters more, for the optimizer's moments.
+Cost: As `fed-avg`, and two more copies of the parameters for the optimizer's moments.
 
-When it loses: Where coordinates are alike, as in convolutions: plain averaging is as good and has nothing to tune. The
-server's rate does not scale with how far clients go, and has to be tuned: with a rate far above the usual length of a
-way the first rounds overshoot.
+When it loses: Where all coordinates have a similar scale, as in convolutions: plain averaging is as good and has
+nothing to tune. The server's learning rate does not scale with the size of the updates, and has to be tuned: if it is
+far above the usual size of an update, the first rounds overshoot.
 
 Honesty:
 - worker death: goes on; the clients it simulated are lost, and the mean is over the others
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's way, the round, and the optimizer's moments
+- corrupt gradient: untested; it spoils one client's update, the round, and the optimizer's moments
 - resize: goes on; from the global model with the optimizer's moments, and the round begins again
 - resume: goes on; in the middle of a round, each client where it was
 
@@ -63,7 +64,7 @@ class FedOpt(FederatedSettings):
     beta2: float = 0.99
     """How slowly the second moments of Yogi and Adam change."""
     tau: float = 1e-3
-    """How adaptive it is: a coordinate whose ways are far below tau moves less than others."""
+    """How adaptive it is: a coordinate whose updates are far below tau moves less than others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,13 +1,13 @@
-"""FedProx: federated averaging in which clients are held near the global model, and partial work is welcome.
+"""FedProx: federated averaging that holds clients near the global model, and accepts partial work.
 
 Idea: As `fed-avg`, but each client minimizes its own loss plus `mu` / 2 times the squared distance from the global
-model, so that clients with different data do not run apart, however much each of them computes. A client that ends
-early hands in what it has.
+model, so that clients with different data do not drift apart, however much each of them computes. A client that ends
+early sends its update so far.
 
 Cost: As `fed-avg`, and two passes over the parameters in every local step.
 
-When it loses: Where clients' data is alike, and where they make few steps: what is held back was progress. `mu` has to
-be tuned (published: 0.001, 0.01, 0.1 or 1, one for each data set); too great, it slows everything down.
+When it loses: Where clients' data is alike, or they take few steps: the penalty holds back progress. `mu` has to be
+tuned (published: 0.001, 0.01, 0.1 or 1, depending on the data set); if it is too large, it slows everything down.
 
 Honesty:
 - worker death: goes on; the clients it simulated are lost, and the mean is over the others
@@ -19,7 +19,7 @@ Honesty:
 - resume: goes on; in the middle of a round, each client where it was
 
 Paper: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in heterogeneous networks", MLSys 2020,
-Algorithm 2. Clients are drawn uniformly and weighed by what they computed, as in its experiments.
+Algorithm 2. Clients are drawn uniformly and weighted by the work they did, as in its experiments.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""Gradient coding: workers compute the same batches, so that the exact mean comes without those that are late.
+"""Gradient coding: several workers compute each batch, so the exact mean is available without the stragglers.
 
-Idea: Every batch is computed by s + 1 workers, and as soon as all but s have sent something the mean of all batches is
-decoded from that: nothing of the step is lost, late, or approximated. With the repetition code groups of s + 1 workers
-compute one batch each, and one of each group is enough; with the cyclic code each of P workers computes s + 1 batches,
-its own and those of the ranks behind it, and any P - s combinations are enough. Who is late goes on with the batch that
-the others are at. A round with a quorum of P - s forms each step.
+Idea: Every batch is computed by s + 1 workers, and as soon as all but s have sent their result the mean of all batches
+is decoded from it: nothing of the step is lost, stale, or approximated. With the repetition code groups of s + 1
+workers compute one batch each, and one worker of each group is enough. With the cyclic code each of P workers computes
+s + 1 batches, its own and those of the ranks behind it, and any P - s combinations are enough. A late worker continues
+with the batch that the others are working on. A round with a quorum of P - s forms each step.
 
-Cost: The computation is s + 1 times that of the same batches. Per step and worker with d parameters: d numbers to the
-worker that leads and d from it, after the backward pass; it has up to P vectors. With the cyclic code a step of the
-optimizer is of s + 1 calls of `step`, of which the last updates, and a vector is kept between them.
+Cost: s + 1 times the computation for the same batches. Per step and worker with d parameters: d numbers to the leading
+worker and d from it, after the backward pass; the leading worker holds up to P vectors. With the cyclic code one step
+of the optimizer takes s + 1 calls of `step`, and the last one updates; a vector is kept between them.
 
-When it loses: Where nobody is late, by s + 1 times the time. Where more than s are, all wait for them. `quorum` with
-`late="drop"` computes each batch once and goes without what is late, which is often as good. With the cyclic code the
-mean is exact up to rounding times the code's weights, which grow with P and s (1e-6 for 12 workers and s = 2).
+When it loses: Where no worker is late: it takes s + 1 times as long. Where more than s are late, all wait for them.
+`quorum` with `late="drop"` computes each batch once and skips late gradients, which is often as good. With the cyclic
+code the mean is exact up to rounding times the code's weights, which grow with P and s (1e-6 for 12 workers and s = 2).
 
 Honesty:
-- worker death: goes on; with up to `s` dead of a group (with the cyclic code: of all) the mean is exact as before, and
-  with more all stop, with an error
+- worker death: goes on; the mean stays exact with up to `s` dead in a group (with the cyclic code: among all); with
+  more all stop, with an error
 - pause: goes on; the others do not wait for it, unless `s` are late already
 - slow worker: goes on; its batches come from others
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
   (`on_nonfinite`); any other one is decoded like the rest, and spreads to every worker
-- resize: restarts; from a checkpoint at the end of an epoch, as codes are those of the new number
-- resume: restarts; from a checkpoint at the end of an epoch, in the middle of which batches follow from rounds
+- resize: restarts; from a checkpoint at the end of an epoch, because the code depends on the number of workers
+- resume: restarts; from a checkpoint at the end of an epoch, because batches follow from rounds within an epoch
 
 Paper: Tandon, Lei, Dimakis and Karampatziakis, "Gradient coding: avoiding stragglers in distributed learning", ICML
 2017: fractional repetition (section 3.1) and cyclic codes (3.2; ours is `aggregation.cyclic_code`).
@@ -52,7 +52,7 @@ class GradientCoding(Strategy):
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others continue without a dead worker, or stop together."""
     s: int | None = None
-    """How many workers are not waited for; None: 1 where there are enough."""
+    """The number of late workers that a step does not wait for; None: 1 if there are enough workers."""
     code: Literal["repetition", "cyclic"] = "repetition"
     """Whether groups compute one batch each, or every worker several."""
     max_staleness: int = 64

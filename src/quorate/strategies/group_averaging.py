@@ -1,27 +1,27 @@
-"""Group averaging (WAGMA): every step a mean of models inside a group, which nobody waits for; now and then one of all.
+"""Group averaging (WAGMA): every step a mean of models in a small group, without waiting; sometimes one of all.
 
 Idea: After each local step a worker's model w goes into the mean of a group of S workers. Groups change from step to
-step as the stages of a butterfly, so that after log P / log S steps what one has learnt is everywhere. Whoever comes
-first forms the mean from what the others have: their models of this step, or, of those that are late, the newest they
-had; a task beside each worker's training answers for it. Sums are the same in the whole group: a worker that comes late
-to its step counts in it with the model that was taken for it. Who was on time goes on from sum / S, who was late from
-(sum + w) / (S + 1). Every tau steps (`sync_every`) all take a mean together, so nobody is further behind than that.
-Momenta stay each worker's own, but for `momentum` at means of all.
+step like the stages of a butterfly, so that after log P / log S steps an update has reached every worker. The first
+worker to finish forms the mean from the models of the others: their model of this step, or the newest one of a late
+worker; a background task on each worker answers the request. The sum is the same for the whole group: a late worker is
+included with the model that was read from it. A worker that was on time continues from sum / S, a late one from (sum +
+w) / (S + 1). Every tau steps (`sync_every`) all workers take a mean together, so no worker is further behind than that.
+Momenta stay each worker's own, except for `momentum` at means of all.
 
 Cost: Per step, d numbers from each of S - 1 workers, and d to each (the published butterfly sends d log2 S); on one
-host they lie in shared memory and are not copied. Not overlapped; the wait is that of one message there and back, and
-every tau steps for the slowest. Memory: a copy of the parameters for every step that another worker of a group is
-behind, tau at most.
+host they lie in shared memory and are not copied. Not overlapped; a worker waits for one message and its answer, and
+every tau steps for the slowest worker. Memory: a copy of the parameters for every step that another worker of a group
+is behind, at most tau.
 
-When it loses: Where workers are equally fast: with a group of all on time it is an all-reduce of models in every step.
-Where one is always slow: all wait for it every tau steps, and old models pull back those of its groups.
+When it loses: If workers are equally fast: with every group on time it is an all-reduce of models in every step. If one
+worker is always slow: all wait for it every tau steps, and its old models pull back the others of its groups.
 
 Honesty:
-- worker death: goes on; groups are smaller by it, the next mean of all is of the remaining workers, and what is lost is
-  what it did since it last answered; with `on_death="stop"` all stop
+- worker death: goes on; groups become smaller, the next mean of all is over the remaining workers, and the dead
+  worker's steps since its last answer are lost; with `on_death="stop"` all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all
-- corrupt gradient: untested; it spoils its own replica, and within some steps all
+- corrupt gradient: untested; it spoils its own replica, and within some steps all replicas
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -61,7 +61,7 @@ class GroupAveraging(LocalStepSettings):
     """Each step averages models in a changing group without waiting, and from time to time over all workers."""
 
     sync_every: int | str = 10
-    """tau: from one mean of all to the next; as of `local-sgd`."""
+    """tau: steps between two means of all workers, as in `local-sgd`."""
     group_size: int | Literal["root"] = "root"
     """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
 

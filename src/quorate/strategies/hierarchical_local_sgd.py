@@ -1,23 +1,23 @@
-"""Hierarchical local SGD: means inside groups of near workers every H steps, of all workers every H times H_b.
+"""Hierarchical local SGD: means within groups of nearby workers every H steps, of all workers every H times H_b.
 
-Idea: Links inside a machine are fast, those between machines slow. So workers take H local steps (`sync_every`), and
-the workers of one group replace their parameters by the mean of the group; every H_b-th time (`across_every`) it is
-the mean of all workers instead. With H_b = 1 it is `local-sgd` with H, with groups of one worker `local-sgd` with H
-times H_b, and with one group of all, as far as parameters go, `local-sgd` with H.
+Idea: Links inside a machine are fast, links between machines are slow. Workers take H local steps (`sync_every`), then
+the workers of a group replace their parameters by the mean of the group; every H_b-th time (`across_every`) by the mean
+of all workers instead. With H_b = 1 it is `local-sgd` with H; with groups of one worker, `local-sgd` with H times H_b;
+with a single group, `local-sgd` with H as far as parameters are concerned.
 
-A group is the workers of one host, or `group_size` ranks that follow each other.
+A group is the workers of one host, or `group_size` consecutive ranks.
 
-Cost: With G workers in a group and d parameters, (G - 1) d numbers are sent inside the group every H steps (on one
+Cost: With G workers in a group and d parameters, each sends (G - 1) d numbers within the group every H steps (on one
 host they lie in shared memory, and are not copied for each receiver), and 2 (P - 1) / P d among all every H H_b steps,
-both after the step; a copy of the parameters from each of the group while that lasts. Each waits for the slowest of
-its group every H steps, for the slowest of all every H H_b steps.
+both after the step; a copy of the parameters of each group member meanwhile. Each waits for the slowest of its group
+every H steps, and for the slowest of all every H H_b steps.
 
-When it loses: Where links between groups are as fast as those inside: then `local-sgd` with H agrees more often at the
-same price. Where groups drift apart: data that differs between hosts, many steps at a high learning rate.
+When it loses: Where links between groups are as fast as those inside: then `local-sgd` with H averages all workers more
+often at the same cost. Where groups drift apart: data that differs between hosts, many steps at a high learning rate.
 
 Honesty:
-- worker death: goes on; its group is smaller from then on, and what is lost are its steps since the last mean of the
-  group, or of all; with `on_death="stop"` all stop
+- worker death: goes on; its group becomes smaller, and its steps since the last mean of the group, or of all, are lost;
+  with `on_death="stop"` all stop
 - pause: goes on; its group waits at the next mean until the worker wakes up, the other groups at the next mean of all
 - slow worker: goes on; everyone waits for it, unless `sync_every` is a time
 - corrupt gradient: untested; it corrupts one replica, its group at the next mean, and all workers at the next mean of
@@ -60,11 +60,11 @@ class HierarchicalLocalSGD(LocalStepSettings):
     """Means within groups of close workers every `sync_every` steps, and over all workers less often."""
 
     across_every: int = 4
-    """H_b: every so many means are of all workers, the others of a group."""
+    """H_b: every H_b-th mean is of all workers, the others of a group."""
     group_size: int | Literal["host"] = "host"
-    """Who is near: the workers of one host, or so many ranks that follow each other."""
+    """The size of a group: the workers of one host, or a number of consecutive ranks."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """As of `local-sgd`, at means of all workers; at those of a group each keeps its own."""
+    """As of `local-sgd`, at means of all workers; at means of a group each worker keeps its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

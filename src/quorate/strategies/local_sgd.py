@@ -1,21 +1,20 @@
-"""Local SGD: workers step by themselves, and their parameters are averaged every H steps.
+"""Local SGD: workers take steps alone, and their parameters are averaged every H steps.
 
-Idea: Every worker takes H steps (`sync_every`) of its own optimizer on its own data; then all replace their
-parameters by the mean of all. With H = 1 and plain SGD, or SGD with momentum that is averaged as well, it is
-synchronous SGD. Where workers are unequal, H may be a number of examples, or a time: then each comes to the mean
-after its first step beyond it, nobody waits for longer than one step of the slowest, and a replica counts by the
-steps that it has made.
+Idea: Every worker takes H steps (`sync_every`) of its own optimizer on its own data; then all replace their parameters
+by the mean of all. With H = 1 and plain SGD, or SGD whose momentum is averaged too, it is synchronous SGD. If workers
+differ in speed, H may be a number of examples, or a time. Each worker then joins the mean after its first step beyond
+H, waits for at most one step of the slowest, and its replica is weighted by the number of its steps.
 
-What the optimizer keeps (momenta) is a choice, and each is another algorithm: `keep` leaves every worker its own,
-`average` averages it with the parameters, `reset` begins anew after every mean.
+What happens to the optimizer's state (momenta) is a choice, and each choice is a different algorithm: `keep` leaves
+each worker its own, `average` averages it with the parameters, `reset` clears it after every mean.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps (times 1 + the optimizer's
-vectors, where these are averaged), after the step, not overlapped; a copy of the parameters while that lasts. All
-wait for the slowest, every H steps. At an evaluation and at the end there is one mean more.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps (times 1 + the number of the
+optimizer's vectors, if these are averaged), after the step, not overlapped; a copy of the parameters meanwhile. All
+wait for the slowest, every H steps. At an evaluation and at the end there is one more mean.
 
-When it loses: Where replicas drift apart: many steps at a high learning rate, or data that differs between workers.
-The mean of P workers after H steps is behind P H synchronous steps at the same rate of learning per example, early in
-training above all. Weight decay and clipping act H times, on each replica by itself.
+When it loses: Where replicas drift apart: many steps at a high learning rate, or data that differs between workers. The
+mean of P workers after H steps learns less per example than P H synchronous steps at the same learning rate, most of
+all early in training. Weight decay and clipping act H times, on each replica by itself.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
@@ -26,8 +25,8 @@ Honesty:
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
-Paper: S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019, Algorithm 1. Weights by what was
-done are those of federated averaging (McMahan et al., AISTATS 2017).
+Paper: S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019, Algorithm 1. Weights by work done are
+those of federated averaging (McMahan et al., AISTATS 2017).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, 
 @register("local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(LocalStepSettings):
-    """Workers step by themselves, and their parameters are averaged every `sync_every` steps."""
+    """Workers take steps alone, and their parameters are averaged every `sync_every` steps."""
 
     replicas = "meet"
 

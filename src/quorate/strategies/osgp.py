@@ -1,29 +1,29 @@
-"""Overlap SGP: push-sum in which what comes in is taken in when it is there, at most some steps late.
+"""Overlap SGP: push-sum that adds shares when they arrive, at most some steps late.
 
-Idea: As `sgp`, but no worker waits for what was given in the newest steps: shares travel while the next gradients are
-computed, and are added up where they have come. Only what is `bound` steps old is waited for. A share under way
-belongs to nobody, so the sum over all workers is that of what they hold and of what is in flight; weights travel with
-the shares, and z = x / u stays right meanwhile.
+Idea: As `sgp`, but no worker waits for the shares of the newest steps: shares are sent while the next gradients are
+computed, and added when they arrive. A worker waits only for shares that are `bound` steps old. A share in flight
+belongs to no worker, so the conserved sum is that of all shares held and all in flight; weights are sent with the
+shares, so z = x / u stays correct in the meantime.
 
-Cost: As `sgp`, and in memory one copy of the parameters for each share that is on its way. Waits only for a neighbour
+Cost: As `sgp`, and in memory one copy of the parameters for each share in flight. A worker waits only for a neighbour
 that is more than `bound` steps behind.
 
-When it loses: Where nobody is late and the network is fast: shares are a step older than they need be. Where one
+When it loses: Where no worker is late and the network is fast: shares are one step more stale than necessary. Where one
 worker is always slow: at the bound everyone waits for it after all.
 
 Honesty:
-- worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
-  mean is that of what is left, on a graph among the remaining workers; with `on_death="stop"` all stop
-- pause: goes on; a worker that receives from it goes on for `bound` steps, then waits until it wakes up, or for
+- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported; the
+  mean is that of the remaining weight, on a graph among the remaining workers; with `on_death="stop"` all stop
+- pause: goes on; a worker that receives from it goes on for `bound` steps, then waits until it wakes up, or for at most
   `patience`
-- slow worker: goes on; all wait for it, as far as it is more than `bound` steps behind
+- slow worker: goes on; all wait for it when it is more than `bound` steps behind
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
-- resize: goes on; every new worker begins at the mean of the old numerators and weights
+- resize: goes on; every new worker starts at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight, and nothing in flight
 
-Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm
-2, for tau = 1. With a larger tau workers give in every tau-th step there, and here in every step."""
+Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm 2,
+for tau = 1. With a larger tau, workers there send in every tau-th step, and here in every step."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class OSGP(GossipSettings):
     """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may lead one way."""
+    """As of `d-psgd`; edges may be directed."""
     bound: int = 1
-    """Steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
+    """The number of steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
     patience: float | None = None
-    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,29 +1,29 @@
-"""Parameter server: parameters lie on servers, which step as gradients come; workers push and pull.
+"""Parameter server: servers hold the parameters and update them as gradients arrive; workers push and pull.
 
-Idea: The parameters are cut into parts, and each part lies on one server with what the optimizer keeps of it, so
-neither is there once per worker. A worker pushes its gradient and pulls parameters; the user's own optimizer class
-steps on each server. How much workers wait for each other is `mode`: not at all (`async`), until nobody is more than
-`max_staleness` steps behind (`bounded`), or for all but `backup` in every step (`sync`). Where a step is of k gradients
-of P workers, its learning rate is multiplied by k / P, so that P gradients move the parameters as far as one step of
-synchronous training does, with any optimizer. The first server decides on the order, and the others follow it, so that
-what is read is of one version in all its parts.
+Idea: The parameters are cut into parts, and each part lies on one server with its optimizer state, so neither exists
+once per worker. A worker pushes its gradient and pulls parameters; the user's own optimizer class steps on each server.
+`mode` sets how much workers wait for each other: not at all (`async`), when a worker is more than `max_staleness` steps
+ahead of another (`bounded`), or for all but `backup` workers in every step (`sync`). If a step has k gradients of P
+workers, its learning rate is multiplied by k / P, so that P gradients move the parameters as far as one step of
+synchronous training does, with any optimizer. The first server decides on the order and the others follow it, so a
+worker reads the same version of all parts.
 
-Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: of one server P times
-the gradient each way. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring all-reduce.
-A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process. While all
-rest (an evaluation, a checkpoint), every worker reads all parameters, and what the optimizer keeps. With
-`replication=2` each gradient goes to two servers, which both make the step and keep what the optimizer keeps.
+Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: P times the gradient
+each way for a single server. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring
+all-reduce. A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process.
+While all workers are at rest (an evaluation, a checkpoint), every worker reads all parameters and the optimizer state.
+With `replication=2` each gradient goes to two servers; both compute the step and keep the optimizer state.
 
-When it loses: With equal workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are about P
-- 1 steps old when they count; with momentum that is as if there were more of it (Mitliagkas et al. 2016), and training
-may diverge at rates that synchronous training bears.
+When it loses: With equally fast workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are
+about P - 1 steps stale when they count; with momentum this acts like more momentum (Mitliagkas et al. 2016), and
+training may diverge at learning rates at which synchronous training is stable.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`. A gradient that it was pushing may count in some parts, or copies, only
+  `replication=2`. A gradient that it was pushing may count only in some parts or copies
 - pause: goes on; under `sync` and `bounded` the others wait for it
-- slow worker: goes on; under `sync` all wait for it, except with `backup`; under `bounded` those that are too far ahead
-  do
+- slow worker: goes on; under `sync` all wait for it, except with `backup`; under `bounded` workers that are too far
+  ahead wait
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one is in the parameters of all workers immediately
 - resize: goes on; parameters and optimizer state are divided again; workers join with `on_death="continue"`
@@ -63,8 +63,8 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     may_be_own = True
 
     servers: int | Literal["all", "own"] = "all"
-    """On how many workers parameters lie, from rank 0 on; each trains as well. Or on servers of their own, which
-    `quorate run --servers` starts, and which train nothing."""
+    """The number of workers that hold the parameters, from rank 0 on; each also trains. Or separate servers, which
+    `quorate run --servers` starts and which do not train."""
 
     @property
     def waits(self) -> bool:

@@ -1,20 +1,20 @@
-"""Post-local SGD: synchronous until the learning rate first falls, local steps from then on.
+"""Post-local SGD: synchronous until the learning rate first falls, local steps after that.
 
-Idea: Early in training replicas that step by themselves drift apart quickly, late they hardly do. So all workers take
-the mean of their gradients in every step, as under `all-reduce`, until the learning rate has fallen below the highest
-it had (`after="decay"`), or for a number of steps; then the strategy is `local-sgd`.
+Idea: Replicas that take local steps drift apart quickly early in training, and hardly at all late. So all workers
+average their gradients in every step, as under `all-reduce`, until the learning rate falls below its highest value so
+far (`after="decay"`), or for a given number of steps; then the strategy is `local-sgd`.
 
-Cost: As `all-reduce` first, overlapped with the backward pass; as `local-sgd` then.
+Cost: At first as `all-reduce`, overlapped with the backward pass; then as `local-sgd`.
 
-When it loses: Where the learning rate never falls and no number of steps is given: then it is `all-reduce`. Where
-most of the time is spent before the first decay, it saves little.
+When it loses: Where the learning rate never falls and no number of steps is given: it stays `all-reduce`. Where most of
+the time is spent before the first decay, it saves little.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
   lost; with `on_death="stop"` all stop
 - pause: goes on; all wait at the next exchange until the worker wakes up, or stop when the time limit of waits is
   over
-- slow worker: goes on; everyone waits for it, in every step first, at every mean then
+- slow worker: goes on; everyone waits for it, at first in every step, then at every mean
 - corrupt gradient: untested; it reaches all workers in the next mean
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
@@ -39,12 +39,12 @@ from quorate.strategies.parts.synchronous_phase import SynchronousPhase, begins_
 @register("post-local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class PostLocalSGD(LocalStepSettings):
-    """Synchronous until the learning rate first falls, local steps from then on."""
+    """Synchronous until the learning rate first falls, local steps after that."""
 
     sync_every: int | str = 16
     """As of `local-sgd`."""
     after: int | Literal["decay"] = "decay"
-    """The number of synchronous steps; or those until the learning rate is lower than it was."""
+    """The number of synchronous steps, or "decay": until the learning rate first falls."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,23 +1,23 @@
-"""RelaySGD: on a tree, neighbours relay sums of everyone's parameters, so that all count the same, however far away.
+"""RelaySGD: on a tree, neighbours relay sums of parameters, so that all workers count equally at any distance.
 
-Idea: In gossip by weighted means, what a far worker has found comes thinned out by everyone on the way. On a tree
-there is one way only between two workers, so sums can be relayed instead: what i sends to j is its own parameters
-plus what its other neighbours have sent it last, and how many workers that is the sum of. Then x_i = (own + all that
-came) / count: the mean of everyone's parameters, each as old as its way is long. Momenta stay each worker's own.
+Idea: In gossip by weighted means the contribution of a distant worker becomes smaller at each worker on the way. A tree
+has only one path between two workers, so sums can be relayed instead. Worker i sends to j the sum of its own parameters
+and of the last sums from its other neighbours, and the number of workers in that sum. Then x_i = (own + all received) /
+count: the mean of all parameters, each as stale as its path is long. Momenta stay each worker's own.
 
-Cost: Per step, d + 1 numbers to each neighbour, another vector to each, after the backward pass; in memory one copy
-of the parameters for each neighbour. All neighbours wait for each other in every step.
+Cost: Per step, d + 1 numbers to each neighbour, a different vector for each, after the backward pass; in memory one
+copy of the parameters for each neighbour. All neighbours wait for each other in every step.
 
-When it loses: Where the way through the tree is long (a path of many workers): parameters of far workers are many
-steps old, and learning rates must be smaller. Where data are alike: `d-psgd` does as well, on any graph.
+When it loses: Where paths through the tree are long (a chain of many workers): parameters of distant workers are many
+steps stale, and learning rates must be smaller. Where data are alike: `d-psgd` does as well, on any graph.
 
 Honesty:
-- worker death: goes on; its old sums count until all that are left know of it, and on a tree among them nothing has
-  been relayed yet; a tree from a file falls apart; with `on_death="stop"` all stop
+- worker death: goes on; its old sums count until all remaining workers know of the death; then they form a new tree on
+  which nothing has been relayed yet; a tree from a file falls apart; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one spoils all replicas, one further with each step
+  (`on_nonfinite`); any other one spoils all replicas, one neighbour further with each step
 - resize: goes on; from the mean of the old replicas, with nothing relayed yet
 - resume: goes on; every worker with its own replica, with nothing relayed yet
 
@@ -54,7 +54,7 @@ class Relay(GossipSettings):
     """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
-    """As of `d-psgd`; a tree: path, binary-tree, star, or a file with one."""
+    """As of `d-psgd`, but a tree: path, binary-tree, star, or a file with one."""
 
     def start(self, worker: Worker) -> State:
         graph, size = undirected_graph(self.topology, worker.size), worker.size

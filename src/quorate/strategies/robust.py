@@ -1,24 +1,26 @@
-"""Robust aggregation: every step uses what a rule makes of all workers' momenta, some of which may be anything.
+"""Robust aggregation: every step a rule combines all workers' momenta, and some of these may be wrong.
 
-Idea: Each worker keeps the momentum of its own gradients, m = beta m + (1 - beta) g, and hands that in; an aggregation
-rule that takes up to `f` wrong vectors forms one of them all, which every worker's optimizer gets in the place of the
-mean. Momenta of honest workers lie closer together than their gradients do, so a rule can tell them from what is not
-theirs, and attacks that are small in every step do not add up unseen. The optimizer's own momentum is to be 0.
+Idea: Each worker keeps the momentum of its own gradients, m = beta m + (1 - beta) g, and sends it. An aggregation rule
+that tolerates up to `f` wrong vectors combines all momenta into one vector, which every worker's optimizer gets in
+place of the mean. Momenta of honest workers are closer together than their gradients, so a rule can better tell them
+from wrong vectors, and attacks that are small in every step do not accumulate unseen. The optimizer's own momentum must
+be 0.
 
 Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent, as in an all-reduce, and
-P^2; P^2 d / P products; two vectors for the exchange and one of momentum in memory. Nothing overlaps with backward.
+P^2 more; P^2 d / P products; two vectors for the exchange and one of momentum in memory. Nothing overlaps with the
+backward pass.
 
-When it loses: Where nobody is wrong: most rules are noisier than the mean. Where workers have unlike data, a rule may
-take what is rare for what is wrong; mix before it (`reduce="nearest-neighbors"`). Rules are for wrong gradients: what
-workers say of themselves (that they stop, or save) is believed.
+When it loses: Where no worker is wrong: most rules are noisier than the mean. Where workers have unlike data: a rule
+may mistake rare gradients for wrong ones; mix the vectors first (`reduce="nearest-neighbors"`). Rules protect against
+wrong gradients; other messages of a worker (that it stops, or saves) are trusted.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
   `on_death="continue"`
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
-- corrupt gradient: goes on; up to `f` of them in a step do little harm, and those that are not finite none
-- resize: goes on; momenta of the old workers are averaged, and the rule has to take `f` of the new number
+- corrupt gradient: goes on; up to `f` of them in a step do little harm, and gradients that are not finite do none
+- resize: goes on; momenta of the old workers are averaged, and the rule has to tolerate `f` of the new number
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Karimireddy, He and Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 1;
@@ -58,7 +60,7 @@ class Robust(Strategy):
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker dies, or the others go on."""
     momentum: float = 0.9
-    """What is left of a worker's momentum at each step (beta); with 0 gradients are handed in as they are."""
+    """beta, the share of a worker's momentum kept at each step; with 0 workers send their gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

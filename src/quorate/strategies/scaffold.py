@@ -1,29 +1,30 @@
-"""SCAFFOLD: federated averaging that corrects each client's gradients by how its data differ from all.
+"""SCAFFOLD: federated averaging that corrects each client's gradients for how its data differ from all data.
 
-Idea: Each client keeps the mean gradient of its newest round (its control variate), and all workers the mean of these
-over all clients. In every local step a client adds the common one and takes its own away, so that it goes where the
-mean of all clients would go. Clients count equally, as their control variates do.
+Idea: Each client keeps the mean gradient of its newest round (its control variate), and all workers keep the mean of
+the control variates of all clients. In every local step a client adds the common control variate to its gradient and
+subtracts its own, so that it moves in the direction of the mean of all clients. Clients have equal weights, as their
+control variates do.
 
-Cost: Twice that of `fed-avg` on the wire: the change of the control variates travels with the ways. A vector as long as
-the parameters for each client that has ever been drawn, on the worker that plays it; four more beside the model.
+Cost: Twice the traffic of `fed-avg`: the change of the control variates is sent with the updates. On the worker that
+simulates it, one vector as long as the parameters for each client that was ever drawn; four more besides the model.
 
-When it loses: Where few of many clients are drawn in a round: a control variate is as old as the client's newest round.
-Where batches are small and gradients noisy, it is the mean of few noisy gradients. Where clients' data is alike, it is
-`fed-avg` at twice the traffic.
+When it loses: Where few of many clients are drawn in a round: a control variate is as stale as the client's newest
+round. Where batches are small and gradients noisy: it is the mean of a few noisy gradients. Where clients' data is
+alike: it is `fed-avg` at twice the traffic.
 
 Honesty:
-- worker death: goes on; the clients that it played are gone with it, while the common control variate holds what they
-  had told
+- worker death: goes on; the clients it simulated are lost, and the common control variate keeps what they had sent
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's way, the round, and the control variates
-- resize: goes on; each client's control variate goes with it to the worker that plays it, and the round begins again
+- corrupt gradient: untested; it spoils one client's update, the round, and the control variates
+- resize: goes on; each client's control variate moves with it to the worker that simulates it, and the round begins
+  again
 - resume: goes on; in the middle of a round, each client where it was
 
 Paper: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled averaging for federated
 learning", ICML 2020, Algorithm 1. Control variates are those of option II: for SGD (x - y) / (K eta) - c + c_i is the
-mean of the gradients that the client has seen, which is what is kept here, so that it holds for any optimizer.
+mean of the client's gradients. That mean is stored here, so it holds for any optimizer.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
-    """As of `fed-avg`; "equal" only."""
+    """As of `fed-avg`; only "equal"."""
     server_rate: float = 1.0
-    """eta_g: how many times the mean way the global model goes."""
+    """eta_g: the factor on the mean update of the global model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,27 +1,27 @@
-"""Stochastic gradient push: gossip along one-way edges, made right by weights that travel along.
+"""Stochastic gradient push: gossip along one-way edges, corrected by weights that are sent along.
 
-Idea: Push-sum. Every worker holds a numerator x and a weight u, from 1 on; its model is z = x / u. It computes a
-gradient at z and lets the optimizer update x with it. Then it gives shares of x and u along its outgoing edges, keeps
-one, and adds up what comes in. Shares only have to add up to 1 at the giver, so the graph may be directed and change
-from step to step: by default each worker gives half to one other, 1, 2, 4 ... ranks ahead in turn. The sums of x and
-of u over all workers are kept by every exchange, and the weighted mean of all models is sum x / sum u. What becomes
-of momenta is a choice (`momentum`): each worker's own, by default.
+Idea: Push-sum. Every worker holds a numerator x and a weight u, at first 1; its model is z = x / u. It computes a
+gradient at z and its optimizer updates x. Then it sends shares of x and u along its outgoing edges, keeps one share,
+and adds up the shares it receives. Shares only have to add up to 1 at the sender, so the graph may be directed and
+change from step to step: by default each worker sends half to one other, 1, 2, 4 ... ranks ahead in turn. Every
+exchange conserves the sums of x and of u over all workers, and the weighted mean of all models is sum x / sum u. What
+happens to momenta is a choice (`momentum`); by default they stay each worker's own.
 
 Cost: Per step, d + 1 numbers along each outgoing edge (one, by default), after the backward pass; two flat copies of
-the parameters. Each worker waits for those it gets something from in that step.
+the parameters. Each worker waits for the workers from which it receives in that step.
 
 When it loses: Where one worker is late in most steps: a worker that receives from it waits, and within log2 P steps all
 do (`osgp` waits less). With few examples per worker, where replicas differ much.
 
 Honesty:
-- worker death: goes on; the weight that it held, or that was on its way to it or from it, is lost, and is told; the
-  mean is that of what is left, on a graph among the remaining workers; with `on_death="stop"` all stop
-- pause: goes on; a worker that receives from it waits until it wakes up, and then everyone else; with `patience`, no
-  longer than that
+- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported; the
+  mean is that of the remaining weight, on a graph among the remaining workers; with `on_death="stop"` all stop
+- pause: goes on; a worker that receives from it waits until it wakes up, and then everyone else; with `patience`, at
+  most that long
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
-- resize: goes on; every new worker begins at the mean of the old numerators and weights
+- resize: goes on; every new worker starts at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight
 
 Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm
@@ -53,12 +53,12 @@ class SGP(GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may lead one way."""
+    """As of `d-psgd`; edges may be directed."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps: each worker's own stays, it is averaged with the neighbours' like the
-    parameters, or begins anew after every cycle of a graph that changes."""
+    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    parameters, or it is reset after every cycle of a changing graph."""
     patience: float | None = None
-    """Seconds to wait for a share, which counts when it comes after all; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

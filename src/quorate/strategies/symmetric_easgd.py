@@ -1,22 +1,22 @@
-"""Symmetric EASGD: all workers are drawn to a centre at once, and the centre to their mean.
+"""Symmetric EASGD: all workers are pulled towards a centre at once, and the centre towards their mean.
 
-Idea: As `easgd`, in its synchronous form: before every tau-th step (`sync_every`) the parameters of all workers go a
-part alpha = beta / P of the way to the centre, and the centre goes a part P alpha of the way to the mean of all.
-Every worker has the same centre, and no server is needed: it is one all-reduce. The centre is what is evaluated and
-kept, and the result.
+Idea: As `easgd`, in its synchronous form: before every tau-th step (`sync_every`) the parameters of all workers move a
+part alpha = beta / P of the way to the centre, and the centre moves a part P alpha of the way to the mean of all. Every
+worker has the same centre and no server is needed: the exchange is one all-reduce. The centre is evaluated and saved,
+and is the result.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every tau steps, in the step, not overlapped;
-two copies of the parameters in memory. All wait for the slowest, every tau steps.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every tau steps, during the step, not
+overlapped; two copies of the parameters in memory. All wait for the slowest, every tau steps.
 
-When it loses: Where workers are unequal: `easgd` lets nobody wait. Against `local-sgd` where replicas have little to
-explore: the centre lags behind them.
+When it loses: Where workers differ in speed: under `easgd` no worker waits. Against `local-sgd` where replicas have
+little to explore: the centre lags behind them.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on from the next mean
 - pause: goes on; all wait at the next mean
 - slow worker: goes on; all wait at the next mean
 - corrupt gradient: untested; it spoils one replica, and with it the centre
-- resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
+- resize: goes on; the centre stays, and every worker starts at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 
 Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Equations 5 and 6 (all workers
