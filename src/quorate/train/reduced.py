@@ -177,7 +177,7 @@ def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
     if reduction.rule is not None and (strategy.meets, strategy.compresses) != ("all", "gradients"):
         raise ConfigurationError(
             f'reduce="{reduction.settings.reduce}" beside {asked} cannot be combined with {label}: a rule needs the '
-            "codes of all workers in every step, which only all-reduce and robust exchange; leave out reduce, or compress"
+            "codes of all workers in each step, which only all-reduce and robust exchange; leave out reduce or compress"
         )
     if strategy.compresses == "nothing":
         raise ConfigurationError(

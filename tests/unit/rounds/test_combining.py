@@ -119,7 +119,10 @@ def test_a_quorum_goes_on_with_stragglers_and_wrong_gradients(reduce: str) -> No
             "Median takes f below half of the vectors: of 2 vectors up to 0 may be wrong, and f is 1",
         ),
         ({"reduce": "centered-clipping"}, "it starts from its latest result, which exists only"),
-        ({"reduce": "median", "compress": "half"}, 'reduce="median" beside compress="half" cannot be combined with quorum: a rule'),
+        (
+            {"reduce": "median", "compress": "half"},
+            'reduce="median" beside compress="half" cannot be combined with quorum: a rule',
+        ),
         ({"reduce": "ring"}, 'reduce="ring" cannot be combined with quorum'),
     ],
 )
