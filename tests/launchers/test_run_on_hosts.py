@@ -106,7 +106,7 @@ def test_a_run_and_its_resumption(two: NamedHosts, folder: Path) -> None:
     )
     assert first.returncode == 0, first.stderr
     assert first.stdout == "going\nends at 8 7\n"
-    assert "rank 0 on first, 0\n" in first.stderr and "rank 1" not in first.stderr
+    assert "rank 0 on first, 0\n" in first.stderr and "rank 1 on second" not in first.stderr
     logs = [(folder / "runs" / "x" / f"rank-{rank}.log").read_text() for rank in range(3)]
     assert "rank 1 on second, 0\ngoing\n" in logs[1] and "rank 2 on second, 1\ngoing\n" in logs[2]
     assert "going\nends at 8 7\n" in logs[0]
