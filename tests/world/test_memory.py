@@ -94,7 +94,7 @@ def test_live_bytes_are_those_of_the_formula(zero: Mode) -> None:
     wanted = held(foreseen(), zero, WORKERS)
     for (forward, _), (allocated, shared) in run_real_world(WORKERS, partial(task, zero), 120.0):
         assert 1.0 <= allocated / (wanted.parameters + wanted.optimizer) < 1.05
-        assert wanted.gradients <= shared < wanted.gradients + wanted.exchanged
+        assert 0.95 * wanted.gradients <= shared < wanted.gradients + wanted.exchanged  # read while another one works
         assert 1.0 <= (allocated + shared) / wanted.between_steps < 1.1
         whole = forward - allocated
         assert whole < 1.25 * wanted.gathered

@@ -72,8 +72,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     """How updates are averaged: for each tensor direction and norm separately, with the plain mean for embeddings; or
     the plain mean for all tensors."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of the outer gradient if some learners are not in a round: all learners that have not died, or those
-    in the round."""
+    """The divisor of the outer gradient if not all are in a round: learners that have not died, or those in it."""
     late: Literal["carry", "cosine", "decay", "drop"] = "carry"
     """How a learner's update counts after T rounds of its fragment went by without it: in the next round, unchanged;
     scaled by a cosine gate times exp(-`late_alpha` T); with a weight of 1 / (1 + T); or not at all."""

@@ -5,7 +5,7 @@ have sent. So a wrong gradient passes only if s + 1 workers of one group agree o
 vectors (`reduce`, by default the median) forms one gradient from the elected ones; they are few, so the rule is cheap,
 and few of them are wrong. With `reduce="bucketing"` it is a median of means, as in the paper.
 
-Cost: 2 s + 1 times the computation for the same batches. The bytes are those of an all-reduce, and parts overlap with
+Cost: Each batch is computed 2 s + 1 times. The bytes are those of an all-reduce, and parts overlap with
 the backward pass; two vectors of memory.
 
 When it loses: Where at most s workers of each group are wrong: `draco` gives the mean itself. Where a computation is

@@ -6,7 +6,7 @@ workers compute one batch each, and one worker of each group is enough. With the
 s + 1 batches, its own and those of the ranks behind it, and any P - s combinations are enough. A late worker continues
 with the batch that the others are working on. A round with a quorum of P - s forms each step.
 
-Cost: s + 1 times the computation for the same batches. Per step and worker with d parameters: d numbers to the leading
+Cost: Each batch is computed s + 1 times. Per step and worker with d parameters: d numbers to the leading
 worker and d from it, after the backward pass; the leading worker holds up to P vectors. With the cyclic code one step
 of the optimizer takes s + 1 calls of `step`, and the last one updates; a vector is kept between them.
 
