@@ -62,15 +62,23 @@ def train(world: Any, model: nn.Module, zero: Mode) -> tuple[object, list[InUse]
     return (model, optimizer), seen
 
 
-def task(zero: Mode, world: Any) -> list[tuple[int, int]]:
-    """Bytes more than before: allocated ones, and shared memory."""
+def task(zero: Mode, world: Any) -> list[tuple[int, int, int]]:
+    """Bytes more than before: allocated ones, and shared memory; and shared memory more than at the start.
+
+    Of the first training some messages may still lie there before the second, which takes their memory: so what is more
+    than before may be less than the second takes.
+    """
     torch.set_num_threads(1)
+    start = now()
     kept = train(world, model_of(1), zero)  # what torch loads and keeps with the first training is no model's
     before = now()
     model = model_of(BLOCKS)
     other, seen = train(world, model, zero)
     del kept, other
-    return [(sub(one.allocated, before.allocated), sub(one.shared, before.shared)) for one in seen]
+    return [
+        (sub(one.allocated, before.allocated), sub(one.shared, before.shared), sub(one.shared, start.shared))
+        for one in seen
+    ]
 
 
 def foreseen() -> Model:
@@ -89,13 +97,14 @@ def foreseen() -> Model:
 @pytest.mark.parametrize("zero", [2, 3])
 def test_live_bytes_are_those_of_the_formula(zero: Mode) -> None:
     """After a step gradients are there, until `zero_grad`. On the CPU they lie in shared memory, and beside them the
-    newest messages, which are pieces of blocks.
+    newest messages, which are pieces of blocks; and one more of these, until the other worker has read it.
     """
+    piece = 4 * sum(p.numel() for p in Block().parameters()) // WORKERS
     wanted = held(foreseen(), zero, WORKERS)
-    for (forward, _), (allocated, shared) in run_real_world(WORKERS, partial(task, zero), 120.0):
+    for (forward, *_), (allocated, more, shared) in run_real_world(WORKERS, partial(task, zero), 120.0):
         assert 1.0 <= allocated / (wanted.parameters + wanted.optimizer) < 1.05
-        assert 0.95 * wanted.gradients <= shared < wanted.gradients + wanted.exchanged  # read while another one works
-        assert 1.0 <= (allocated + shared) / wanted.between_steps < 1.1
+        assert wanted.gradients <= shared and more < wanted.gradients + wanted.exchanged + piece
+        assert (allocated + shared) / wanted.between_steps >= 1.0 and (allocated + more) / wanted.between_steps < 1.1
         whole = forward - allocated
         assert whole < 1.25 * wanted.gathered
         assert (whole > wanted.between_steps / 4) == (zero == 2), "ZeRO 2 keeps all of it until the backward pass"

@@ -198,9 +198,12 @@ class Coded(Remembering):
                 nbytes = self.codec.wire_bytes(self._shapes[number])
             if nbytes is None:
                 return None
-            is_gathered = number in self._shapes and not self.codec.is_linear
-            total += (size - 1) * nbytes if is_gathered else all_reduce_bytes(nbytes, size)
+            total += (size - 1) * nbytes if self._is_gathered(number) else all_reduce_bytes(nbytes, size)
         return total
+
+    def _is_gathered(self, part: int) -> bool:
+        """Whether all workers get what each sends of a part, in place of a sum."""
+        return part in self._shapes and not self.codec.is_linear
 
     # -- for sums that are formed anew
 

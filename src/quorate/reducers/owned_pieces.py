@@ -9,7 +9,7 @@ to all.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -186,30 +186,37 @@ class OwnedPieces(Remembering):
             counts = torch.cat([reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
         if len(order) == self.wire.size:
             self._counts = counts
-        rows, there = dict[int, Rows](), sorted(ranks)
-        for part, into in enumerate(like.parts):
-            whole = [reals(found[place][part][: numbers[part]].to(into.device)) for place in order]
-            rows[part] = self._rows(part, whole, counts, slice(0, len(whole[0])))
-        made = self._decided(self._measured(rows, counts, there, self._draw()), counts, there)
+        whole = {
+            part: [reals(found[place][part][: numbers[part]].to(into.device)) for place in order]
+            for part, into in enumerate(like.parts)
+        }
         sums = Flat.zeros(like.layout)
-        for part, into in enumerate(sums.parts):
-            reals(into[: numbers[part]]).copy_(made(part, rows[part]))
+        for part, result in self._of_whole(whole, counts, sorted(ranks)):
+            into = sums.parts[part]
+            reals(into[: numbers[part]]).copy_(result)
             if numbers[part] < into.numel():
                 tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
         self._made(sums.parts)
         return sums
 
+    def _of_whole(
+        self, vectors: Mapping[int, Sequence[Tensor]], counts: Tensor, ranks: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """What becomes of these parts of the whole vectors of `ranks`, one after the other."""
+        rows = {part: self._rows(part, some, counts, slice(0, len(some[0]))) for part, some in vectors.items()}
+        made = self._decided(self._measured(rows, counts, ranks, self._draw()), counts, ranks)
+        for part, one in rows.items():
+            yield part, made(part, one)
+
     def part_of(self, part: int, vectors: Sequence[Tensor]) -> Tensor:
         """What becomes of one part of whole vectors of all, looked at alone; headers are summed."""
         numbers, everyone = self._numbers(part, self.layout), range(len(vectors))
         if numbers < len(vectors[0]):
             self._counts = torch.cat([reals(x[numbers:])[:1].double().cpu() for x in vectors])
-        whole = [reals(x[:numbers]) for x in vectors]
-        rows = self._rows(part, whole, self._counts, slice(0, len(whole[0])))
-        made = self._decided(self._measured({part: rows}, self._counts, everyone, self._draw()), self._counts, everyone)
         found = vectors[0].clone()
-        reals(found[:numbers]).copy_(made(part, rows))
+        for _, result in self._of_whole({part: [reals(x[:numbers]) for x in vectors]}, self._counts, everyone):
+            reals(found[:numbers]).copy_(result)
         found[numbers:] = sum_in_order([x[numbers:] for x in vectors], list(everyone))
         return found
 

@@ -135,10 +135,10 @@ class RobustCodes(Coded):
         about, shapes = self.layout.parts[part], self._shapes[part]
         found = torch.zeros(about.numel, dtype=about.dtype, device=about.device)
         known = self.codec.wire_bytes(shapes)
-        if not code.numel() or (known is not None and code.nbytes != known):
+        if code.numel() and known is not None and code.nbytes != known:
             return found.fill_(math.nan)
         try:
-            self.codec.add_decoded(found, code.to(about.device), shapes, self._draw(part, rank))
+            self._add_code(found, code.to(about.device), shapes, self._draw(part, rank))
         except (RuntimeError, IndexError, ValueError):  # bytes that no codec has written
             found.fill_(math.nan)
         return found
@@ -150,13 +150,5 @@ class RobustCodes(Coded):
         assert layout.digest == self.layout.digest, "a rule over codes is of one layout"
         return self
 
-    def wire_bytes(self, size: int) -> int | None:
-        total = 0
-        for number, part in enumerate(self.layout.parts):
-            nbytes: int | None = part.numel * part.dtype.itemsize
-            if number in self._shapes:
-                nbytes = self.codec.wire_bytes(self._shapes[number])
-            if nbytes is None:
-                return None
-            total += (size - 1) * nbytes
-        return total
+    def _is_gathered(self, part: int) -> bool:
+        return True
