@@ -76,7 +76,7 @@ def _meanings(view: View) -> Markup:
     terms = [joined((element("dt", head_in_full(view, one)), element("dd", one.meaning))) for one in shown]
     rule = (
         "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
-        "narrower than the digits shown. Bold: better than the baseline, beyond what chance explains."
+        "narrower than the digits shown. Bold: significantly better than the baseline."
     )
     gone = [one.head for one in COLUMNS if one not in shown and one.field not in NEEDS_TARGET | AGAINST_BASELINE]
     notes = [] if view.is_single else [element("p", rule, class_="note")]

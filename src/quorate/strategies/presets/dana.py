@@ -1,8 +1,9 @@
-"""DANA: each worker keeps the momentum of its own gradients, and reads where the momentum of all leads next.
+"""DANA: each worker keeps the momentum of its own gradients, and reads the parameters that all momenta lead to.
 
-Idea: The strategy `parameter-server` without waiting, with `momentum="worker"`: a worker pushes what Nesterov's
-momentum makes of its own gradients, and the servers step without momentum, so that what it reads is where all have led,
-and where it leads next itself. Momentum of all pushes together would count the gradients of others as its own past.
+Idea: The strategy `parameter-server` without waiting, with `momentum="worker"`: a worker applies Nesterov momentum to
+its own gradients and pushes the result, and the servers step without momentum. So a worker reads parameters that
+include the momentum of all workers, and its own next step. One momentum over all pushes would treat the gradients of
+other workers as a worker's own past.
 
 Cost: As `parameter-server`; a vector per worker, and three passes per step.
 

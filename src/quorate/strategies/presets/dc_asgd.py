@@ -1,13 +1,13 @@
-"""Asynchronous SGD with delay compensation: a late gradient is moved to where the parameters are by now.
+"""Asynchronous SGD with delay compensation: late gradients are corrected to the current parameters.
 
-Idea: The strategy `parameter-server` without waiting, with `delay_compensation="adaptive"`: the gradient g of
-parameters that have moved by dw since gets a term that stands for the Hessian, lambda g * g * dw. The servers keep what
-each worker has read.
+Idea: The strategy `parameter-server` without waiting, with `delay_compensation="adaptive"`: if the parameters have
+moved by dw since a worker read them, the term lambda g * g * dw, which approximates the Hessian, is added to its
+gradient g. The servers keep the parameters that each worker has read.
 
 Cost: As `parameter-server`; on the servers a copy of the parameters for every worker, and three passes per gradient.
 
-When it loses: Where the square of the gradient says little of the Hessian: far from a minimum of a likelihood, or with
-small batches, whose noise is squared too.
+When it loses: If the squared gradient approximates the Hessian badly: far from a minimum of a likelihood, or with small
+batches, whose noise is squared too.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs

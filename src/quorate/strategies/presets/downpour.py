@@ -1,14 +1,14 @@
-"""Downpour SGD: asynchronous servers that know nothing of each other; workers push and pull every few steps.
+"""Downpour SGD: asynchronous servers, independent of each other; workers push and pull every few steps.
 
-Idea: The strategy `parameter-server` without waiting (`mode="async"`), whose servers each take gradients in the order
-in which they come to them (`consistent=False`). With `push_every` and `pull_every` a worker steps on its own copy
-between pushes, and pushes the mean of its gradients. The paper steps with Adagrad on the servers, which is the user's
-optimizer here: `torch.optim.Adagrad`.
+Idea: The strategy `parameter-server` without waiting (`mode="async"`), in which each server applies gradients in its
+own order of arrival (`consistent=False`). With `push_every` and `pull_every` a worker steps on its own copy between
+pushes, and pushes the mean of its gradients. The paper steps with Adagrad on the servers, which is the user's optimizer
+here: `torch.optim.Adagrad`.
 
 Cost: As `parameter-server`; between hosts less by `push_every` and `pull_every`.
 
-When it loses: As `parameter-server` without waiting; and what is read may be of different versions in different parts.
-Between pushes workers part from each other, the more the larger `pull_every` is.
+When it loses: As `parameter-server` without waiting; and parts of the parameters that a worker reads may be of
+different versions. Between pushes replicas drift apart, more with a larger `pull_every`.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs

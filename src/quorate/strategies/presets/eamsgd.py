@@ -1,14 +1,14 @@
 """EAMSGD: elastic averaging with a centre on servers, and momentum in the local steps.
 
 Idea: The strategy `easgd` for an optimizer with momentum: each worker keeps the momentum of its own steps, and an
-exchange with the centre leaves it as it is. The paper's is Nesterov's, of 0.99 and at a tenth or less of the rate:
-`torch.optim.SGD(parameters, lr, momentum=0.99, nesterov=True)`. The optimizer is the user's, so that this sets nothing
-of it: it says so on stderr where it has no momentum. All settings are those of `easgd`.
+exchange with the centre does not change it. The paper uses Nesterov momentum of 0.99, at a tenth or less of the
+learning rate: `torch.optim.SGD(parameters, lr, momentum=0.99, nesterov=True)`. The strategy does not change the user's
+optimizer; it warns on stderr if that has no momentum. All settings are those of `easgd`.
 
-Cost: As `easgd`; momenta do not travel.
+Cost: As `easgd`; momenta are not sent.
 
-When it loses: As `easgd`. Momentum goes on in its direction when the worker has been drawn to the centre, so that with
-0.99 it takes a hundred steps to follow; where workers' data differ, smaller momentum or larger `beta` is better.
+When it loses: As `easgd`. Momentum keeps its direction after an exchange with the centre, so with 0.99 a worker takes a
+hundred steps to follow; if workers' data differ, a smaller momentum or a larger `beta` is better.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server (with `servers=1` only

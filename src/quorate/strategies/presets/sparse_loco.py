@@ -1,18 +1,18 @@
-"""SparseLoCo: local steps, and ways of which only the largest numbers travel, in two bits each.
+"""SparseLoCo: local steps; only the largest numbers of an update are sent, in two bits each.
 
-Idea: The strategy `diloco` with plain SGD in place of Nesterov momentum as the outer optimizer. How far a worker went
-is added to what was left out of its ways before, times `error_decay` (0.95); of that the 64 largest numbers of each
-4096 travel, in 2 bits and a place of 12 (`compress="chunked-top-k"`), and the rest is remembered. This fading memory
-acts as a momentum of the numbers that were not sent, on each worker separately, and replaces the common momentum.
-Another codec is one setting, as everywhere; with `compress="none"` it is `local-sgd`.
+Idea: The strategy `diloco` with plain SGD in place of Nesterov momentum as the outer optimizer. A worker's update since
+the last outer step is added to its error memory, times `error_decay` (0.95). The 64 largest numbers of each 4096 are
+sent, in 2 bits and an index of 12 (`compress="chunked-top-k"`); the rest stays in the memory. The decaying memory acts
+as a momentum of the numbers that were not sent, on each worker separately, and replaces the outer momentum. `compress`
+chooses another codec; with `compress="none"` it is `local-sgd`.
 
 Cost: As `diloco`, but for large matrices 0.23 bits a number, from every worker to every other: (P - 1) / 137 of a dense
-way every H steps, where a dense mean is nearly 2 of them. Small tensors travel as they are (`dense_below`). No outer
-momentum; one vector for what is remembered.
+update every H steps, where a dense mean sends nearly 2. Small tensors are sent dense (`dense_below`). No outer
+momentum; one vector for the error memory.
 
-When it loses: With many workers, as every code goes to all: from about 270 on a dense mean is less. With few outer
-steps, since what does not travel comes late: of a number that is never among the largest, and of way d in each period,
-20 d are remembered, and no more. In models of few numbers, where 64 of 4096 are few.
+When it loses: With many workers, because every code goes to all: from about 270 on, a dense mean sends less. With few
+outer steps, because numbers that are not sent arrive late: for a number that is never among the largest and changes by
+d in each period, the memory holds at most 20 d. In small models, where 64 of 4096 numbers are few.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are

@@ -1,13 +1,13 @@
 """Stale synchronous parallel: workers run ahead of the slowest by at most a few steps.
 
 Idea: The strategy `parameter-server` with `mode="bounded"`: a worker that is more than `max_staleness` steps ahead
-waits for its parameters until the slowest has come nearer. It reads all gradients that are older than that, its own,
-and what else has come.
+waits before it reads parameters until the slowest worker has caught up. The parameters include all gradients older than
+the bound, the worker's own, and those newer ones that have arrived.
 
 Cost: As `parameter-server`; plus the waiting at the bound.
 
-When it loses: Where one worker is always slow by more than the bound allows: all wait for it, only later. With bound 0
-it is synchronous.
+When it loses: If one worker is always slower than the bound allows: all wait for it, only later. With bound 0 it is
+synchronous.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs

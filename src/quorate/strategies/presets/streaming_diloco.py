@@ -1,11 +1,11 @@
-"""Streaming DiLoCo: fragments come to their outer steps in turn, while local steps go on.
+"""Streaming DiLoCo: fragments take their outer steps in turn, while local steps continue.
 
 Idea: The strategy `diloco` with a shorter period, the parameters cut into `fragments`, and an `overlap` of one local
-step: a mean is on its way while the next step is made, and each worker then goes on from the middle between where it is
-and the outer step's point (`merge`).
+step: a mean is computed during the next step, and each worker then continues from the midpoint between its own
+parameters and the result of the outer step (`merge`).
 
-Cost: As `diloco`; H is 100, so that five times as much is sent, in smaller messages. Nobody waits for a message that
-takes less than a step.
+Cost: As `diloco`; H is 100, so five times as much is sent, in smaller messages. Nobody waits for a message that takes
+less than a step.
 
 When it loses: As `diloco`. Each fragment needs at least one tensor. The paper has fragments of three transformer
 blocks: set `fragments_by="layer"`, and `fragments` to a third of the blocks; `sync_every` is a multiple of it.

@@ -1,12 +1,12 @@
 """Synchronous servers with backup workers: every step takes the first P - 1 gradients.
 
 Idea: The strategy `parameter-server` with `mode="sync"` and `backup=1`: a step is the mean of the first gradients that
-come, all of the same parameters; what comes later is dropped, and its worker goes on from the new parameters at once.
+arrive, all of the same parameters; later ones are dropped, and their workers continue from the new parameters at once.
 
 Cost: As `parameter-server`; the work of the workers left out is lost.
 
-When it loses: Where the same worker is always slow: what it sees is never learnt. With equal workers a P-th of the work
-is lost.
+When it loses: If the same worker is always slow: the model never learns from its data. With equal workers a P-th of the
+work is lost.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
@@ -19,7 +19,7 @@ Honesty:
 - resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016, Algorithms 3 and 4. The
-preset `backup-workers` does so without servers.
+preset `backup-workers` does the same without servers.
 """
 
 from __future__ import annotations
