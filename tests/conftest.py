@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases", choices=("all", "third"), default="all", help="of laws with many cases all, or every third one"
     )
+    parser.addoption("--gpu", action="store_true", help="tests/contract with models on a GPU, as `make test-gpu` does")
     parser.addoption(
         "--times", type=int, default=1, help="make random searches so many times as long, as `make soak` does"
     )

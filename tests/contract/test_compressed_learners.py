@@ -172,7 +172,7 @@ def left_out(world: World) -> torch.Tensor:
     quorate.load()
     error = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding.error_without(())
     optimizer.finish()
-    return world.size * torch.cat([*error.parts]) if error is not None else torch.zeros(129)
+    return world.size * torch.cat([x.cpu() for x in error.parts]) if error is not None else torch.zeros(129)
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -56,7 +56,7 @@ def trained(name: str, edit: Edit, *, rate: float = 0.05, hooks: bool = False, *
             if not hooks:
                 edit(world, model, step)
         optimizer.finish()
-        return model.weight.detach().clone()
+        return model.weight.detach().cpu().clone()
 
     return VirtualWorld(SIZE, seed=1).run(live)
 

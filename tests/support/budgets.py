@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "architecture": 29,
     "contract": 370,
+    "gpu": 400,
     "interop": 400,
     "launchers": 640,
     "soak": 33,

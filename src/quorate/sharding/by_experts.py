@@ -33,7 +33,6 @@ def check_experts(
             "from the meta device; make the model on the CPU": is_on_meta,
             'with offload="all"; "optimizer" and "disk" go': is_spread and offload == "all",
             "with precision=; convert the model instead": is_spread and precision not in (None, "float32"),
-            "over GPUs so far; use replicas alone": is_spread and layer.router.weight.is_cuda,
         }
         for what, is_asked in refused.items():
             if is_asked:

@@ -58,11 +58,6 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
     """Cut `model`, in place; its workers draw the same random numbers from now on. Modules `apart` are not told of
     their calls: their own parameters are given plain by whoever calls the model."""
     assert seat.parts is not None
-    device = next(model.parameters()).device
-    if device.type != "cpu":
-        raise ConfigurationError(
-            f"tensor parallelism works on the CPU only so far, but the model is on {device.type}; use shards there"
-        )
     together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
     vectors = [(found, deal_out(found, name, model, together)) for name, found in branches_in(model).items()]
     cut_parameters(model, plan, seat.parts)

@@ -61,8 +61,10 @@ def make_pieces(
     shard: int,
     device: torch.device,
     initialize: Initialize | None,
+    *,
+    is_on_host: bool = False,
 ) -> None:
-    """Give a sharded `model` on the meta device its numbers on `device`.
+    """Give a sharded `model` on the meta device its numbers on `device`; parameters on the CPU where that `is_on_host`.
 
     `initialize` is called with each module, behind those that it contains; None: its `reset_parameters`, and the
     model's `_init_weights` (of transformers) with it. Buffers that are not on the meta device stay. All workers of
@@ -73,9 +75,11 @@ def make_pieces(
     kept = [(module, key, x) for module in model.modules() for key, x in _own(module._buffers) if not x.is_meta]
     made = {id(x) for module in model.modules() for _, x in _own(module._buffers) if x.is_meta}
     buffers = [(module, key) for module in model.modules() for key, x in _own(module._buffers) if id(x) in made]
-    model.to_empty(device=device)
+    model.to_empty(device="cpu" if is_on_host else device)
     for module, key, x in kept:
         module._buffers[key] = x.to(device)
+    for module, key in buffers if is_on_host else ():
+        module._buffers[key] = torch.empty_like(module._buffers[key], device=device)
     first: dict[int, Any] = {}
     for module, key, known in ties:  # to_empty unties
         module._parameters[key] = first.setdefault(known, module._parameters[key])

@@ -193,7 +193,8 @@ def parallelize(
             tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
     if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
-    is_cut = axes.shards > 1 or precision is not None or (rests is not None and rests.where == "all")
+    is_on_host = rests is not None and rests.where == "all"
+    is_cut = axes.shards > 1 or precision is not None or is_on_host
     if is_cut:
         apart = by_experts(model, seat) if axes.shards > 1 else set()
         pieces = shard(model, modules, seat, zero, precision, rests, apart, is_whole=pipeline is None)
@@ -207,7 +208,7 @@ def parallelize(
             tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
     if is_on_meta:
         shards = (axes.shards, seat.shard) if is_cut else (1, 0)
-        make_pieces(model, modules, wire, *shards, told.device, initialize)
+        make_pieces(model, modules, wire, *shards, told.device, initialize, is_on_host=is_on_host)
     if is_cut or plan is not None or rests is not None or pipeline is not None:
         known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests, pipeline)
     return model

@@ -119,7 +119,8 @@ class CollectivesByMessages(Wire):
         return [self.host_of(rank) for rank in range(self.size)]
 
     def _sum(self, messages: Sequence[Message]) -> Tensor:
-        return sum_in_order([m.tensors[0] for m in messages], self._hosts)
+        here = messages[self.rank].tensors[0].device
+        return sum_in_order([m.tensors[0].to(here) for m in messages], self._hosts)
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
         """Send `outgoing[r]` to rank r; `combine` what each rank sent here, by rank.
@@ -169,10 +170,11 @@ class CollectivesByMessages(Wire):
         return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)
 
     def _received(self, messages: list[Message]) -> list[Tensor]:
-        """A tensor of each rank; what this one has sent to itself is copied, unless it is shared."""
+        """A tensor of each rank, where this one's own is; what it has sent to itself is copied, unless it is shared."""
         own = messages[self.rank]
         mine = own.tensors[0].detach()
-        return [m.tensors[0] if m is not own else mine if own.shared else mine.clone() for m in messages]
+        found = [m.tensors[0].to(mine.device) if m is not own else mine for m in messages]
+        return [x if x is not mine or own.shared else mine.clone() for x in found]
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
@@ -198,7 +200,7 @@ class CollectivesByMessages(Wire):
         def combine(messages: list[Message]) -> list[Tensor] | None:
             if self.rank != root:
                 return None
-            return [m.tensors[0] if r != self.rank else x.detach().clone() for r, m in enumerate(messages)]
+            return [m.tensors[0].to(x.device) if r != self.rank else x.detach().clone() for r, m in enumerate(messages)]
 
         return self._swap(f"gather to {root} {x.dtype}", outgoing, combine)
 

@@ -21,7 +21,7 @@ from quorate.data.context import data_context
 from quorate.launch.local.newcomers import MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
-from quorate.launch.worker.backend import backend_here
+from quorate.launch.worker.backend import backend_here, gpu_backend_here
 from quorate.launch.worker.between_hosts import (
     address_here,
     congestion_here,
@@ -44,6 +44,7 @@ from quorate.sharding.mesh import Meshes
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.gpus import gpu_backend
 from quorate.wire.real.wire import RealWire
 from quorate.wire.survivors import DeathTolerance
 
@@ -134,7 +135,9 @@ def _enter(timeout: float) -> current.Place:
         is_encrypted=is_encrypted_here(),
         congestion=congestion_here(),
     )
-    wire = RealWire(endpoint)
+    _device()
+    gpus = gpu_backend(endpoint.board, rank, size, gpu_backend_here(), timeout)
+    wire = RealWire(endpoint, gpus=gpus)
     place = current.enter(wire)
     if endpoint.board is not board and isinstance(board, SocketBoard):
         news = place.context(LauncherNews)
@@ -145,9 +148,9 @@ def _enter(timeout: float) -> current.Place:
         data_context(place).seat = _number("LOCAL_RANK") or 0
     waits = TorchWaits(place, wire)
     if ours:
-        _start_default_group(wire, waits, "default", wire.rank, wire.size)
+        _start_default_group(wire, waits, gpus, "default", wire.rank, wire.size)
     elif wire.is_newcomer:
-        place.context(Meshes).start_group = partial(_start_default_group, wire, waits)
+        place.context(Meshes).start_group = partial(_start_default_group, wire, waits, gpus)
     end_well(place, ours)
     if most > 1:
         waits.start()
@@ -192,7 +195,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _start_default_group(wire: RealWire, waits: TorchWaits, name: str, rank: int, size: int) -> None:
+def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str, rank: int, size: int) -> None:
     """torch's default process group over our board, so that nothing more listens beyond this machine."""
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
@@ -201,7 +204,7 @@ def _start_default_group(wire: RealWire, waits: TorchWaits, name: str, rank: int
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     store = waits.store = WaitedStore(waits, wire.board, name, wire.timeout)
     try:
-        dist.init_process_group(backend_here(), store=store, rank=rank, world_size=size)
+        dist.init_process_group(backend_here(gpus), store=store, rank=rank, world_size=size)
     except (RuntimeError, OSError):
         failure = _failure_of(wire)
         if failure is None:

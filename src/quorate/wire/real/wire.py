@@ -25,6 +25,7 @@ from quorate.wire.group import GroupWire
 from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.gpus import HOST, NCCL
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import WHOLE_BYTES, layout_of
@@ -49,12 +50,15 @@ class RealWire(CollectivesByMessages):
     """One process's wire on one channel; its process groups are made when a collective first needs them.
 
     CPU tensors are summed in order of rank on each host, and then in order of hosts, whatever their size, where hosts
-    have shared memory; elsewhere, and on GPUs, in the order the backend has.
+    have shared memory; elsewhere, and by NCCL, in the order the backend has. With `gpus="host"` tensors of GPUs are
+    copied to the CPU and back.
     """
 
-    def __init__(self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None, *, gpus: str = NCCL
+    ) -> None:
         super().__init__()
-        self.endpoint, self.name = endpoint, name
+        self.endpoint, self.name, self._gpus = endpoint, name, gpus
         self.rank, self.size = endpoint.rank, endpoint.size
         self.board, self.clock, self.timeout = endpoint.board, endpoint.clock, endpoint.timeout
         self.order = Order(endpoint, name)
@@ -89,7 +93,7 @@ class RealWire(CollectivesByMessages):
 
     def channel(self, name: str) -> Wire:
         if name not in self._channels:
-            self._channels[name] = RealWire(self.endpoint, f"{self.name}/{name}", self._beside)
+            self._channels[name] = RealWire(self.endpoint, f"{self.name}/{name}", self._beside, gpus=self._gpus)
         return self._channels[name]
 
     def group(self, members: Sequence[int]) -> Wire:
@@ -99,18 +103,19 @@ class RealWire(CollectivesByMessages):
         if self.size > 1 and self._shares(device):
             self._summing()
         elif self.size > 1:
-            self._group(device)
+            self._group(torch.device("cpu") if self._gpus == HOST else device)
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         operation = f"all_reduce {describe(x)}"
         if self._goes_by_messages(operation, x) and not self._is_long_way(x):
             return super().all_reduce(x)
         if not self._shares(x.device):
-            wide = _summable(x)
+            wide = _summable(self._carried(x))
             return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
         with self._alone():
             count, sums = self.order.called(operation), self._summing()
-            moved = x.detach().contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else _summable(x)
+            moved = self._carried(x)
+            moved = moved.contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else _summable(moved)
             return SumWork(self.order, sums, operation, count, x, moved)
 
     @functools.cached_property
@@ -118,7 +123,11 @@ class RealWire(CollectivesByMessages):
         return self.endpoint.shares_memory()
 
     def _shares(self, device: torch.device) -> bool:
-        return device.type == "cpu" and self._has_shared_memory
+        return (device.type == "cpu" or self._gpus == HOST) and self._has_shared_memory
+
+    def _carried(self, x: Tensor) -> Tensor:
+        """`x` where it is exchanged: on its GPU, or on the CPU."""
+        return x.detach().cpu() if self._gpus == HOST else x.detach()
 
     def _is_long_way(self, x: Tensor) -> bool:
         """Whether it is not to be sent from every worker to every other; sums between hosts see by themselves where
@@ -147,7 +156,7 @@ class RealWire(CollectivesByMessages):
         operation = f"broadcast from {root} {describe(x)}"
         if self._goes_by_messages(operation, x):
             return super().broadcast(x, root)
-        whole = x.detach().contiguous()
+        whole = self._carried(x).contiguous()
         carried = whole if x.dtype in _CARRIED else whole.view(-1).view(torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = root
@@ -157,7 +166,7 @@ class RealWire(CollectivesByMessages):
         operation = f"reduce to {root} {describe(x)}"
         if self._goes_by_messages(operation, x):
             return super().reduce(x, root)
-        wide = _summable(x)
+        wide = _summable(self._carried(x))
         options = dist.ReduceOptions()
         options.rootRank = root
         return self._launch(operation, lambda group: group.reduce([wide], options), x, wide)
@@ -168,7 +177,7 @@ class RealWire(CollectivesByMessages):
     def _launch(self, operation: str, start: Callable[[Any], Any], x: Tensor, moved: Tensor) -> Work[Tensor]:
         with self._alone():
             count = self.order.called(operation)
-            work = start(self._group(x.device))
+            work = start(self._group(moved.device))
         return GroupWork(self.order, work, operation, count, x, moved)
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:

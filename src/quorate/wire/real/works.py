@@ -35,7 +35,7 @@ class GroupWork:
         return self._work is None or bool(self._work.is_completed()) or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
-        if self._x.is_cuda:
+        if self._moved.is_cuda:
             return self._poll(seconds)
         try:
             self._work.wait(timedelta(seconds=max(seconds, 0.001)))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
+
 from quorate.core.contracts import Message
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
@@ -160,6 +162,7 @@ class Stage:
     def _live(self, strand: Strand, body: Callable[[], None]) -> None:
         strand.lock.acquire()
         strand.ident = threading.get_ident()
+        torch.autograd.set_multithreading_enabled(False)  # of this thread: hooks of a GPU's backward pass run in it
         strand.resume()
         try:
             if strand.fate is None:
