@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.on_gpu import needs_gpu, run_on_gpu
+from tests.support.processes import WorkersFailed
 from tests.support.sharded_trainings import Case, replicated
 from tests.world import (
     test_branches,
@@ -37,9 +38,14 @@ def apart(cases: dict[str, Case], size: int, gpus: str) -> dict[str, float]:
     return {name: far for name, far in told.items() if not far < (2e-2 if name == "precision" else 2e-5)}
 
 
-@pytest.mark.parametrize(("zero", "gpus"), [(1, "nccl"), (2, "nccl"), (3, "nccl"), (3, "host")])
-def test_two_shards_are_one_worker(zero: int, gpus: str) -> None:
-    assert apart({name: replace(case, zero=zero) for name, case in USES.items()}, 2, gpus) == {}
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_two_shards_are_one_worker(zero: int) -> None:
+    assert apart({name: replace(case, zero=zero) for name, case in USES.items()}, 2, "nccl") == {}
+
+
+def test_two_shards_on_one_gpu_are_refused() -> None:
+    with pytest.raises(WorkersFailed, match="shards of a model on GPUs are exchanged by NCCL"):
+        run_on_gpu(2, partial(ends_of, [Case()]), 60.0)
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -25,17 +25,22 @@ from torch.utils._pytree import tree_map
 import quorate
 from quorate.core.contracts import Board
 from tests.support.processes import run_real_board
+from tests.support.second_device import begin
 
-GPU, CPU = torch.device(os.environ.get("TEST_GPU", "cuda")), torch.device("cpu")
-"""`TEST_GPU=cpu` has the CPU stand in, for the tests themselves to be tried."""
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+"""`TEST_GPU=sim` has a second device of the CPU's memory stand in (`tests.support.second_device`)."""
+if os.environ.get("TEST_GPU") == "sim":
+    GPU = begin()
 
 
 def moved(model: nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device = GPU) -> None:
     """Move both there, in place: parameters stay the same objects."""
     groups = [] if optimizer is None else optimizer.param_groups
-    was_there = device.type == "cuda" and all(p.device.type == device.type for p in model.parameters())
+    was_there = all(p.device.type == device.type for p in model.parameters())
     for p in [*model.parameters(), *(p for group in groups for p in group["params"])]:
-        if p.device.type != device.type:
+        if p.device.type != device.type and device.type == "sim":  # which has no `.data` in common with the CPU
+            torch.utils.swap_tensors(p, nn.Parameter(p.detach().to(device), p.requires_grad))
+        elif p.device.type != device.type:
             p.data = p.data.to(device)
             if p.grad is not None:
                 p.grad = p.grad.to(device)
@@ -82,13 +87,15 @@ def run_on_gpu(
 def _on_gpu(task: Callable[[Any], T], gpus: str, has_data: bool, board: Board, rank: int, size: int) -> T:
     import quorate
 
-    if GPU.type == "cpu":
+    if GPU.type == "sim":
         gpus = "host"
     os.environ.update(
         QUORATE_GPU_BACKEND=gpus, NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1"
     )
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     world = quorate.join()
+    if GPU.type == "sim":
+        world.device = GPU
     with models_on_gpu(has_data=has_data), _DataOnGpu() if has_data else nullcontext():
         found: T = _at_home(task(world))
     return found

@@ -23,7 +23,8 @@ def both_ways(names: list[str], world: World) -> dict[str, tuple[float, float, b
         difference = max(float((a.double() - b.double()).abs().max()) for a, b in zip(theirs, mine, strict=True))
         torch.manual_seed(7)
         moved = max(
-            float((a.detach() - b).abs().max()) for a, b in zip(CASES[name].model().parameters(), mine, strict=True)
+            float((a.detach() - b.cpu()).abs().max())
+            for a, b in zip(CASES[name].model().parameters(), mine, strict=True)
         )
         bits = world.gather(torch.cat([p.double().reshape(-1) for p in mine]))
         found[name] = (difference, moved, all(torch.equal(other, bits[0]) for other in bits))

@@ -59,9 +59,9 @@ class KeptPart:
         """A step of these gradients, at the learning rate of `options` times `rate`."""
         shard, corrections = self._kept, self._corrections
         assert isinstance(shard, Shard) and corrections is not None
-        total = [torch.zeros_like(x) for x in taken[0][1].gradient]
+        total = [torch.zeros_like(x) for x in shard.placed(taken[0][1].gradient)]
         for x, pushed in taken:
-            gradient = corrections.corrected(x.source, pushed.gradient)
+            gradient = corrections.corrected(x.source, shard.placed(pushed.gradient))
             for there, numbers in zip(total, gradient, strict=True):
                 there.add_(numbers, alpha=x.factor)
         unused = frozenset.intersection(*(pushed.unused for _, pushed in taken))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quorate.agreement.round_watch import RoundWatch
 from quorate.core.means import Mean
+from quorate.core.vectors import Layout
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
+
+
+def on_host(fragments: Sequence[Layout]) -> Fragments:
+    """As rounds have them, which are formed on the CPU."""
+    return Fragments(tuple(one.on_cpu for one in fragments))
 
 
 def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
@@ -15,6 +23,7 @@ def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) 
     bad = [watch.leaves_out(one, part, is_scaled=False) for part in parts]
     if any(bad):
         return None
+    first = 0 if one.settles else fragments.number(one.number)
     return Mean(
         mean=one.sum,
         mine=sum(count for _, count in one.contributors.get(rank, ())),
@@ -22,5 +31,5 @@ def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) 
         alive=one.alive,
         missing=one.missing,
         told=one.measures,
-        fragments=dict(enumerate(parts, 0 if one.settles else fragments.number(one.number))),
+        fragments={number: x.in_layout(fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )

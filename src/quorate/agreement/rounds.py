@@ -11,7 +11,7 @@ from torch import Tensor
 from quorate.agreement.headers import energies_in, header_of, put_bad, used_in
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
-from quorate.agreement.round_fragments import taken_apart
+from quorate.agreement.round_fragments import on_host, taken_apart
 from quorate.agreement.round_vectors import measured_in, measures_of, that_are, times
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.whole_replica import WholeReplica
@@ -69,7 +69,7 @@ class WorkerRounds:
         self._has_called, self._mean_held, self._mean = False, 0, cast("Flat | None", None)
         self._options, self._begun = OptionsByPlace(), dict[int, float]()
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        of = wire.channel("rounds"), agreed, replica.layout, self, self._fragments
+        of = wire.channel("rounds"), agreed, replica.layout.on_cpu, self, on_host(fragments) if fragments else None
         self._whole = WholeReplica(row, copies)
         self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing
@@ -77,12 +77,12 @@ class WorkerRounds:
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
         self._mean = None
-        self.rounds.lay_out(layout)
+        self.rounds.lay_out(layout.on_cpu)
 
     def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
         """Likewise."""
         self._fragments = Fragments(tuple(fragments))
-        self.rounds.lay_out_fragments(self._fragments)
+        self.rounds.lay_out_fragments(on_host(fragments))
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         self._timer.arrived()
@@ -119,13 +119,15 @@ class WorkerRounds:
                 self.watch.gives(vector, vector.segments())
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
-            work = self.rounds.hand_in(vectors, waits=waits, slack=slack, **about)
+            given = [x.on_cpu() for x in vectors]
+            work = self.rounds.hand_in(given, waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
     def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
         for vector in vectors:
             self.watch.gives(vector, vector.segments())
-        return self.rounds.hand_in_last(vectors, fresh=fresh, step=float(self._worker.step()), measures=told)
+        given, place = [x.on_cpu() for x in vectors], float(self._worker.step())
+        return self.rounds.hand_in_last(given, fresh=fresh, step=place, measures=told)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)

@@ -74,6 +74,14 @@ class Layout:
         return Layout(self.segments, (*parts, replace(last, numel=last.numel - self.header)), 0)
 
     @cached_property
+    def on_cpu(self) -> Layout:
+        """The same with all parts on the CPU."""
+        cpu = torch.device("cpu")
+        if all(part.device == cpu for part in self.parts):
+            return self
+        return replace(self, parts=tuple(replace(part, device=cpu) for part in self.parts))
+
+    @cached_property
     def by_part(self) -> tuple[tuple[int, ...], ...]:
         """For each part, the indices of its segments."""
         found: list[list[int]] = [[] for _ in self.parts]
@@ -168,6 +176,14 @@ class Flat:
         *parts, last = self.parts
         return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout.bare)
 
+    def in_layout(self, layout: Layout) -> Flat:
+        """The same numbers under an equal `layout`, each part on the device named there; those that are, are shared."""
+        return Flat([x.to(p.device) for x, p in zip(self.parts, layout.parts, strict=True)], layout)
+
+    def on_cpu(self) -> Flat:
+        """The same numbers on the CPU."""
+        return self if self.layout.on_cpu is self.layout else self.in_layout(self.layout.on_cpu)
+
     def copy_(self, other: Flat) -> Flat:
         """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
         mine, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
@@ -192,6 +208,8 @@ class Flat:
         for mine, there in zip(self.parts, into.parts, strict=True):
             if factor == 1.0:
                 there.copy_(mine)
+            elif mine.device != there.device:
+                there.copy_(mine).mul_(factor)
             else:
                 torch.mul(mine, factor, out=there)
         return into
@@ -234,6 +252,10 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             "sparse=False"
         )
     with torch.no_grad():
+        if there and there[0][0].device.type != "cpu":
+            for number in {layout.segments[index].part for index in indices}:
+                _pack_on_device(tensors, into, number, scale)
+            return
         if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
             torch._foreach_copy_([place for _, place in there], [x for x, _ in there])
             into.parts[part][: sum(x.numel() for x, _ in there)].mul_(scale)
@@ -249,6 +271,28 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
                 place.copy_(x)
             else:
                 torch.mul(x, scale, out=place)
+
+
+def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
+    """The same of one part of tensors that are on a GPU: few kernels, and one copy where `into` is on the CPU."""
+    indices, place = into.layout.by_part[part], into.parts[part]
+    given = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
+    if not given:
+        place[: sum(into.layout.segments[index].numel for index in indices)].zero_()
+        return
+    device = given[0][0].device
+    stage = place if place.device == device else torch.empty(place.shape, dtype=place.dtype, device=device)
+    views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in given]
+    for index in indices:
+        if tensors[index] is None:
+            one = into.layout.segments[index]
+            stage[one.offset : one.offset + one.numel].zero_()
+    torch._foreach_copy_(views, [x for x, _ in given])
+    numbers = stage[: max(into.layout.segments[index].offset + into.layout.segments[index].numel for index in indices)]
+    if scale != 1.0:
+        numbers.mul_(scale)
+    if stage is not place:
+        place[: len(numbers)].copy_(numbers)
 
 
 def unpack(vector: Flat, into: Sequence[Tensor]) -> None:

@@ -23,4 +23,4 @@ class Centre:
     def draw(self, x: Sequence[Tensor], alpha: float) -> None:
         """c <- c + alpha (x - c), for parameters x that are laid out as `Cut.of` gives them. Cost: two passes."""
         for c, there in zip(self._numbers, x, strict=True):
-            c.add_(there - c, alpha=alpha)
+            c.add_(there.to(c.device) - c, alpha=alpha)

@@ -131,11 +131,17 @@ class Shard:
                 there.copy_(p)
         return found
 
+    def placed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same, laid out as `Cut.of` gives it, on the devices of the parameters."""
+        devices = [self._layout.parts[piece.part].device for piece in self.cut.pieces]
+        return [x.to(device) for x, device in zip(tensors, devices, strict=True)]
+
     def write(self, edit: Sequence[Tensor]) -> None:
         """Let parameters be what was written into them elsewhere; NaN where nothing was."""
         with torch.no_grad():
             for p, x in zip(self._parameters, self.cut.views(edit, self._layout), strict=True):
-                p.copy_(torch.where(x.isnan(), p, x))
+                there = x.to(p.device)
+                p.copy_(torch.where(there.isnan(), p, there))
 
     def step(
         self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]
@@ -143,7 +149,7 @@ class Shard:
         """One step of the optimizer, with these options but `rate` times the learning rate, on a gradient that is laid
         out as `Cut.of` gives it, of the parameters that are `used`."""
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
-            p.grad = grad.to(p.dtype) if is_used else None
+            p.grad = grad.to(p.device, p.dtype) if is_used else None
         known = zip(options, self._optimizer.param_groups, strict=True)
         mine = [{name: x for name, x in group.items() if name in own} for group, own in known]
         put_options(self._optimizer, [{**group, "lr": group["lr"] * rate} for group in mine])

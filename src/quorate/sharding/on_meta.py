@@ -79,7 +79,7 @@ def make_pieces(
     for module, key, x in kept:
         module._buffers[key] = x.to(device)
     for module, key in buffers if is_on_host else ():
-        module._buffers[key] = torch.empty_like(module._buffers[key], device=device)
+        module._buffers[key] = torch.empty_like(module.get_buffer(key), device=device)
     first: dict[int, Any] = {}
     for module, key, known in ties:  # to_empty unties
         module._parameters[key] = first.setdefault(known, module._parameters[key])

@@ -34,16 +34,15 @@ class _Round:
         """Send these on; for `end`."""
         wire = self._wire
         sent = wire.send(Message(tuple(x.contiguous() for x in tensors)), self._after, _TAG)
-        return sent, wire.receive(self._before, _TAG, [self._before])
+        return sent, wire.receive(self._before, _TAG, [self._before]), tensors[0].device
 
     def end(self, under_way: Any) -> tuple[Tensor, ...]:
         """What has come from the worker before."""
-        sent, received = under_way
+        sent, received, device = under_way
         wait, clock = self._together.traffic.wait, self._wire.clock
         _, message = wait(received, clock)
         wait(sent, clock)
-        tensors: tuple[Tensor, ...] = message.tensors
-        return tensors
+        return tuple(x.to(device) for x in message.tensors)
 
 
 def _scores(q: Tensor, k: Tensor, scale: float, places: tuple[int, int] | None) -> Tensor | None:
@@ -57,8 +56,9 @@ def _scores(q: Tensor, k: Tensor, scale: float, places: tuple[int, int] | None) 
     found = q @ k.mT * scale
     if other + k.shape[-2] - 1 <= first:
         return found
-    rows = torch.arange(first, first + q.shape[-2]).unsqueeze(1)
-    return found.masked_fill(torch.arange(other, other + k.shape[-2]) > rows, -torch.inf)
+    rows = torch.arange(first, first + q.shape[-2], device=q.device).unsqueeze(1)
+    keys = torch.arange(other, other + k.shape[-2], device=q.device)
+    return found.masked_fill(keys > rows, -torch.inf)
 
 
 class _Ring(Function):

@@ -120,7 +120,8 @@ class WholeTensors:
         sends = [wire.send(messages[peer], peer, f"whole/{self._calls}") for peer in others]
         receives = [wire.receive(peer, f"whole/{self._calls}", others) for peer in others]
         swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
-        return self._traffic.wait(swap, wire.clock)
+        here = next((local(p).device for p in self._owner), torch.device("cpu"))
+        return [tuple(x.to(here) for x in tensors) for tensors in self._traffic.wait(swap, wire.clock)]
 
 
 def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:

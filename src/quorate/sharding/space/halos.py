@@ -105,7 +105,7 @@ def _holds(rows: range, wanted: range) -> bool:
 
 
 def _exchange(together: Together, piece: Callable[[int], Tensor | None], sources: Sequence[int]) -> dict[int, Tensor]:
-    """Send each other worker its piece, if it has one; what has come from `sources`."""
+    """Send each other worker its piece, if it has one; what has come from `sources`, on the CPU."""
     wire, wait = together.wire, together.traffic.wait
     others = [peer for peer in range(together.size) if peer != together.rank]
     outgoing = {peer: x.contiguous() for peer in others if (x := piece(peer)) is not None}
@@ -156,9 +156,10 @@ def _moved(x: Tensor, together: Together, from_: list[range], to: list[range]) -
     rank = together.rank
     others = [peer for peer in range(together.size) if peer != rank]
     sources = [peer for peer in others if _both(from_[peer], to[rank])]
-    return _exchange(
+    came = _exchange(
         together, lambda peer: _part(x, from_[rank], to[peer]) if _both(from_[rank], to[peer]) else None, sources
     )
+    return {peer: piece.to(x.device) for peer, piece in came.items()}
 
 
 class _Whole(Function):

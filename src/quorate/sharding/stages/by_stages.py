@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.utils import _pytree as pytree
 
 from quorate.core.axes import Zero
 from quorate.core.contracts import Wire
@@ -37,7 +38,7 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
 
     Raises `ConfigurationError` for a model that has too few blocks, and for unknown schedules.
     """
-    units, example = units_of(model), _as_args(chosen.example)
+    units, example = units_of(model), _as_args(chosen.example, model)
     costs, order = cut.costs_by_size(units), list(range(len(units)))
     if example is not None:
         costs, order = _measured(model, units, example, wire)
@@ -88,8 +89,13 @@ def _all(unit: Unit) -> list[Parameter]:
     return list(unit.module.parameters())
 
 
-def _as_args(example: Any) -> tuple[Any, ...] | None:
-    return example if example is None or isinstance(example, tuple) else (example,)
+def _as_args(example: Any, model: Module) -> tuple[Any, ...] | None:
+    """With tensors where the model is."""
+    if example is None:
+        return None
+    device = next((p.device for p in model.parameters()), None)
+    there = pytree.tree_map_only(Tensor, lambda x: x.to(device), example)
+    return there if isinstance(there, tuple) else (there,)
 
 
 def _measured(

@@ -80,6 +80,7 @@ def measured_costs(model: Module, units: Sequence[Unit], example: tuple[Any, ...
 def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cost: Cost) -> Any:
     parameters = [p for p in module.parameters() if p.requires_grad]
     leaves, spec = pytree.tree_flatten((args, kwargs))
+    along = [*parameters, *(x for x in leaves if isinstance(x, Tensor))]
     best, kept = (float("inf"), float("inf")), 0
     output: Any = None
     for _ in range(_TIMES):
@@ -96,17 +97,24 @@ def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cos
             return x
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            begin = time.perf_counter()
+            begin = _now(along)
             output = module(*own_args, **own_kwargs)
-            forward = time.perf_counter() - begin
+            forward = _now(along) - begin
         ends = [x for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
         wanted = [*parameters, *(x for x in given if isinstance(x, Tensor) and x.requires_grad)]
-        begin = time.perf_counter()
+        begin = _now(along)
         if ends and wanted:
             torch.autograd.grad(ends, wanted, [torch.ones_like(x) for x in ends], allow_unused=True)
-        best = min(best, (forward, time.perf_counter() - begin), key=sum)
+        best = min(best, (forward, _now(along) - begin), key=sum)
     cost.forward, cost.backward, cost.activations = cost.forward + best[0], cost.backward + best[1], kept
     return pytree.tree_map_only(Tensor, Tensor.detach, output)
+
+
+def _now(tensors: Sequence[Tensor]) -> float:
+    """In seconds, once their GPU has calculated what it was given."""
+    for device in {p.device for p in tensors if p.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def cut_evenly(units: Sequence[Unit], costs: Sequence[float], stages: int) -> list[int]:

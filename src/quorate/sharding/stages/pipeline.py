@@ -43,7 +43,9 @@ class Pipeline:
         """`wire` has one worker for each place in the pipeline, in order."""
         self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
-        self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
+        self.device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
+        """Of this stage."""
+        self._between, self._calls = Between(layout, wire, traffic, self.device), Pieces(wire, traffic)
         traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
@@ -147,7 +149,10 @@ class Pipeline:
         if not self.has_last:
             _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
             return Merged(
-                [x.clone() for x in message.tensors], list(message.header["learns"]), route.outputs, route.spec
+                [x.to(self.device, copy=True) for x in message.tensors],
+                list(message.header["learns"]),
+                route.outputs,
+                route.spec,
             )
         found = merged([run.outputs[number] for number in range(len(run.batches))], run.batches)
         if run.learns:

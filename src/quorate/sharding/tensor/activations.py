@@ -25,6 +25,11 @@ from quorate.core.errors import Mismatch
 from quorate.sharding.traffic import Traffic
 
 
+def has_gpu() -> bool:
+    """Whether this process computes on one, which has a generator of its own."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
 class Together:
     """The workers that compute one model's layers together, seen from one of them."""
 
@@ -33,7 +38,7 @@ class Together:
         self.rank, self.size = wire.rank, wire.size
         self.layer = ""
         """The one that is being calculated, by its name in the model."""
-        self._own_draws: Tensor | None = None
+        self._own_draws: tuple[Tensor, Tensor | None] | None = None
         self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None
 
     def begin(self) -> None:
@@ -86,14 +91,19 @@ class Together:
         """
         if self._own_draws is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
-            self._own_draws = torch.get_rng_state()
+            self._own_draws = torch.get_rng_state(), torch.cuda.get_rng_state() if has_gpu() else None
             torch.default_generator.manual_seed(mixed(seed, self.rank))
+            if has_gpu():
+                torch.cuda.manual_seed(mixed(seed, self.rank) >> 1)
 
     def draw_alike(self) -> None:
         """The end of it: all draw the same numbers again."""
         self._last = None
         if self._own_draws is not None:
-            torch.set_rng_state(self._own_draws)
+            cpu, gpu = self._own_draws
+            torch.set_rng_state(cpu)
+            if gpu is not None:
+                torch.cuda.set_rng_state(gpu)
             self._own_draws = None
 
     @contextmanager

@@ -78,8 +78,8 @@ class Dealt:
             for module, key, _ in every:
                 module._parameters[key] = None
 
-    def gathered(self, own: dict[int, Tensor], *, with_buffers: bool) -> list[Tensor]:
-        """The outputs of all branches; buffers become those of the workers that have calculated."""
+    def gathered(self, own: dict[int, Tensor], device: torch.device, *, with_buffers: bool) -> list[Tensor]:
+        """The outputs of all branches, on `device`; buffers become those of the workers that have calculated."""
         wire, tag = self.together.wire, f"branches/{next(self.calls)}"
         given = [x.detach().contiguous() for x in own.values()]
         buffers = [x.detach() for x in self.buffers(wire.rank)] if with_buffers else []
@@ -93,7 +93,7 @@ class Dealt:
         found: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, given, strict=True)}
         for peer in others:
             numbers = self.of(peer)
-            found.update(zip(numbers, came[peer], strict=False))
+            found.update(zip(numbers, [x.to(device) for x in came[peer]], strict=False))
             if with_buffers:
                 for here, there in zip(self.buffers(peer), came[peer][len(numbers) :], strict=True):
                     here.copy_(there)
@@ -155,7 +155,7 @@ def deal_out(module: Any, name: str, model: Module, together: Together) -> Tenso
                     dealt.shares.append((part, key, list(shared).index(id(p))))
                 else:
                     dealt.slots.append((part, key, places[id(p)], p.shape))
-    dtype = next(iter(_dtypes(items)), None)
+    dtype, device = next(iter(_dtypes(items)), None), _device(items)
     for part in module.items.modules():
         for key in part._parameters:
             part._parameters[key] = None
@@ -165,10 +165,14 @@ def deal_out(module: Any, name: str, model: Module, together: Together) -> Tenso
     module.dealt = dealt
     if not dealt.length:
         return None
-    flat = torch.zeros(dealt.length, dtype=dtype)
+    flat = torch.zeros(dealt.length, dtype=dtype, device=device)
     if numbers:
         torch.cat(numbers, out=flat[: lengths[together.rank]])
     return flat
+
+
+def _device(items: Sequence[Module]) -> torch.device | None:
+    return next((p.device for branch in items for p in branch.parameters()), None)
 
 
 def _dtypes(items: Sequence[Module]) -> set[torch.dtype]:
@@ -226,7 +230,7 @@ class _Run(Function):
                     own[number] = output
             together.draw_alike()
         ctx.kept = dealt, inputs, leaves, own
-        return tuple(dealt.gathered(own, with_buffers=trains))
+        return tuple(dealt.gathered(own, tensors[0].device, with_buffers=trains))
 
     @staticmethod
     @once_differentiable

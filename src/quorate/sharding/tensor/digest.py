@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from quorate.core.local_tensor import local
+from quorate.sharding import bits
 
 
 def digest_of(values: Any) -> int:
-    """CRC-32 of the bits of all tensors in `values`, and in lists and dictionaries there."""
+    """CRC-32 of the bits of all tensors in `values`, and in lists and dictionaries there; of tensors on a GPU, of a
+    digest that is made there."""
     found = 0
     for value in values:
         if isinstance(value, Tensor):
             x = local(value).detach().contiguous()
+            x = x if x.device.type == "cpu" else bits.digest_of(x).cpu()
             found = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), found) if x.numel() else found
         elif isinstance(value, list | tuple):
             found = zlib.crc32(digest_of(value).to_bytes(4, "little"), found)
