@@ -5,12 +5,13 @@
 - `alone`: one worker, a GPT-like model of 124 million parameters in bfloat16 by autocast, AdamW. A plain loop,
   `all-reduce` bypassed (the default with one worker), and its whole algorithm. Tokens a second, over the plain loop's.
 - `pairs`: two workers on the one GPU, 26 million parameters, over NCCL (each taken for a host of its own) and through
-  the memory of the host: torch DDP and `all-reduce`. Steps a second, over DDP's.
+  the memory of the host: torch DDP and `all-reduce`, with its parts and with parts as small as on a CPU. Steps a
+  second, over DDP's.
 - `late`: the same two workers through the memory of the host, the second late by 200 ms in every step: `all-reduce`,
   `quorum` of half and `eager-solo`. Steps a second of both, over the ideal in which the first waits for nobody.
 - `offload`: of the GPU's memory so much as a card of 10 GiB has. The greatest GPT-like model that trains in float32
-  under AdamW, without offload and with `offload="all"` (as far as the host's memory reaches), and tokens a second of
-  both.
+  under AdamW, activations calculated again, without offload and with `offload="all"` (as far as the host's memory
+  reaches), and tokens a second of both.
 
 Sides take turns in processes of their own.
 """
@@ -32,13 +33,17 @@ import record  # noqa: E402
 from tests.support.processes import run_real_board  # noqa: E402
 
 PARTS = ("alone", "pairs", "late", "offload")
+SMALL = "all-reduce in small parts"
 CARD_GIB, DELAY, TOKENS = 10, 0.2, 512
 
 
-def network(width: int, layers: int, heads: int, tokens: int = TOKENS, device: str = "cuda") -> Any:
-    """A decoder of `layers` blocks, each of 12 width^2 numbers."""
+def network(
+    width: int, layers: int, heads: int, tokens: int = TOKENS, device: str = "cuda", *, recomputes: bool = False
+) -> Any:
+    """A decoder of `layers` blocks, each of 12 width^2 numbers, whose activations are kept or calculated again."""
     import torch
     from torch import nn
+    from torch.utils.checkpoint import checkpoint
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -62,7 +67,7 @@ def network(width: int, layers: int, heads: int, tokens: int = TOKENS, device: s
         def forward(self, ids: Any) -> Any:
             x = self.tokens(ids)
             for block in self.blocks:
-                x = block(x)
+                x = checkpoint(block, x, use_reentrant=False) if recomputes else block(x)
             return self.head(x)
 
     torch.manual_seed(0)
@@ -95,6 +100,7 @@ def timed(side: str, gpus: str, shape: tuple[int, int, int], batch: tuple[int, i
     import torch
 
     import quorate
+    from quorate.buckets import flat
 
     world = joined(gpus, rank)
     model = network(*shape, tokens=50304 if shape[0] == 768 else TOKENS)
@@ -104,6 +110,8 @@ def timed(side: str, gpus: str, shape: tuple[int, int, int], batch: tuple[int, i
     elif side == "bypassed":
         optimizer = quorate.distribute(optimizer, model)
     elif side != "plain":
+        if side == SMALL:
+            flat.PART_BYTES_ON_GPU, side = flat.PART_BYTES, "all-reduce"
         optimizer = quorate.distribute(optimizer, model, side, with_one_worker="algorithm", compare_every=0)  # type: ignore[arg-type]
     ids = torch.randint(0, TOKENS, (batch[0], batch[1] + 1), device="cuda")
     for number in range(steps + 3):
@@ -145,13 +153,14 @@ def alone(report: record.Report, turns: int, steps: int) -> None:
 
 
 def pairs(report: record.Report, turns: int, steps: int) -> None:
-    sides = [(side, gpus, 0.0) for gpus in ("nccl", "host") for side in ("ddp", "all-reduce")]
+    sides = [(side, gpus, 0.0) for gpus in ("nccl", "host") for side in ("ddp", "all-reduce", SMALL)]
     found = in_turn(sides, turns, 2, (512, 8, 8), (8, 256), steps)
     for gpus in ("nccl", "host"):
         ddp, ours = found["ddp", gpus, 0.0], found["all-reduce", gpus, 0.0]
         report.rows.append(record.figure(f"two workers, {gpus}: ddp, ms", [1000 * max(one) for one in ddp]))
-        shares = [max(base) / max(said) for base, said in zip(ddp, ours, strict=True)]
-        report.rows.append(record.figure(f"two workers, {gpus}: all-reduce / ddp, steps/s", shares))
+        for name, said in (("all-reduce", ours), (SMALL, found[SMALL, gpus, 0.0])):
+            shares = [max(base) / max(one) for base, one in zip(ddp, said, strict=True)]
+            report.rows.append(record.figure(f"two workers, {gpus}: {name} / ddp, steps/s", shares))
 
 
 def late(report: record.Report, turns: int, steps: int) -> None:
@@ -186,7 +195,7 @@ def trains(offload: str | None, width: int, layers: int, board: Any, rank: int, 
     batch, length = 4, 512
     try:
         begin = time.perf_counter()
-        model = network(width, layers, width // 128, device="meta" if offload else "cuda")
+        model = network(width, layers, width // 128, device="meta" if offload else "cuda", recomputes=True)
         numbers = sum(p.numel() for p in model.parameters())
         if offload:
             mesh = world.mesh(replicas=1)
@@ -219,9 +228,9 @@ def trains(offload: str | None, width: int, layers: int, board: Any, rank: int, 
 
 def offload(report: record.Report, turns: int, steps: int) -> None:
     """Sizes downwards until one trains."""
-    width, greatest = 2048, (110, 100, 90, 80)
+    width = 2048
     ends = {}
-    for how, sizes in ((None, (13, 12, 11, 10, 9, 8)), ("all", greatest if steps > 3 else (40,))):
+    for how, sizes in ((None, (14, 13, 12, 11, 10, 9, 8)), ("all", (132, 120, 110, 100, 80, 40))):
         for layers in sizes:
             try:
                 (found,) = run_real_board(1, partial(trains, how, width, layers), 150.0)

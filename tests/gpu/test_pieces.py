@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.support.on_gpu import needs_gpu, run_on_gpu
+from tests.support.on_gpu import WAYS, needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import WorkersFailed
 from tests.support.sharded_trainings import Case, replicated
 from tests.world import (
@@ -38,16 +39,19 @@ def apart(cases: dict[str, Case], size: int, gpus: str) -> dict[str, float]:
     return {name: far for name, far in told.items() if not far < (2e-2 if name == "precision" else 2e-5)}
 
 
+@needs_real_gpu
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_two_shards_are_one_worker(zero: int) -> None:
     assert apart({name: replace(case, zero=zero) for name, case in USES.items()}, 2, "nccl") == {}
 
 
+@needs_real_gpu
 def test_two_shards_on_one_gpu_are_refused() -> None:
     with pytest.raises(WorkersFailed, match="shards of a model on GPUs are exchanged by NCCL"):
         run_on_gpu(2, partial(ends_of, [Case()]), 60.0)
 
 
+@needs_real_gpu
 @pytest.mark.parametrize("size", [1, 2])
 def test_offload(size: int) -> None:
     assert apart(OFFLOADED, size, "nccl") == {}
@@ -66,23 +70,28 @@ def test_strategies_between_replicas() -> None:
     assert apart(cases, 2, "nccl") == {}
 
 
-def of_the_cpu() -> list[Any]:
-    """Tests of other ways to cut a model, held here against the same numbers with models and batches on the GPU."""
-    return [
-        test_tensor_parallel.test_two_workers_compute_an_mlp,
-        test_convolutions.test_two_workers_share_filters,
+def of_the_cpu() -> Iterator[Any]:
+    """Tests of other ways to cut a model, held here against the same numbers with models and batches on the GPU; those
+    without shards and DTensors that are gathered do without torch's collectives."""
+    for test in (
         test_convolutions.test_two_workers_share_images,
         test_sequence_pieces.test_two_workers_share_sequences,
-        test_branches.test_two_workers_have_branches_of_their_own,
-        test_experts.test_two_workers_are_one_process,
         test_stages.test_every_schedule,
         test_stages.test_loops_of_many_kinds,
+    ):
+        yield pytest.param(test, id=test.__name__)
+    for test in (
+        test_tensor_parallel.test_two_workers_compute_an_mlp,
+        test_convolutions.test_two_workers_share_filters,
+        test_branches.test_two_workers_have_branches_of_their_own,
+        test_experts.test_two_workers_are_one_process,
         test_stages.test_stages_beside_other_axes,
-    ]
+    ):
+        yield pytest.param(test, id=test.__name__, marks=needs_real_gpu)
 
 
-@pytest.mark.parametrize("gpus", ["nccl", "host"])
-@pytest.mark.parametrize("test", of_the_cpu(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize("gpus", WAYS)
+@pytest.mark.parametrize("test", list(of_the_cpu()))
 def test_cut_in_other_ways(test: Any, gpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(size: int, task: Any, timeout: float, **_: Any) -> Any:
         return run_on_gpu(size, task, timeout, gpus=gpus, has_data=True)

@@ -79,13 +79,14 @@ class Training:
             if step in self.evaluates(world.rank):
                 with world.evaluate():
                     pass
-            model.weight.grad, model.bias.grad = torch.ones_like(model.weight), torch.randn(3, generator=noise).double()
+            model.weight.grad = torch.ones_like(model.weight)
+            model.bias.grad = torch.randn(3, generator=noise).double().to(model.bias.device)
             clock.sleep((0.01 + 0.01 * draw.random()) * self.slow[world.rank])
             if (seconds := self.stuck.get((world.rank, step))) is not None:
                 stand_still(seconds)
                 clock.sleep(seconds)
             optimizer.step()
-            self.bits[world.rank].append(b"".join(x.numpy().tobytes() for x in numbers(optimizer)))
+            self.bits[world.rank].append(b"".join(x.cpu().numpy().tobytes() for x in numbers(optimizer)))
         optimizer.finish()
         coding = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding
         if coding is not None and (error := coding.error_without(())) is not None:

@@ -61,9 +61,11 @@ def _to(device: torch.device) -> Any:
     return lambda x: x.to(device) if isinstance(x, Tensor) else x
 
 
-needs_gpu = pytest.mark.skipif(
-    GPU.type == "cuda" and not torch.cuda.is_available(), reason="needs a GPU that torch can use"
-)
+IS_REAL = GPU.type == "cuda"
+needs_gpu = pytest.mark.skipif(IS_REAL and not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+needs_real_gpu = pytest.mark.skipif(not IS_REAL, reason="torch's own collectives, and its compiler, need a real GPU")
+WAYS = [pytest.param("nccl", marks=needs_real_gpu), "host"]
+"""How tensors of GPUs are summed."""
 T = TypeVar("T")
 _is_on = _has_data = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.agreement.admission import Admission
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
-from quorate.observe.finite import Finite, is_finite
+from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
@@ -104,7 +104,9 @@ class Headers:
         self.bad: list[int] = []
         """Who brought a gradient that is not finite to the newest mean."""
         self.has_vectors = self.votes = self.has_voted = False
-        self._are_finite, self._sums = True, list[Tensor]()
+        self._are_finite, self._has_noted = True, False
+        self._sums, self._flag = list[Tensor](), cast("Tensor | None", None)
+        """Of parts on a GPU; and whether one of them was not finite, once that is calculated."""
         if before is not None:
             self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
             self.admission.members = before.admission.members
@@ -118,19 +120,34 @@ class Headers:
             self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
             self._are_finite = self._are_finite and finite.sees(on_cpu)
 
-    def of_gradient(self, weight: float, touched: Sequence[bool]) -> list[float]:
-        """Of this worker's gradient, all parts of which were looked at; `touched` are the parameters that have one."""
+    def of_gradient(self, weight: float, touched: Sequence[bool], *, waits: bool = True) -> list[float]:
+        """Of this worker's gradient, all parts of which were looked at; `touched` are the parameters that have one.
+
+        Without `waits` nothing is asked of a GPU that still calculates: see `put_flag`.
+        """
         mine = [0.0] * self._replica.layout.header
+        self._flag = None
         if self._sums:
-            self._are_finite = self._are_finite and is_finite([x.reshape(1).cpu() for x in self._sums])
-            self._sums.clear()
+            self._flag, self._sums = torch.stack(self._sums).isfinite().all().logical_not(), []
+            self._are_finite = self._are_finite and (not waits or not bool(self._flag))
         self._put(mine, weight)
         if not self._are_finite:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
-            mine[self._bad_from + self._rank], self._are_finite = 1.0, True
+            mine[self._bad_from + self._rank], self._are_finite, self._has_noted = 1.0, True, True
         mine[SQUARE], mine[MEASURED] = self._announced.noise.take(weight)
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
+
+    def put_flag(self, header: Tensor) -> None:
+        """Let a header on a GPU have what `of_gradient` has not waited for: whether the gradient is finite."""
+        if self._flag is not None:
+            header[self._bad_from + self._rank].copy_(self._flag)
+
+    def with_flag(self, header: list[float]) -> list[float]:
+        """The header that `of_gradient` gave, once a GPU has calculated what `put_flag` writes."""
+        if self._flag is not None and bool(self._flag):
+            header[self._bad_from + self._rank] = 1.0
+        return header
 
     def write_of_vector(self, header: Tensor, weight: float) -> None:
         """Of a vector that is no gradient."""
@@ -181,6 +198,9 @@ class Headers:
         """The same of a mean of gradients: which parameters were used, and who brought what is not finite."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+        if self._rank in self.bad and not self._has_noted:
+            self._announced.finite.note(self._replica.names, self._replica.gradients)
+        self._has_noted = False
 
     def measure(self, header: Sequence[float], mean: Flat, counted: int) -> Flat:
         """The same `mean` of the gradients of `counted` workers, seen by who measures them; what has changed after it

@@ -80,7 +80,7 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
-            error=_error([vectors.read(old["error"]) for old in mine if "error" in old], whole / size),
+            error=_error([vectors.read(old["error"]).on_cpu() for old in mine if "error" in old], whole / size),
             settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
@@ -96,7 +96,7 @@ def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, pla
 
     Headers had fewer `places` before their counts once: what is told there since is 0.
     """
-    vector = vectors.read(kept["vector"])
+    vector = vectors.read(kept["vector"]).on_cpu()
     about = vectors.header(kept["vector"])
     about = torch.cat([about[:places], about.new_zeros(COUNTS - places), about[places:]])
     if past != size:

@@ -165,14 +165,15 @@ class MeansOfAll:
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
             last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
             headers.look(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
-            mine[:] = headers.of_gradient(weight, touched)
+            mine[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
             header.copy_(torch.tensor(mine, dtype=header.dtype))
+            headers.put_flag(header)
             for part in dirty:
                 header[headers.changed.start + part] = 1.0
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, partial(self.ready.again, mine))
+            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(headers.with_flag(mine)))
 
         def finish(sums: list[Flat]) -> Flat:
             header = self.headers.of_sum(sums[0])

@@ -67,10 +67,9 @@ class WorkerRounds:
         self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self._has_called, self._mean_held, self._mean = False, 0, cast("Flat | None", None)
-        self._options, self._begun = OptionsByPlace(), dict[int, float]()
+        self._options, self._begun, self._whole = OptionsByPlace(), dict[int, float](), WholeReplica(row, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
         of = wire.channel("rounds"), agreed, replica.layout.on_cpu, self, on_host(fragments) if fragments else None
-        self._whole = WholeReplica(row, copies)
         self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing
 
@@ -119,15 +118,14 @@ class WorkerRounds:
                 self.watch.gives(vector, vector.segments())
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
-            given = [x.on_cpu() for x in vectors]
-            work = self.rounds.hand_in(given, waits=waits, slack=slack, **about)
+            work = self.rounds.hand_in([x.on_cpu() for x in vectors], waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
     def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
         for vector in vectors:
             self.watch.gives(vector, vector.segments())
-        given, place = [x.on_cpu() for x in vectors], float(self._worker.step())
-        return self.rounds.hand_in_last(given, fresh=fresh, step=place, measures=told)
+        about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+        return self.rounds.hand_in_last([x.on_cpu() for x in vectors], **about)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)

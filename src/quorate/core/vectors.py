@@ -76,10 +76,8 @@ class Layout:
     @cached_property
     def on_cpu(self) -> Layout:
         """The same with all parts on the CPU."""
-        cpu = torch.device("cpu")
-        if all(part.device == cpu for part in self.parts):
-            return self
-        return replace(self, parts=tuple(replace(part, device=cpu) for part in self.parts))
+        parts = tuple(replace(part, device=torch.device("cpu")) for part in self.parts)
+        return self if parts == self.parts else replace(self, parts=parts)
 
     @cached_property
     def by_part(self) -> tuple[tuple[int, ...], ...]:
@@ -281,7 +279,7 @@ def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, sca
         place[: sum(into.layout.segments[index].numel for index in indices)].zero_()
         return
     device = given[0][0].device
-    stage = place if place.device == device else torch.empty(place.shape, dtype=place.dtype, device=device)
+    stage = place if place.device == device else torch.empty_like(place, device=device)
     views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in given]
     for index in indices:
         if tensors[index] is None:

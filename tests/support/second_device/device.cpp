@@ -178,6 +178,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {moved(std::get<0>(found)), moved(std::get<1>(found)), moved(std::get<2>(found))};
 }
 
+// It writes to its statistics, which its schema does not say.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& x, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& variance, bool training, double momentum,
+    double eps) {
+  auto along = [](const std::optional<at::Tensor>& one) -> std::optional<at::Tensor> {
+    return one && one->defined() ? std::optional<at::Tensor>(seen(*one)) : std::nullopt;
+  };
+  auto found = at::native_batch_norm(seen(x), along(weight), along(bias), along(mean), along(variance), training,
+                                     momentum, eps);
+  return {std::get<0>(found).to(SIM), std::get<1>(found).to(SIM), std::get<2>(found).to(SIM)};
+}
+
 bool is_pinned(const at::Tensor&, std::optional<at::Device>) { return false; }
 
 void check(const std::string& name, const at::Tensor& x, bool& any_here, bool& any_there) {
@@ -246,6 +259,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("native_batch_norm", &batch_norm);
   m.impl("is_pinned", &is_pinned);
 }
 

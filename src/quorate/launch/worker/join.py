@@ -54,6 +54,8 @@ class _Joined:
     """One of each worker."""
 
     world: World | None = None
+    waits: TorchWaits | None = None
+    """Has the store of torch's default process group, which NCCL asks for as long as the worker is there."""
 
 
 _SOON = 1.0
@@ -146,7 +148,7 @@ def _enter(timeout: float) -> current.Place:
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
         data_context(place).seat = _number("LOCAL_RANK") or 0
-    waits = TorchWaits(place, wire)
+    waits = place.context(_Joined).waits = TorchWaits(place, wire)
     if ours:
         _start_default_group(wire, waits, gpus, "default", wire.rank, wire.size)
     elif wire.is_newcomer:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from quorate.wire.real import semaphores
+from quorate.wire.real.pinning import pin, unpin
 
 LEAST_BYTES = 1 << 16
 """Bytes from which a tensor is worth a block."""
@@ -69,8 +70,10 @@ class _Block:
     def __init__(self, number: int, position: int, nbytes: int, window: mmap.mmap, readers: int) -> None:
         self.number, self.position, self.nbytes, self.window = number, position, nbytes, window
         self.sent = np.zeros(readers, np.uint32)
-        self.is_filled = False
-        """Whether it may take memory; written to by its owner only while it has the block."""
+        self.address = np.frombuffer(window, np.uint8).ctypes.data
+        self.is_filled = self.is_pinned = False
+        """Whether it may take memory, and whether a GPU reaches that by itself; written to by its owner only while it
+        has the block."""
 
 
 class Arena:
@@ -101,6 +104,7 @@ class Arena:
         if not block.is_filled:
             _make_pages(block.window)
             block.is_filled = True
+        block.is_pinned = block.is_pinned or pin(block.address, block.nbytes)
         array = np.frombuffer(block.window, np.uint8, nbytes)
         x = torch.from_numpy(array)
         address = x.data_ptr()
@@ -170,6 +174,9 @@ class Arena:
         for nbytes, resting in self._resting.items():
             for block in resting if nbytes != wanted else ():
                 if block.is_filled and self._is_free(block):
+                    if block.is_pinned:
+                        unpin(block.address)
+                        block.is_pinned = False
                     block.window.madvise(mmap.MADV_REMOVE)
                     block.is_filled = False
 

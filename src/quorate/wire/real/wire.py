@@ -127,7 +127,9 @@ class RealWire(CollectivesByMessages):
 
     def _carried(self, x: Tensor) -> Tensor:
         """`x` where it is exchanged: on its GPU, or on the CPU."""
-        return x.detach().cpu() if self._gpus == HOST else x.detach()
+        if self._gpus != HOST or x.device.type == "cpu":
+            return x.detach()
+        return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
 
     def _is_long_way(self, x: Tensor) -> bool:
         """Whether it is not to be sent from every worker to every other; sums between hosts see by themselves where
