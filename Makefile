@@ -8,6 +8,8 @@
 #   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes
 #   make test-launchers  the tests under torchrun, mpirun, Slurm, Ray and ssh; as root on Debian and Ubuntu it installs what
 #                     they need, and what is missing is skipped: seven minutes
+#   make test-gpu     trainings on a GPU, and the laws of strategies with models there; without a GPU on a second device that is
+#                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
 #                     of their own: four minutes
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
@@ -26,7 +28,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-hosts test-launchers test-interop check docs soak searches clean
+.PHONY: venv demo test test-hosts test-gpu test-launchers test-interop check docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -48,10 +50,20 @@ demo: venv
 	  --target 0.9 --imbalance one-of:80ms --pace 15ms --batch 24 --epochs 5 --evaluations 10
 
 test: venv
-	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop'
+	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop and not gpu'
 
 test-hosts: venv
 	@$(BIN)/python -m pytest $(TWO) -m on_hosts
+
+# Of the contract suite what trains; the rest has no model.
+WITH_MODELS := $(addprefix tests/contract/test_,adversarial.py compressed.py compressed_learners.py compressed_rounds.py \
+  edits.py late_gradients.py optimizers.py schedules.py strategies.py)
+
+test-gpu: venv
+	@device=$$($(BIN)/python -c 'import torch; print("cuda" if torch.cuda.is_available() else "sim")') && \
+	  echo "make test-gpu: on the device $$device" && \
+	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu && \
+	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) --gpu --cases third -m 'not slow and not on_hosts' $(WITH_MODELS)
 
 LAUNCHERS := openssh-server openssh-client openmpi-bin slurmctld slurmd slurm-client munge iproute2
 
@@ -89,7 +101,7 @@ check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -q $(TWO) -m 'not slow and not on_hosts and not launchers' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+	$(BIN)/python -m pytest -q $(TWO) -m 'not slow and not on_hosts and not launchers and not gpu' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -17,7 +17,9 @@ def _on_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--gpu"):
         yield
         return
-    from tests.support.on_gpu import models_on_gpu
+    from tests.support.on_gpu import LACKING, models_on_gpu
 
+    if LACKING is not None:
+        pytest.skip(LACKING)
     with models_on_gpu():
         yield

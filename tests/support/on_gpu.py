@@ -25,11 +25,12 @@ from torch.utils._pytree import tree_map
 import quorate
 from quorate.core.contracts import Board
 from tests.support.processes import run_real_board
-from tests.support.second_device import begin
+from tests.support.second_device import begin, lacking
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 """`TEST_GPU=sim` has a second device of the CPU's memory stand in (`tests.support.second_device`)."""
-if os.environ.get("TEST_GPU") == "sim":
+_LACKING = lacking() if os.environ.get("TEST_GPU") == "sim" else None
+if os.environ.get("TEST_GPU") == "sim" and _LACKING is None:
     GPU = begin()
 
 
@@ -62,7 +63,9 @@ def _to(device: torch.device) -> Any:
 
 
 IS_REAL = GPU.type == "cuda"
-needs_gpu = pytest.mark.skipif(IS_REAL and not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+LACKING = (_LACKING or "needs a GPU that torch can use") if IS_REAL and not torch.cuda.is_available() else None
+"""Why nothing can be tested on one here, if nothing can."""
+needs_gpu = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
 needs_real_gpu = pytest.mark.skipif(not IS_REAL, reason="torch's own collectives, and its compiler, need a real GPU")
 WAYS = [pytest.param("nccl", marks=needs_real_gpu), "host"]
 """How tensors of GPUs are summed."""

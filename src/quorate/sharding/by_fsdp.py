@@ -7,12 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
-from quorate.core.errors import ConfigurationError
 from quorate.sharding.allocator import fix_threshold
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
@@ -39,11 +37,6 @@ def shard(
     """Shard `model`, in place, each of the `blocks` as one piece, and the rest where it `is_whole`; `rests` says what
     is on the host. Parameters `apart` are left as they are. Returns the modules that are in shards."""
     is_on_cpu = seat.shards.device_type == "cpu"
-    if seat.axes.shards > 1 and f"{seat.shards.device_type}:gloo" in dist.get_backend_config() and not is_on_cpu:
-        raise ConfigurationError(
-            "shards of a model on GPUs are exchanged by NCCL, which refuses two workers on one GPU; start one worker "
-            "for each GPU"
-        )
     if is_on_cpu:
         fix_threshold()
     chosen: dict[str, Any] = {"mesh": seat.shards}

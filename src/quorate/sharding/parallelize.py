@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
@@ -142,6 +143,10 @@ def parallelize(
         usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
         mesh = mesh_of(place, told.told or usual, told.device if is_on_meta else parameters[0].device)
     seat = seat_in(mesh, place.wire)
+    if seat.axes.of_replica > 1 and mesh.device_type == "cuda" and "cuda:gloo" in dist.get_backend_config():
+        raise ConfigurationError(
+            "a model in pieces on GPUs needs NCCL, which refuses two workers on one GPU; start one worker for each GPU"
+        )
     axes, data = seat.axes, data_context(place)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
         raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
