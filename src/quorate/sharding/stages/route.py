@@ -123,7 +123,7 @@ class Shapes:
         model that cannot be computed in these stages."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         shapes = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves)
-        casts = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        casts = tuple((torch.is_autocast_enabled(on), torch.get_autocast_dtype(on)) for on in ("cpu", "cuda"))
         key = spec, shapes, tuple(trains), casts
         if key not in self._routes:
             for module, is_training in zip(self.model.modules(), trains, strict=True):
