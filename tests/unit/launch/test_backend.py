@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.backend import backend_here
+from quorate.launch.worker.backend import backend_here, gpu_backend_here
 
 
 @pytest.fixture
@@ -24,6 +24,18 @@ def test_gloo_unless_told(asked: pytest.MonkeyPatch) -> None:
     assert backend_here() == "gloo"
     asked.setattr(torch.cuda, "is_available", lambda: True)
     assert backend_here() == "cpu:gloo,cuda:nccl"
+
+
+def test_gpus_by_the_host_where_they_are_shared(asked: pytest.MonkeyPatch) -> None:
+    asked.delenv("QUORATE_BACKEND")
+    asked.setattr(torch.cuda, "is_available", lambda: True)
+    assert backend_here("host") == "cpu:gloo,cuda:gloo"
+    assert gpu_backend_here() == ""
+    asked.setenv("QUORATE_GPU_BACKEND", "host")
+    assert gpu_backend_here() == "host"
+    asked.setenv("QUORATE_GPU_BACKEND", "rccl")
+    with pytest.raises(ConfigurationError, match="QUORATE_GPU_BACKEND.*rccl.*host, nccl"):
+        gpu_backend_here()
 
 
 def test_mpi_where_torch_has_it(asked: pytest.MonkeyPatch) -> None:

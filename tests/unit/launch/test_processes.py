@@ -121,6 +121,15 @@ def test_threads_the_user_has_chosen_stay(folder: Path, monkeypatch: pytest.Monk
     assert environment(1, "b", folder, Command(script="s"))["OMP_NUM_THREADS"] == "7"
 
 
+def test_of_our_own_variables_workers_have_what_is_meant_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUORATE_GPU_BACKEND", "host")
+    monkeypatch.setenv("QUORATE_BOARD", "another launcher's")
+    found = environment(1, "b", tmp_path, Command(script="s"))
+    assert found["QUORATE_GPU_BACKEND"] == "host" and found["QUORATE_BOARD"] == "unix:b"
+
+
 def test_the_board_and_its_folder_are_gone_afterwards(
     script: Callable[[str], str], tmp_path: Path, folder: Path
 ) -> None:

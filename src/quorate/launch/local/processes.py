@@ -34,6 +34,8 @@ from quorate.wire.socket_folder import make_socket_folder
 LACKING = 3
 NO_ROOM = Room()
 _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_")
+_OF_WORKERS = ("QUORATE_GPU_BACKEND",)
+"""Our own that are meant for workers."""
 PASSED_ON = ASKS
 """What asks the launcher to end is passed on to the workers."""
 
@@ -157,7 +159,11 @@ def environment(size: int, board: str, folder: Path, command: Command) -> dict[s
     What other launchers have left is taken out. MASTER_PORT is free, for scripts that start the default process group
     themselves; nothing of ours listens there.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_OTHER_LAUNCHERS)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _OF_WORKERS or not name.startswith(_OF_OTHER_LAUNCHERS)
+    }
     ours = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
