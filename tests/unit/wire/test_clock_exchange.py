@@ -84,6 +84,20 @@ def test_the_shortest_round_trip_counts() -> None:
     assert max(row.uncertainty for row in network.ends[1].news()) < 0.012 / 2
 
 
+def test_a_trip_as_short_as_earlier_ones_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all trips are alike one is; the first time, and where trips become longer, all are made."""
+    network = Network(1, off=3.0)
+    monkeypatch.setattr(network.draw, "expovariate", lambda _: 0.001)
+    network.run(BETWEEN * 10.5)
+    assert network.sent[1] == TRIPS + 10 and len(network.ends[1].news()) == 11
+    monkeypatch.setattr(network.draw, "expovariate", lambda _: 0.002)
+    network.run(BETWEEN * 4)
+    assert network.sent[1] == TRIPS + 10 + 4 * TRIPS
+    network.run(BETWEEN * 60)
+    assert network.sent[1] < 5 * TRIPS + 10 + 15 * TRIPS  # longer ones have become usual
+    assert all(network.is_wrong_by(row) <= row.uncertainty + 1e-6 for row in network.ends[1].news())
+
+
 def test_answers_that_are_lost_are_not_waited_for() -> None:
     network = Network(2, off=3.0, loses=0.3)
     network.run(20 * (BETWEEN + TRIPS * PATIENCE))

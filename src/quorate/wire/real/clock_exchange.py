@@ -3,8 +3,8 @@
 A question says when it was sent (t0, on our clock), its answer when it came and when it went (t1 and t2, on the other
 clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, and that is wrong by at most
 half of the round trip, (t3 - t0) - (t2 - t1), however it is divided between the two ways (as in NTP, RFC 5905). Of
-several round trips the shortest counts. Cost: `TRIPS` short messages each way every `BETWEEN` seconds, on connections
-that there are anyway.
+several round trips the shortest counts. Cost: every `BETWEEN` seconds a short message each way, and up to `TRIPS` of
+them where round trips take longer than they did, on connections that there are anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from quorate.core.contracts import Clock
 from quorate.core.rows import ClockOffset
 
 TRIPS = 8
-"""Of which the shortest counts."""
+"""At most, of which the shortest counts."""
+NEARLY, FADES = 1.25, 1.05
+"""A round trip so many times as long as the shortest known is short enough; that is forgotten at this rate."""
 BETWEEN = 5.0
 """Seconds between two estimates."""
 PATIENCE = 2.0
@@ -44,6 +46,8 @@ class ClockExchange:
         self._reference: int | None = None
         self._best: ClockOffset | None = None
         self._left = 0
+        self._shortest = 0.0
+        """Half of the shortest round trip, as far as it is remembered; 0: there was none."""
         self._asked: float | None = None
         """When the question was sent whose answer is waited for."""
         self._next = 0.0
@@ -60,6 +64,7 @@ class ClockExchange:
         reference, now = min(living, default=self._rank), self._clock.now()
         if reference != self._reference:
             self._reference, self._asked, self._best, self._next = reference, None, None, now
+            self._shortest = 0.0
             if reference == self._rank or self._is_here(reference):
                 self._next = float("inf")
                 self._tell(now, 0.0, 0.0)
@@ -80,6 +85,8 @@ class ClockExchange:
             half = ((now - sent) - (went - came)) / 2
             if self._best is None or half < self._best.uncertainty:
                 self._best = self._estimate((sent + now) / 2, ((came - sent) + (went - now)) / 2, half)
+            if half <= NEARLY * self._shortest:
+                self._left = 0
             self._asked = None
             self._go_on(send)
 
@@ -90,6 +97,7 @@ class ClockExchange:
             send(self._reference, {"kind": ASKED, "sent": self._asked})
         elif self._best is not None:
             self._news.append(self._best)
+            self._shortest = min(self._best.uncertainty, FADES * self._shortest or self._best.uncertainty)
             self._best = None
 
     def _tell(self, now: float, offset: float, uncertainty: float) -> None:
