@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.every_strategy import NAMES, OF_ONE_HOST, OWN
-from tests.support.gpu_trainings import Run, kept, loaded, means, normalized, several
+from tests.support.gpu_trainings import Run, kept, loaded, means, normalized, one_is_not_finite, several
 from tests.support.on_gpu import GPU, WAYS, needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import run_real_world
 from tests.world.loops import CASES
@@ -89,6 +89,15 @@ def test_batch_norm_over_all_workers() -> None:
         torch.testing.assert_close(torch.cat([end[part] for end in ends]), wanted[part], rtol=1e-4, atol=1e-3)
     for part in (2, 3):
         torch.testing.assert_close(ends[0][part], wanted[part], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gpus", WAYS)
+def test_a_gradient_that_is_not_finite_is_seen_there(gpus: str) -> None:
+    (first, _), (second, told) = run_on_gpu(2, one_is_not_finite, gpus=gpus)
+    assert all(bool(x.isfinite().all()) and torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    assert (
+        "rank 1 (host" in told and "not finite to round 4 of all-reduce, first in 0.weight; its update is left" in told
+    )
 
 
 def test_batches_come_whole() -> None:

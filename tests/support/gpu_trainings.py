@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,21 @@ def means(world: Any) -> list[Tensor]:
     half = world.mean(x.to(torch.bfloat16))
     assert found.device.type == half.device.type == GPU.type
     return [found, half.float(), *world.gather(x)]
+
+
+def one_is_not_finite(world: Any) -> tuple[list[Tensor], str]:
+    """The parameters, where the last worker's gradient is NaN in one step, which is left out; and what was told."""
+    told = io.StringIO()
+    with redirect_stderr(told):
+        model = net().to(GPU)
+        optimizer: Any = quorate.distribute(
+            torch.optim.SGD(model.parameters(), lr=0.05), model, on_nonfinite="skip", compare_every=0
+        )
+        for step in range(6):
+            x, y = (one.to(GPU) for one in batch(world.rank, step))
+            optimizer.zero_grad()
+            scale = torch.nan if step == 3 and world.rank == world.size - 1 else 1.0
+            (F.cross_entropy(model(x), y) * scale).backward()
+            optimizer.step()
+        optimizer.finish()
+    return [p.detach() for p in model.parameters()], told.getvalue()
