@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire
@@ -14,8 +13,8 @@ from quorate.sharding.traffic import Traffic
 class Between:
     """The workers of one pipeline, seen from one of them; `way` is "f" (forward) or "b" (backward)."""
 
-    def __init__(self, layout: Layout, wire: Wire, traffic: Traffic, device: torch.device) -> None:
-        self._layout, self._wire, self._traffic, self._device = layout, wire, traffic, device
+    def __init__(self, layout: Layout, wire: Wire, traffic: Traffic) -> None:
+        self._layout, self._wire, self._traffic = layout, wire, traffic
 
     def give(self, run: Run, way: str, transfer: int, number: int, stage: int, x: Tensor | None) -> None:
         """Give another stage a tensor, or (backward) nothing, where it has no gradient."""
@@ -37,7 +36,7 @@ class Between:
         _, message = self._traffic.wait_along(work, self._wire.clock)
         if not message.tensors:
             return None
-        x = message.tensors[0].to(self._device)
+        x = message.tensors[0]
         return x.requires_grad_() if message.header["learns"] and way == "f" else x
 
     def settle(self, run: Run) -> None:

@@ -45,7 +45,7 @@ class Pipeline:
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
         self.device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
         """Of this stage."""
-        self._between, self._calls = Between(layout, wire, traffic, self.device), Pieces(wire, traffic)
+        self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
         traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
