@@ -29,7 +29,9 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
 import record  # noqa: E402
+import sharded  # noqa: E402
 
+from tests.support.on_gpu import share_a_gpu  # noqa: E402
 from tests.support.processes import run_real_board  # noqa: E402
 
 PARTS = ("alone", "pairs", "late", "offload")
@@ -40,47 +42,17 @@ CARD_GIB, DELAY, TOKENS = 10, 0.2, 512
 def network(
     width: int, layers: int, heads: int, tokens: int = TOKENS, device: str = "cuda", *, recomputes: bool = False
 ) -> Any:
-    """A decoder of `layers` blocks, each of 12 width^2 numbers, whose activations are kept or calculated again."""
+    """A decoder of `sharded`, on `device`."""
     import torch
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x: Any) -> Any:
-            q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in self.mix(self.first(x)).chunk(3, -1))
-            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
-            x = x + self.out(y)
-            return x + self.down(nn.functional.gelu(self.up(self.second(x))))
-
-    class Decoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokens, self.head = nn.Embedding(tokens, width), nn.Linear(width, tokens)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-
-        def forward(self, ids: Any) -> Any:
-            x = self.tokens(ids)
-            for block in self.blocks:
-                x = checkpoint(block, x, use_reentrant=False) if recomputes else block(x)
-            return self.head(x)
-
-    torch.manual_seed(0)
     with torch.device(device):
-        return Decoder()
+        return sharded.network(width, layers, heads=heads, tokens=tokens, recomputes=recomputes)
 
 
 def joined(gpus: str, rank: int) -> Any:
     import quorate
 
-    os.environ.update(
-        QUORATE_GPU_BACKEND=gpus, NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1"
-    )
+    share_a_gpu(gpus, rank)
     return quorate.join()
 
 

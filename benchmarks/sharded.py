@@ -104,10 +104,11 @@ class Peak:
         self._thread.join()
 
 
-def network(width: int, layers: int) -> Any:
-    """A decoder of `layers` blocks."""
+def network(width: int, layers: int, *, heads: int = 8, tokens: int = TOKENS, recomputes: bool = False) -> Any:
+    """A decoder of `layers` blocks, each of 12 width^2 numbers, whose activations are kept or calculated again."""
     import torch
     from torch import nn
+    from torch.utils.checkpoint import checkpoint
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -117,7 +118,7 @@ def network(width: int, layers: int) -> Any:
             self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: Any) -> Any:
-            q, k, v = (y.unflatten(-1, (8, -1)).transpose(1, 2) for y in self.mix(self.first(x)).chunk(3, -1))
+            q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in self.mix(self.first(x)).chunk(3, -1))
             y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
             x = x + self.out(y)
             return x + self.down(nn.functional.gelu(self.up(self.second(x))))
@@ -125,13 +126,13 @@ def network(width: int, layers: int) -> Any:
     class Decoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.head = nn.Embedding(TOKENS, width), nn.Linear(width, TOKENS)
+            self.tokens, self.head = nn.Embedding(tokens, width), nn.Linear(width, tokens)
             self.blocks = nn.ModuleList(Block() for _ in range(layers))
 
         def forward(self, ids: Any) -> Any:
             x = self.tokens(ids)
             for block in self.blocks:
-                x = block(x)
+                x = checkpoint(block, x, use_reentrant=False) if recomputes else block(x)
             return self.head(x)
 
     torch.manual_seed(0)

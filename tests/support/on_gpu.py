@@ -94,9 +94,7 @@ def _on_gpu(task: Callable[[Any], T], gpus: str, has_data: bool, board: Board, r
 
     if GPU.type == "sim":
         gpus = "host"
-    os.environ.update(
-        QUORATE_GPU_BACKEND=gpus, NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1"
-    )
+    share_a_gpu(gpus, rank)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     world = quorate.join()
     if GPU.type == "sim":
@@ -104,6 +102,13 @@ def _on_gpu(task: Callable[[Any], T], gpus: str, has_data: bool, board: Board, r
     with models_on_gpu(has_data=has_data), _DataOnGpu() if has_data else nullcontext():
         found: T = _at_home(task(world))
     return found
+
+
+def share_a_gpu(gpus: str, rank: int) -> None:
+    """Before worker `rank` joins others on its GPU: `gpus` is how they sum."""
+    os.environ.update(
+        QUORATE_GPU_BACKEND=gpus, NCCL_HOSTID=f"host-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1"
+    )
 
 
 def _at_home(x: Any) -> Any:

@@ -43,7 +43,7 @@ class Pipeline:
         """`wire` has one worker for each place in the pipeline, in order."""
         self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
-        self.device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
+        self._device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
         """Of this stage."""
         self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
         traffic.meet_also(self.meet)
@@ -149,7 +149,7 @@ class Pipeline:
         if not self.has_last:
             _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
             return Merged(
-                [x.to(self.device, copy=True) for x in message.tensors],
+                [x.to(self._device, copy=True) for x in message.tensors],
                 list(message.header["learns"]),
                 route.outputs,
                 route.spec,

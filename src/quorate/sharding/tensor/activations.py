@@ -25,11 +25,6 @@ from quorate.core.errors import Mismatch
 from quorate.sharding.traffic import Traffic
 
 
-def has_gpu() -> bool:
-    """Whether this process computes on one, which has a generator of its own."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
-
-
 class Together:
     """The workers that compute one model's layers together, seen from one of them."""
 
@@ -91,9 +86,10 @@ class Together:
         """
         if self._own_draws is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
-            self._own_draws = torch.get_rng_state(), torch.cuda.get_rng_state() if has_gpu() else None
+            has_gpu = torch.cuda.is_initialized()  # which has a generator of its own
+            self._own_draws = torch.get_rng_state(), torch.cuda.get_rng_state() if has_gpu else None
             torch.default_generator.manual_seed(mixed(seed, self.rank))
-            if has_gpu():
+            if has_gpu:
                 torch.cuda.manual_seed(mixed(seed, self.rank) >> 1)
 
     def draw_alike(self) -> None:
