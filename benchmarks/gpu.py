@@ -205,10 +205,10 @@ def offload(report: record.Report, turns: int, steps: int) -> None:
     """Sizes downwards until one trains."""
     width = 2048
     ends = {}
-    for how, sizes in ((None, (13, 12, 11, 10, 9, 8)), ("all", (132, 120, 110, 100, 80, 40))):
+    for how, sizes in ((None, (12, 11, 10, 9, 8)), ("all", (132, 121, 110, 100, 80, 40))):
         for layers in sizes:
             try:
-                (found,) = run_real_board(1, partial(trains, how, width, layers), 150.0)
+                (found,) = run_real_board(1, partial(trains, how, width, layers), 200.0)
             except AssertionError as error:
                 print(f"{how}, {layers} blocks of {width}: {str(error)[-1500:]}", flush=True)
                 continue

@@ -206,6 +206,8 @@ def _reduce(module: Any) -> None:
     module.set_requires_gradient_sync(True)
     state: Any = fully_shard.state(module)  # type: ignore[attr-defined]
     for one in state._state_ctx.all_states:
-        for group in one._fsdp_param_groups:
-            group.post_backward()
+        groups = getattr(one, "_fsdp_param_groups", None)
+        for group in (one._fsdp_param_group,) if groups is None else groups:  # torch has several from 2.13 on
+            if group is not None:
+                group.post_backward()
     state._root_post_backward_final_callback()
