@@ -352,7 +352,7 @@ def seconds_of(script: Path, layout: Any, examples: int) -> float:
             for axis in ("replicas", "stages", "shards", "tensor")
             if getattr(layout, axis) > 1
         )
-        command = [str(Path(sys.executable).with_name("quorate")), "run", "-n", str(layout.workers), "--mesh", axes]
+        command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", str(layout.workers), "--mesh", axes]
         command += ["--zero", str(layout.zero or 3), str(script), json.dumps(told)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         if not path.exists():

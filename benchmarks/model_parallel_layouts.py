@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,12 +103,13 @@ def foreseen(report: record.Report, script: Path, run: Callable[[Any, int], floa
         ],
     }
     ratios = []
+    cores = len(os.sched_getaffinity(0))
     for workers, listed in some.items():
         if quick and workers > 2:
             continue
         told = timed(str(script), [json.dumps({"examples": EXAMPLES})])
         model = model_from(told, EXAMPLES * workers, workers)
-        cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=2)
+        cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=cores)
         best = plan(model, cluster, ways=("all-reduce",)).best[0].layout
         taken: dict[Layout, float] = {}
         for layout in dict.fromkeys([*listed, best]):
