@@ -47,6 +47,12 @@ CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
 CODED["adasum"] = {"reduce": "adasum"}
 CODED["centered-clipping"] = {"reduce": "centered-clipping:f=0"}
+OF_DECODED = {
+    "geometric-median of top-k": {**CODED["top-k"], "reduce": "geometric-median:f=0"},
+    "centered-clipping of qsgd": {**CODED["qsgd"], "reduce": "centered-clipping:f=0"},
+}
+"""Rules beside codecs."""
+CODED.update(OF_DECODED)
 IN_EVERY_WAY = (
     "half",
     "top-k",
@@ -57,6 +63,7 @@ IN_EVERY_WAY = (
     "top-k, hierarchical",
     "adasum",
     "centered-clipping",
+    *OF_DECODED,
 )
 """One that is summed, one with feedback, one drawn by all alike, one with memories of its own, each way of summing."""
 STEPS = 150
@@ -201,6 +208,17 @@ def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name
         assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
 
 
+@pytest.mark.parametrize("name", OF_DECODED)
+def test_momenta_under_a_rule_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
+    def run(folder: str, steps: int, save_at: int | None = None) -> Any:
+        return in_world(3, tmp_path / folder, lambda world: trained(world, name, steps, save_at, strategy="robust"))
+
+    whole = run("whole", 12)
+    run("kept", 8, save_at=5)
+    for mine, other in zip(run("kept", 12), whole, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+
+
 @pytest.mark.parametrize("size", [2, 4, 5])
 @pytest.mark.parametrize("name", ["top-k", "power-sgd", "top-k, two-phase"])
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, name: str, size: int) -> None:
@@ -290,7 +308,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
     "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
 }
-OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum", "centered-clipping")]
+OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum", "centered-clipping", *OF_DECODED)]
 
 
 @cache
