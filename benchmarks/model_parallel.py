@@ -262,6 +262,7 @@ def main() -> int:
     parser = record.arguments(str(__doc__))
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, help="what is measured (all)")
     parser.add_argument("--turns", type=int, default=5, help="of both sides (5)")
+    parser.add_argument("--workers", nargs="*", type=int, default=[2, 4], help="of `plan` (2 4)")
     parser.add_argument("--steps", type=int, default=6, help="of each, in a turn (6)")
     told = parser.parse_args()
     turns, steps = (1, 3) if told.quick else (told.turns, told.steps)
@@ -276,7 +277,9 @@ def main() -> int:
             script = Path(folder, "train.py")
             script.write_text(SCRIPT.format(benchmarks=str(Path(__file__).resolve().parent)))
             run = partial(seconds_of, script)
-            layouts.foreseen(report, script, run, turns=1 if told.quick else told.turns, quick=told.quick)
+            layouts.foreseen(
+                report, script, run, turns=1 if told.quick else told.turns, sizes=[2] if told.quick else told.workers
+            )
     return report.show(told)
 
 

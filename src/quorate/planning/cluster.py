@@ -53,6 +53,12 @@ class Cluster:
         """Workers that share a port."""
         return min(self.per_host, self.workers) or 1
 
+    @property
+    def crowd(self) -> float:
+        """Workers of a host for each of its cores; 0: each worker has its own."""
+        here = self.on_host if self.per_host else self.workers
+        return here / self.cores if self.cores else 0.0
+
     def all_reduce(self, nbytes: float, size: int, stride: int) -> float:
         """Seconds until all of a group have a sum."""
         inside, hosts = self._spread(size, stride)

@@ -4,6 +4,9 @@ What is not measured is assumed: the two parts of a block's backward pass take e
 hands on over a tensor axis, as a transformer's attention and perceptron do; what it keeps is divided there as its
 numbers are, but for 10 of 34 parts (Korthikanti et al. 2022, section 4). What is in no block lies and computes with the
 first block where its parameters come before that one's, and else with the last; its seconds go to the last.
+
+What two workers take more in shards than one alone belongs to gathers and to the reduction, and grows with the numbers.
+What two take on a tensor axis says which part of a pass is divided: of w + c seconds for an example two take w + c / 2.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
     )
     before, behind = _of_no_block(sizes)
     fixed = times["fixed"]
+    alone = [sum(one[way] for one in times["blocks"].values()) + times["rest"][way] for way in (0, 1)]
+    pieces = times.get("pieces", {})
+    divided_seconds = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else None
     blocks = []
     for place, name in enumerate(names):
         forward, backward = times["blocks"].get(name, (0.0, 0.0))
@@ -53,24 +59,56 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
                 output=handed,
                 sums=2 * handed,
                 cut=share,
+                seconds_cut=None if divided_seconds is None else divided_seconds[0],
+                fixed_cut=None
+                if divided_seconds is None
+                else (divided_seconds[1][0] * forward / alone[0], divided_seconds[1][1] * backward / alone[1]),
                 saved_cut=_DIVIDED * share,
             )
         )
+    bytes_each, gathered_each = (sum(one[what] for one in sizes) / numbers for what in ("bytes", "gathered_bytes"))
+    copied = times.get("copied", 0.0)
+    around = (2 * copied * gathered_each * numbers, 2 * copied * bytes_each * numbers)
+    if "shards" in pieces:
+        around = _around_exchanges(pieces["shards"], alone, times["outside"])
     return Model(
         name=told["model"],
         blocks=blocks,
         batch=batch or examples * workers,
-        bytes_each=sum(one["bytes"] for one in sizes) / numbers,
-        gathered_each=sum(one["gathered_bytes"] for one in sizes) / numbers,
+        bytes_each=bytes_each,
+        gathered_each=gathered_each,
         kept_each=sum(one["kept_like"] for one in sizes) / numbers,
         update=times["update"] / numbers,
         outside=times["outside"],
-        mapped=tuple(times.get("mapped", (1.0, 1.0))),
-        copied=times.get("copied", 0.0),
+        gathering=around[0] / numbers,
+        reducing=around[1] / numbers,
         refused={int(count): _short(why) for count, why in told["cuts"].items() if isinstance(why, str)},
         known_tensors=(1, *(int(count) for count, why in told["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),
     )
+
+
+def _around_exchanges(in_shards: Mapping[str, Any], alone: Sequence[float], outside: float) -> tuple[float, float]:
+    """Seconds of a worker around a gather and around a reduction of all numbers, of two in shards (ZeRO 3)."""
+    gather = max(0.0, in_shards["outside"] + in_shards["model"] - outside - alone[0])
+    behind = max(0.0, in_shards["backward"] - alone[1])
+    return gather, max(0.0, behind - gather)
+
+
+def _divided(
+    cut: Mapping[str, Any], alone: Sequence[float], fixed: Sequence[float]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """By two workers of a tensor axis, of a forward and of a backward pass: the share of the seconds for examples that
+    is divided, and the seconds that are fixed there."""
+    shares, seconds = [], []
+    for one, its_fixed, two, their_fixed in zip(
+        alone, fixed, (cut["model"], cut["backward"]), cut["fixed"], strict=True
+    ):
+        each, there = one * (1 - its_fixed), two * (1 - their_fixed)
+        whole = min(max(2 * there - each, 0.0), each)
+        shares.append(1 - whole / each if each else 0.0)
+        seconds.append(two * their_fixed + max(0.0, there - each))
+    return (shares[0], shares[1]), (seconds[0], seconds[1])
 
 
 def _of_no_block(sizes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ class Block:
     numbers: int
     """Parameters."""
     fixed: tuple[float, float] = (0.0, 0.0)
-    """Seconds of a forward and of a backward pass that are no longer for more examples, and are not divided."""
+    """Seconds of a forward and of a backward pass that are no longer for more examples."""
     saved: float
     """Bytes kept for the backward pass, whole."""
     output: float = 0.0
@@ -33,7 +33,11 @@ class Block:
     sums: float = 0.0
     """Bytes that are summed over the tensor axis in a forward pass, in two sums; backward as many."""
     cut: float = 0.0
-    """The share of numbers and of seconds that is divided over the tensor axis."""
+    """The share of numbers that is divided over the tensor axis."""
+    seconds_cut: tuple[float, float] | None = None
+    """The share of the seconds of a forward and of a backward pass that is divided there; None: as of numbers."""
+    fixed_cut: tuple[float, float] | None = None
+    """`fixed` where the block is divided; None: the same."""
     saved_cut: float = 0.0
     """The same of the bytes kept."""
     again: float = 0.0
@@ -44,6 +48,16 @@ class Block:
     def seconds(self) -> float:
         """Forward and backward."""
         return self.forward + self.backward + self.weight
+
+    def passes(self, tensor: int) -> tuple[float, float, float]:
+        """Seconds of the three passes on each of `tensor` workers, for each example."""
+        forward, backward = self.seconds_cut or (self.cut, self.cut)
+        share = _share(backward, tensor)
+        return self.forward * _share(forward, tensor), self.backward * share, self.weight * share
+
+    def fixed_on(self, tensor: int) -> tuple[float, float]:
+        """`fixed`, on each of `tensor` workers."""
+        return self.fixed if tensor == 1 or self.fixed_cut is None else self.fixed_cut
 
     def numbers_held(self, tensor: int) -> int:
         """By each of `tensor` workers."""
@@ -64,17 +78,14 @@ class Stage:
     @cached_property
     def passes(self) -> tuple[float, float, float]:
         """Seconds of the three passes, for each example."""
-        shares = [(one, _share(one.cut, self.tensor)) for one in self.blocks]
-        return (
-            sum(one.forward * share for one, share in shares),
-            sum(one.backward * share for one, share in shares),
-            sum(one.weight * share for one, share in shares),
-        )
+        each = [one.passes(self.tensor) for one in self.blocks]
+        return sum(one[0] for one in each), sum(one[1] for one in each), sum(one[2] for one in each)
 
     @cached_property
     def fixed(self) -> tuple[float, float, float]:
         """Seconds of the three passes, however many examples they are of."""
-        return sum(one.fixed[0] for one in self.blocks), sum(one.fixed[1] for one in self.blocks), 0.0
+        each = [one.fixed_on(self.tensor) for one in self.blocks]
+        return sum(one[0] for one in each), sum(one[1] for one in each), 0.0
 
     @cached_property
     def numbers(self) -> int:
@@ -124,11 +135,11 @@ class Model:
     """Of what the optimizer keeps of a parameter."""
     update: float = 0.0
     """Seconds of the optimizer's step, for each number."""
-    mapped: tuple[float, float] = (1.0, 1.0)
-    """How many times as long a forward and a backward pass take in a model in shards, where large tensors are mappings
-    of their own (`sharding.allocator`)."""
-    copied: float = 0.0
-    """Seconds to copy a byte. What is gathered or reduced over shards is packed and unpacked once."""
+    gathering: float = 0.0
+    """Seconds of a worker, for each number, around a gather over shards: to pack and unpack it, hooks, and memory that
+    is mapped anew."""
+    reducing: float = 0.0
+    """The same around a reduction."""
     outside: float = 0.0
     """Seconds of a step between passes and updates, on each worker, as for reading its batch."""
     tied: int = 0

@@ -44,21 +44,12 @@ class Played:
     """The share in which a worker does not compute, in the mean."""
 
 
-def computing(stages: Sequence[Stage], examples: float, mapped: tuple[float, float] = (1.0, 1.0)) -> Passes:
-    """Computing alone; passes take `mapped` times as long."""
-    longer = (mapped[0], mapped[1], mapped[1])
+def computing(stages: Sequence[Stage], examples: float) -> Passes:
+    """Computing alone."""
     return _passes(
-        tuple(
-            times * (fixed + each * examples)
-            for times, fixed, each in zip(longer, stage.fixed, stage.passes, strict=True)
-        )
+        tuple(fixed + each * examples for fixed, each in zip(stage.fixed, stage.passes, strict=True))
         for stage in stages
     )
-
-
-def exchanged(nbytes: float, layout: Layout, model: Model, cluster: Cluster) -> float:
-    """Seconds to gather, or to reduce, so many bytes over shards, packed and unpacked."""
-    return cluster.gather(nbytes, layout.shards, layout.tensor) + 2 * model.copied * nbytes
 
 
 def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, examples: float) -> Passes:
@@ -91,11 +82,12 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
         share = gathers(layout, worker_of[number]) / (2 * layout.microbatches)
-        gather = share * exchanged(model.gathered_each * stage.numbers, layout, model, cluster)
+        work = share * model.gathering * stage.numbers
+        gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
         if cluster.hides(layout.shards, layout.tensor):
-            found.append((max(forward, gather), max(backward, gather - weight), weight))
+            found.append((max(forward, gather) + work, max(backward, gather - weight) + work, weight))
         else:
-            found.append((forward + gather, backward + gather, weight))
+            found.append((forward + gather + work, backward + gather + work, weight))
     return _passes(found)
 
 
@@ -117,21 +109,24 @@ def _passes(seconds: Iterable[Sequence[float]]) -> Passes:
     return Passes(forward, backward, weight)
 
 
-def played(layout: Layout, passes: Passes, send: float, *, exact: bool) -> Played:
-    """A step's passes; not `exact`: by formula, as if stages were equal."""
+def played(layout: Layout, passes: Passes, send: float, *, exact: bool, cores: float | None = None) -> Played:
+    """A step's passes, on so many cores (None: each worker has one); not `exact`: by formula, stages being equal."""
     if not layout.schedule:
         return Played(layout.microbatches * passes.of((0,)), 0.0)
     asked = (layout.schedule, layout.stages, layout.chunks, layout.microbatches)
     if exact:
-        return _clocked(*asked, passes, send)
+        return _clocked(*asked, passes, send, cores)
     bubble = bubble_by_formula(*asked)
     busy = max(passes.of(mine) for mine in layout.owned) * layout.microbatches
     return Played(busy / (1 - bubble) + 2 * (layout.stages - 1) * send, bubble)
 
 
 @lru_cache(maxsize=4096)
-def _clocked(schedule: str, workers: int, chunks: int, microbatches: int, passes: Passes, send: float) -> Played:
-    found = clock(_order(schedule, workers, chunks, microbatches), passes.forward, passes.backward, passes.weight, send)
+def _clocked(
+    schedule: str, workers: int, chunks: int, microbatches: int, passes: Passes, send: float, cores: float | None
+) -> Played:
+    asked = _order(schedule, workers, chunks, microbatches)
+    found = clock(asked, passes.forward, passes.backward, passes.weight, send, cores=cores)
     return Played(found.seconds, sum(found.bubble) / workers)
 
 

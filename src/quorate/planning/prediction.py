@@ -7,8 +7,8 @@ ZeRO 3 each pass of each micro-batch gathers, in a pipeline only those up to the
 `sharding.memory`'s, of the worker that holds most.
 
 What is not in it: how even batches are, what one kernel does to another, reading data, the network of others. Workers
-that share cores take no less than all their seconds over the cores. Where they take all of a host's cores, nothing
-hides that they exchange on it: it is copied in memory, by the same cores.
+that share cores take no less than all their seconds over the cores, and pipelines are played on so many. Where they
+take all of a host's cores, nothing hides that they exchange on it: it is copied in memory, by the same cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model, Stage
-from quorate.planning.passes import Passes, computing, exchanged, gathers, most_held, played, with_gathers, with_sums
+from quorate.planning.passes import Passes, computing, gathers, most_held, played, with_gathers, with_sums
 
 SYNC_EVERY = 8
 """Steps between means of `local-sgd`, by default."""
@@ -50,7 +50,7 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
     """One layout; not `exact`: its pipeline by formula, for a first choice among many."""
     stages = model.stages(layout.stages * layout.chunks, layout.tensor)
     examples = model.batch / (layout.replicas * layout.shards * layout.microbatches)
-    alone = computing(stages, examples, model.mapped if layout.shards > 1 else (1.0, 1.0))
+    alone = computing(stages, examples)
     summed = with_sums(alone, stages, cluster, examples)
     passes = with_gathers(summed, stages, layout, model, cluster)
     send = _send(stages, layout, cluster, examples)
@@ -64,8 +64,12 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
     agreeing = _agreeing(layout, model, cluster, numbers[most], passes.backward_of(layout.owned[most]))
     updating = model.outside + model.update * numbers[most] / layout.shards
     seconds = step.seconds + sharded + agreeing + updating
-    copying = busy[2] - busy[0] + sharded + agreeing if not cluster.per_host else 0.0
-    crowded = _of_cores(layout, cluster, alone, updating + copying)
+    behind = updating + (sharded + agreeing if not cluster.per_host else 0.0)
+    copying = busy[2] - busy[0] if not cluster.per_host else 0.0
+    crowded = _of_cores(layout, cluster, alone, behind + copying)
+    if exact and layout.schedule and crowded > 0 and cluster.crowd > 1:
+        played_there = played(layout, passes, send, exact=True, cores=layout.stages / cluster.crowd).seconds
+        crowded = max(crowded, played_there + behind * cluster.crowd)
     held = range(layout.stages) if exact else (0, layout.stages - 1)
     return Prediction(
         layout=layout,
@@ -103,11 +107,14 @@ def _sharded(
     """Seconds for which gathers (but those of ZeRO 3, which passes have) and sums over shards are waited for."""
     if layout.shards == 1:
         return 0.0
-    gather = exchanged(model.gathered_each * numbers, layout, model, cluster)
-    reduce = exchanged(model.bytes_each * numbers, layout, model, cluster)
+    gather = cluster.gather(model.gathered_each * numbers, layout.shards, layout.tensor)
+    reduce = cluster.gather(model.bytes_each * numbers, layout.shards, layout.tensor)
     hides = cluster.hides(layout.shards, layout.tensor)
-    before = 0.0 if layout.zero == 3 else _waited(gather, passes.forward_of(mine), hides=hides)
-    return before + layout.reduces * _waited(reduce, passes.backward_of(mine), hides=hides)
+    before = 0.0
+    if layout.zero != 3:
+        before = _waited(gather, passes.forward_of(mine), hides=hides) + model.gathering * numbers
+    behind = _waited(reduce, passes.backward_of(mine), hides=hides) + model.reducing * numbers
+    return before + layout.reduces * behind
 
 
 def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, backward: float) -> float:
@@ -134,9 +141,8 @@ def _of_cores(layout: Layout, cluster: Cluster, alone: Passes, others: float) ->
     """Seconds that the workers of a host need, at least, for their passes and for all `others`, on its cores."""
     if not cluster.cores:
         return 0.0
-    here = cluster.on_host if cluster.per_host else cluster.workers
     each = sum(alone.of(mine) for mine in layout.owned) / layout.stages * layout.microbatches + others
-    return each * here / cluster.cores
+    return each * cluster.crowd
 
 
 def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, examples: float, *, exact: bool) -> float:

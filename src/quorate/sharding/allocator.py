@@ -1,24 +1,29 @@
-"""How the C library gives memory back: large pieces at once, so that gathered parameters do not stay resident.
+"""How the C library gives memory back: once in a step, so that gathered parameters do not stay resident.
 
-glibc raises the size from which a piece is a mapping of its own whenever such a piece is freed; gathered parameters and
-gradients then come from heaps that do not shrink. Measured with FSDP2 on the CPU, 128 MB of parameters on two workers:
-631 MB resident with the default, 159 MB with a fixed threshold.
+glibc keeps what is freed for what comes next, and raises the size from which a piece is a mapping of its own, so
+gathered parameters and gradients stay resident. Giving back pieces of 128 KiB and more at once, which a fixed threshold
+does, is slower: what passes take is then mapped anew many times in a step. Measured with 25 million parameters in two
+shards, each time two workers: 0.82 s a step and 221 MB resident behind it with that threshold, 0.55 s and 215 MB where
+memory is given back at the end of the step.
 """
 
 from __future__ import annotations
 
 import ctypes
-
-_M_MMAP_THRESHOLD = -3
-_BYTES = 128 << 10
-AS_IN_SHARDS = {"MALLOC_MMAP_THRESHOLD_": str(_BYTES)}
-"""The environment of a program in which it is so from the start, in shards or not."""
+from collections.abc import Callable
+from functools import cache
 
 
-def fix_threshold() -> bool:
-    """Let pieces of 128 KiB and more be mappings of their own; whether the C library has taken it (glibc only)."""
+def give_back() -> bool:
+    """Let the kernel have what is free; whether the C library has given anything (glibc only)."""
+    trim = _trim()
+    return trim is not None and bool(trim(0))
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        found: Callable[[int], int] = ctypes.CDLL("libc.so.6").malloc_trim
     except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _BYTES))
+        return None
+    return found

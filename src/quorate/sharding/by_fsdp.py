@@ -11,7 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
-from quorate.sharding.allocator import fix_threshold
+from quorate.sharding.allocator import give_back
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, TorchAllGather, count
@@ -37,8 +37,6 @@ def shard(
     """Shard `model`, in place, each of the `blocks` as one piece, and the rest where it `is_whole`; `rests` says what
     is on the host. Parameters `apart` are left as they are. Returns the modules that are in shards."""
     is_on_cpu = seat.shards.device_type == "cpu"
-    if is_on_cpu:
-        fix_threshold()
     chosen: dict[str, Any] = {"mesh": seat.shards}
     if apart:
         chosen["ignored_params"] = set(apart)
@@ -66,9 +64,15 @@ def shard(
     if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
-    seat.traffic.forget = partial(_forget, modules)
+    seat.traffic.forget = partial(_step_ended, modules, is_on_cpu)
     model.register_forward_hook(partial(_forget_without_backward, modules))
     return list(modules)
+
+
+def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool) -> None:
+    _forget(modules)
+    if is_on_cpu:
+        give_back()
 
 
 def _forget(modules: Sequence[FSDPModule]) -> None:

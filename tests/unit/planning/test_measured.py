@@ -64,3 +64,32 @@ def test_a_model_without_blocks_is_one() -> None:
     (only,) = model_from(told, None, 2).blocks
     assert (only.name, only.numbers, only.saved) == ("all of it", 40, 10)
     assert only.forward * 4 + only.fixed[0] == 4.0
+
+
+def test_what_two_workers_take_in_shards() -> None:
+    """Alone: 20 s forward and 40 backward, half a second outside. A gather takes 3 s more, and a reduction 4."""
+    times = {**TOLD["times"], "pieces": {"shards": {"outside": 1.5, "model": 22.0, "backward": 47.0}}}
+    found = model_from({**TOLD, "times": times}, None, 3)
+    assert (found.gathering, found.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
+    assert found.blocks[0].seconds_cut is None
+    unknown = model_from({**TOLD, "times": {**TOLD["times"], "copied": 0.5}}, None, 3)
+    assert (unknown.gathering, unknown.reducing) == (2 * 0.5 * 2, 2 * 0.5 * 4), "by copies, twice"
+
+
+def test_what_two_workers_take_on_a_tensor_axis() -> None:
+    """Of 15 s for examples, forward, 10 are divided; of 20, backward, all, and nothing is quicker than half."""
+    tensor = {"outside": 0.5, "model": 16.0, "backward": 12.0, "fixed": [6 / 16, 4 / 12]}
+    found = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
+    first, last = found.blocks
+    assert first.seconds_cut == last.seconds_cut == (pytest.approx(10 / 15), 1)
+    assert first.fixed_on(1) == first.fixed == (2.0, 8.0)
+    assert first.fixed_on(2) == (pytest.approx(6 * 8 / 20), pytest.approx(4 * 16 / 40))
+    assert last.fixed_on(4) == (pytest.approx(6 * 12 / 20), pytest.approx(4 * 24 / 40))
+    assert first.passes(2)[0] == pytest.approx(1.5 * 2 / 3)
+
+
+def test_a_tensor_axis_may_be_slower_than_one_worker() -> None:
+    tensor = {"outside": 0.5, "model": 30.0, "backward": 40.0, "fixed": [0.0, 0.5]}
+    found = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
+    assert found.blocks[0].seconds_cut == (0, 0)
+    assert sum(one.fixed_on(2)[0] for one in found.blocks) == pytest.approx(30 - 15)

@@ -106,11 +106,14 @@ def test_nothing_hides_where_workers_take_all_cores_of_their_host() -> None:
     assert between.parts["shards"] == 80 + 80
 
 
-def test_in_shards_passes_take_longer_and_what_is_gathered_is_copied() -> None:
-    slow = model(mapped=(1.5, 2.0), copied=0.001)
-    found = predict(Layout(shards=2, zero=2), slow, cluster(2))
-    assert found.parts["computing"] == pytest.approx(4 * 4 * (1.5 + 2 * 2))
-    assert found.parts["shards"] == pytest.approx(2 * (80 + 2 * 0.001 * 16 * PSI))
+def test_what_is_done_around_exchanges_hides_behind_nothing() -> None:
+    """0.001 s for each number around a gather, 0.002 s around a reduction."""
+    slow = model(gathering=0.001, reducing=0.002)
+    for overlaps in (True, False):
+        for zero, gathers in ((2, 1), (3, 2)):
+            layout, on = Layout(shards=2, zero=zero), cluster(2, overlaps=overlaps)
+            more = predict(layout, slow, on).parts["shards"] - predict(layout, model(), on).parts["shards"]
+            assert more == pytest.approx(4 * PSI * (gathers * 0.001 + 0.002))
     assert predict(Layout(replicas=2, strategy="all-reduce"), slow, cluster(2)).parts["computing"] == 48
 
 
@@ -125,6 +128,14 @@ def test_tensor() -> None:
     again = predict(Layout(tensor=2), model(again=1000.0, again_cut=1.0), cluster(2))
     assert again.parts["tensor"] == pytest.approx(3 * 4 * 8 * 200 / 100)
     assert again.memory == found.memory + 8 * 500
+
+
+def test_seconds_are_divided_as_measured() -> None:
+    """Of forward passes all, of backward passes half; 1 and 2 s in each block are fixed."""
+    cut = {"seconds_cut": (1.0, 0.5), "fixed": (0.5, 0.5), "fixed_cut": (1.0, 2.0)}
+    found = predict(Layout(tensor=2), model(**cut), cluster(2))
+    assert found.parts["computing"] == 4 * (8 * (1 / 2 + 2 * 0.75) + 1 + 2)
+    assert predict(Layout(replicas=2, strategy="all-reduce"), model(**cut), cluster(2)).parts["computing"] == 52
 
 
 def test_what_is_not_divided() -> None:

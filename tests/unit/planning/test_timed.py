@@ -1,20 +1,77 @@
-"""How much longer passes take in shards, of the times of two runs."""
+"""A script that divides its model is timed alone, and on two workers over each axis."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from quorate.cli.planner.timed import mapped
+from quorate.cli.planner import timed as module
+from quorate.cli.planner.timed import mean_of, timed
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+import quorate
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+quorate.join()
+model = quorate.parallelize(nn.Sequential(*(Block() for _ in range(3))))
+optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(10, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 
 
-def times(*blocks: tuple[float, float], rest: tuple[float, float] = (0.0, 0.0)) -> dict[str, Any]:
-    return {"blocks": {str(n): list(one) for n, one in enumerate(blocks)}, "rest": list(rest)}
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(module, "_cores", lambda: 2)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
 
 
-def test_all_blocks_and_the_rest_count() -> None:
-    plain, slow = times((1.0, 2.0), (3.0, 4.0), rest=(1.0, 2.0)), times((2.0, 3.0), (4.0, 5.0), rest=(1.5, 2.0))
-    assert mapped(plain, slow) == (pytest.approx(7.5 / 5), pytest.approx(10 / 8))
-    assert mapped(slow, plain) == (1.0, 1.0), "noise makes nothing faster"
-    assert mapped(times(), times()) == (1.0, 1.0)
+@pytest.mark.slow
+def test_two_workers_time_each_axis(script: str) -> None:
+    told = timed(script, ["10"])
+    pieces = told["times"]["pieces"]
+    assert told["divides"] and set(pieces) == {"shards", "tensor"}
+    for one in pieces.values():
+        assert all(one[what] > 0 for what in ("outside", "model", "backward", "update"))
+    assert pieces["shards"]["fixed"] == [0, 0]
+    assert all(0 < share <= 1 for share in pieces["tensor"]["fixed"])
+
+
+def test_a_script_that_ends_there_is_timed_alone(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """By then it has made as many steps alone."""
+    Path(script).write_text(SCRIPT.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
+    assert timed(script, ["10"], ["shards"])["times"]["pieces"] == {}
+    assert f"quorate: shards=2 was not timed: {script} has ended before its optimizer.step()" in capfd.readouterr().err
+
+
+def test_seconds_of_runs_at_once_are_means() -> None:
+    one, other = ({"blocks": {"a": [1.0 * by, 2.0 * by]}, "examples": 4, "steps": 4} for by in (1, 3))
+    assert mean_of([one, other]) == {"blocks": {"a": [2.0, 4.0]}, "examples": 4, "steps": 4}
+
+
+@pytest.mark.slow
+def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path(script).write_text(SCRIPT.replace("quorate.join()", 'print("here"); quorate.join()'))
+    told = timed(script, ["10"], axes=(), at_once=2)
+    assert capfd.readouterr().err.count("here") == 2
+    assert told["times"]["blocks"] and told["times"]["examples"] == 10
+
+
+def test_one_core_is_for_one_worker(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: 1)
+    assert timed(script, ["10"])["times"]["pieces"] == {}

@@ -1,32 +1,91 @@
-"""The blocks of a script as one process times them: as they are, and as they run in a model in shards."""
+"""The blocks of a script as one process times them, and its passes as two workers do with the model in pieces."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
 
-from quorate.cli.doctor.memory import measured
+from quorate.cli.doctor.memory import SECONDS, measured
+from quorate.cli.planner.tried import answers
+from quorate.core.telling import tell
 from quorate.launch.warm.steps import STEPS
-from quorate.sharding.allocator import AS_IN_SHARDS
+from quorate.planning.layouts import Layout
 
-_PROGRAM = (sys.executable, "-m", "quorate.launch.warm.timing")
+T = TypeVar("T")
+_ALONE = (sys.executable, "-m", "quorate.launch.warm.timing")
+_IN_PIECES = "quorate.launch.warm.timing_in_pieces"
+_LAYOUTS = {"shards": Layout(shards=2, zero=3), "tensor": Layout(tensor=2)}
+_LIMIT = round(SECONDS / 6)
 
 
-def timed(script: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """What `launch.warm.timing` finds, and `mapped` among its times. Raises as `measured`."""
-    told = measured(script, arguments, program=_PROGRAM, steps=STEPS)
-    in_shards = measured(script, arguments, program=_PROGRAM, steps=STEPS, environment=AS_IN_SHARDS)
-    told["times"]["mapped"] = mapped(told["times"], in_shards["times"])
+def timed(
+    script: str, arguments: Sequence[str], axes: Collection[str] = tuple(_LAYOUTS), at_once: int = 1
+) -> dict[str, Any]:
+    """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
+    over each of `axes`, where the script divides its model and this machine has two cores. Raises as `measured`.
+
+    The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means.
+    """
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
+    alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
+    each = _several(alone, max(1, min(at_once, _cores())))
+    told = each[0]
+    told["times"] = mean_of([one["times"] for one in each])
+    pieces = told["times"]["pieces"] = {}
+    if told["divides"] and _cores() > 1:
+        for axis in axes:
+            if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
+                continue
+            tell(f"quorate: running it on two workers, {axis}=2\n")
+            found = answers(_IN_PIECES, partial(_task, axis), script, arguments, _LAYOUTS[axis])
+            if isinstance(found, str):
+                tell(f"quorate: {axis}=2 was not timed: {found}\n")
+            else:
+                pieces[axis] = found[0]
     return told
 
 
-def mapped(times: Mapping[str, Any], in_shards: Mapping[str, Any]) -> tuple[float, float]:
-    """How many times as long forward and backward passes take where large tensors are mappings of their own; not less
-    than 1."""
-    before, since = (
-        [sum(seconds[way] for seconds in one["blocks"].values()) + one["rest"][way] for way in (0, 1)]
-        for one in (times, in_shards)
-    )
-    found = [max(1.0, new / old) if old > 0 else 1.0 for old, new in zip(before, since, strict=True)]
-    return found[0], found[1]
+def _several(does: Callable[[], T], count: int) -> list[T]:
+    """What `does` returns, called so many times at once. An interrupt ends the threads, and with them what they have
+    started."""
+    if count == 1:
+        return [does()]
+    asked = [Future[T]() for _ in range(count)]
+
+    def answer(one: Future[T]) -> None:
+        try:
+            one.set_result(does())
+        except BaseException as error:
+            one.set_exception(error)
+
+    for one in asked:
+        Thread(target=answer, args=(one,), daemon=True).start()
+    return [one.result() for one in asked]
+
+
+def mean_of(each: Sequence[Any]) -> Any:
+    """Of numbers that are laid out alike; of what is none, the first."""
+    first = each[0]
+    if isinstance(first, Mapping):
+        return {name: mean_of([one[name] for one in each]) for name in first}
+    if isinstance(first, list):
+        return [mean_of(some) for some in zip(*each, strict=True)]
+    return sum(each) / len(each) if isinstance(first, float) else first
+
+
+def _task(axis: str, folder: str) -> Any:
+    from quorate.launch.warm.stepping import Task
+
+    return Task(
+        folder=folder, workers=2, warm_up=1, steps=STEPS - 1, limit=_LIMIT, is_divided=True,
+        looks_at_a_block=axis == "tensor",
+    )  # fmt: skip
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorate.cli.doctor.memory import SECONDS
 from quorate.cli.planner.options import PlanOptions
@@ -26,6 +26,9 @@ from quorate.planning.layouts import AXES, Layout
 from quorate.planning.prediction import Prediction
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words
+
+if TYPE_CHECKING:
+    from quorate.launch.warm.stepping import Task
 
 _PROGRAM = "quorate.launch.warm.stepping"
 _INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
@@ -103,22 +106,38 @@ def steps_of(
 
     Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
     """
-    from quorate.launch.warm.stepping import Task, path_of
+    from quorate.launch.warm.stepping import Task
+
+    settings = {"schedule": layout.schedule, "microbatches": layout.microbatches} if layout.schedule else {}
+
+    def task(folder: str) -> Task:
+        return Task(
+            folder=folder, workers=layout.workers, warm_up=WARM_UP, steps=STEPS, limit=max(1, round(limit)),
+            is_divided=layout.workers > layout.replicas, settings=settings,
+        )  # fmt: skip
+
+    found = answers(_PROGRAM, task, script, arguments, layout)
+    return found if isinstance(found, str) else [max(each) for each in zip(*found, strict=True)]
+
+
+def answers(
+    program: str, task_in: Callable[[str], Task], script: str, arguments: Sequence[str], layout: Layout
+) -> list[Any] | str:
+    """What each worker of `program` has kept of a run in this layout; or one line about why it has kept nothing.
+
+    Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
+    """
+    from quorate.launch.warm.stepping import path_of
 
     with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
-        folder = Path(name)
-        settings = {"schedule": layout.schedule, "microbatches": layout.microbatches} if layout.schedule else {}
-        is_divided = layout.workers > layout.replicas
-        task = Task(
-            folder=name, workers=layout.workers, warm_up=WARM_UP, steps=STEPS, limit=max(1, round(limit)),
-            is_divided=is_divided, settings=settings,
-        )  # fmt: skip
+        folder, task = Path(name), task_in(name)
         axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
         overrides = Overrides(
-            strategy=layout.strategy or None, mesh=axes if is_divided else None, zero=layout.zero or None, log="none"
-        )
+            strategy=layout.strategy or None, mesh=axes if task.is_divided else None, zero=layout.zero or None,
+            log="none",
+        )  # fmt: skip
         command = Command(
-            script=_PROGRAM, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides
+            script=program, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides
         )
         with StartedRanks(command, layout.workers, folder) as ranks:
             ended = run_crew(command, layout.workers, folder, ranks)
@@ -126,16 +145,17 @@ def steps_of(
         if ended.status in _INTERRUPTED:
             raise KeyboardInterrupt
         if all(path.exists() for path in paths):
-            return [max(each) for each in zip(*(json.loads(path.read_text()) for path in paths), strict=True)]
-        return _why(ended, folder, script, limit)
+            return [json.loads(path.read_text()) for path in paths]
+        return _why(ended, folder, script, task)
 
 
-def _why(ended: Conclusion, folder: Path, script: str, limit: float) -> str:
+def _why(ended: Conclusion, folder: Path, script: str, task: Task) -> str:
     """Without the folder, which is gone when it is read."""
+    needed = task.warm_up + task.steps
     if ended.why is None:
-        return f"{script} has ended before its optimizer.step() number {WARM_UP + STEPS}"
+        return f"{script} has ended before its optimizer.step() number {needed}"
     if "SIGALRM" in ended.why:
-        return f"{script} has made fewer than {WARM_UP + STEPS} steps within {limit:g} s"
+        return f"{script} has made fewer than {needed} steps within {task.limit:g} s"
     said = ended.why.partition("\n")[0].partition("; its log is ")[0].partition("; the logs are in ")[0]
     lines = last_lines(log_of(folder, 0), 1)
     return f"{said}: {lines[0].strip()}" if lines and "raised" not in said and "Error" not in said else said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
                 f'--at-most "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
-    model, examples = (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options)
+    model, examples = (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options, longest)
     tell(f"quorate: looking for layouts of {model.name} over {cluster.workers} workers\n")
 
     def begins(number: int) -> None:
@@ -150,7 +151,7 @@ def _by_sizes(options: PlanOptions) -> Model:
     return model_of(sizes, options.batch, speed, options.workers)
 
 
-def _by_script(options: PlanOptions) -> tuple[Model, int]:
+def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model, int]:
     """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import STEPS
@@ -161,6 +162,8 @@ def _by_script(options: PlanOptions) -> tuple[Model, int]:
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
     assert options.workers is not None
-    tell(f"quorate: running {options.model} alone for {STEPS} steps, twice\n")
-    told = timed(options.model, options.arguments)
+    tell(f"quorate: running {options.model} alone for {STEPS} steps\n")
+    axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
+    at_once = min(options.cores or 1, options.per_host or options.workers)
+    told = timed(options.model, options.arguments, axes, at_once)
     return model_from(told, options.batch, options.workers), max(1, told["times"]["examples"])

@@ -42,6 +42,8 @@ class Task:
     """Whether the model is to be in pieces, which needs a script that calls `quorate.parallelize`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of `quorate.parallelize`, before the script's."""
+    looks_at_a_block: bool = False
+    """For `timing_in_pieces`: whether a block is timed with one example, too."""
 
     def line(self) -> str:
         """This as JSON."""
@@ -53,42 +55,59 @@ def path_of(folder: str | Path, rank: int) -> Path:
     return Path(folder, f"steps-{rank}.json")
 
 
+class Divisions:
+    """The calls of `quorate.parallelize` of a script."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.calls = 0
+        place: Any = importlib.import_module("quorate.sharding.parallelize")
+        real, public = place.parallelize, quorate
+
+        def with_settings(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return real(*args, **{**kwargs, **settings})
+
+        place.parallelize = with_settings
+        vars(public)["parallelize"] = with_settings
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` where there were none."""
+        if not self.calls:
+            raise ConfigurationError("the script does not call quorate.parallelize, so its model cannot be divided")
+
+
 class _Steps:
     def __init__(self, task: Task, rank: int) -> None:
         self._task, self._rank = task, rank
         self._ends: list[float] = []
         self._optimizer: Any = None
-        self._calls = 0
-
-    def parallelize(self, real: Any) -> Any:
-        """`quorate.parallelize` with the task's settings."""
-
-        def with_settings(*args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
-            return real(*args, **{**kwargs, **self._task.settings})
-
-        return with_settings
+        self._divisions = Divisions(task.settings)
 
     def ended(self, optimizer: Any, *_: Any) -> None:
         """A step has ended; the first optimizer that steps is the one that is looked at."""
         self._optimizer = optimizer if self._optimizer is None else self._optimizer
         if optimizer is not self._optimizer:
             return
-        if self._task.is_divided and not self._calls:
-            raise ConfigurationError("the script does not call quorate.parallelize, so its model cannot be divided")
+        if self._task.is_divided:
+            self._divisions.check()
         self._ends.append(time.perf_counter())
         if len(self._ends) == self._task.warm_up + self._task.steps:
             self._leave()
 
     def _leave(self) -> NoReturn:
         timed = self._ends[self._task.warm_up - 1 :]
-        path = path_of(self._task.folder, self._rank)
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps([end - begin for begin, end in itertools.pairwise(timed)]))
-        unfinished.replace(path)
-        while not all(path_of(self._task.folder, rank).exists() for rank in range(self._task.workers)):
-            time.sleep(_LOOK_EVERY)
-        os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+        leave(self._task, self._rank, [end - begin for begin, end in itertools.pairwise(timed)])
+
+
+def leave(task: Task, rank: int, answer: Any) -> NoReturn:
+    """Keep the answer of a worker, and end it when those of all are there."""
+    path = path_of(task.folder, rank)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(answer))
+    unfinished.replace(path)
+    while not all(path_of(task.folder, other).exists() for other in range(task.workers)):
+        time.sleep(_LOOK_EVERY)
+    os._exit(0)  # nothing that the script registered runs: it was only to be looked at
 
 
 def main() -> NoReturn:
@@ -98,9 +117,6 @@ def main() -> NoReturn:
     signal.alarm(task.limit)
     steps = _Steps(task, int(os.environ["RANK"]))
     register_optimizer_step_post_hook(steps.ended)
-    place: Any = importlib.import_module("quorate.sharding.parallelize")
-    public: Any = quorate
-    public.parallelize = place.parallelize = steps.parallelize(place.parallelize)
     sys.path.pop(0)  # the folder from which this program was started
     live_as_main(script, arguments)
 

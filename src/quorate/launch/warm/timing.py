@@ -29,6 +29,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
 from quorate.launch.warm.script import live_as_main
+from quorate.launch.warm.stepping import Divisions
 from quorate.launch.warm.steps import STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
@@ -104,13 +105,13 @@ class Timer:
         self._now = defaultdict(float)
         self._stepped = time.perf_counter()
 
+    def median(self, what: str) -> float:
+        """Of the steps but the first: `examples`, or seconds of `model` (forward), `backward`, `update`, `outside`."""
+        return statistics.median(step.get(what, 0.0) for step in self.steps[1:])
+
     def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
-        """Medians of the steps but the first."""
-        timed = self.steps[1:]
-
-        def median(what: str) -> float:
-            return statistics.median(step.get(what, 0.0) for step in timed)
-
+        """Medians."""
+        median = self.median
         found = {name: [median(f"forward {name}"), median(f"backward {name}")] for name in blocks}
         for seconds in found.values():
             seconds[1] = seconds[1] or 2 * seconds[0]
@@ -126,7 +127,7 @@ class Timer:
             "outputs": dict(self.outputs),
             "fixed": fixed_shares(blocks, self.inputs, round(median("examples"))),
             "copied": seconds_of_a_byte(),
-            "steps": len(timed),
+            "steps": len(self.steps) - 1,
         }
 
 
@@ -217,6 +218,7 @@ def main() -> NoReturn:
     saved, watching = Saved(), ExitStack()
     told: dict[str, Any] = {}
     timers: list[tuple[Timer, Optimizer, dict[str, Module]]] = []
+    divisions = Divisions({})
 
     def first(optimizer: Optimizer) -> None:
         watching.close()
@@ -225,6 +227,7 @@ def main() -> NoReturn:
         model = model_of([p for group in optimizer.param_groups for p in group["params"]], modules)
         blocks = {} if model is None else blocks_by_name(model)
         told["cuts"] = {} if model is None else cuts(model, blocks)
+        told["divides"] = divisions.calls > 0
         timers.append((Timer(model, blocks), optimizer, blocks))
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:

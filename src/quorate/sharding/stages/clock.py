@@ -11,6 +11,9 @@ from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, WEIGHT, Act
 Place = tuple[str, int, int]
 """The forward pass, or the gradient of the input, of a stage for a micro-batch."""
 
+_NEARLY = 1e-12
+"""Of the time by then: what is left of a pass that has ended, by rounding."""
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -34,6 +37,7 @@ def clock(
     weight: Sequence[float],
     send: float = 0.0,
     overlap: bool = True,
+    cores: float | None = None,
 ) -> Clock:
     """Play one step. Raises `ConfigurationError` for an order in which workers wait for each other for ever.
 
@@ -46,8 +50,14 @@ def clock(
             sent on when it has ended.
         send: Seconds that activations, and gradients, are under way from a stage to the next one on another worker.
         overlap: Whether a worker computes while what it sends is under way. Messages do not wait for each other.
+        cores: On how many cores all workers together compute. Where more compute at a time, all are slowed down alike.
+            None: each has one of its own.
+
+    Cost: with `cores` every pass is looked at by every worker.
     """
-    return _Play(order, forward, backward, weight, send, overlap).played()
+    if cores is None or cores >= len(order):
+        return _Play(order, forward, backward, weight, send, overlap).played()
+    return _OnCores(order, forward, backward, weight, send, overlap).played_on(cores)
 
 
 class _Play:
@@ -87,6 +97,11 @@ class _Play:
                     break
                 ready += waiting.pop(self._make(worker, action), [])
                 next_of[worker] += 1
+        self._check(next_of)
+        return Clock(max(self.free, default=0.0), tuple(self.busy))
+
+    def _check(self, next_of: Sequence[int]) -> None:
+        """Raises `ConfigurationError` where not all of the order was played."""
         for worker, number in enumerate(next_of):
             if number < len(self.order[worker]):
                 stage, kind, microbatch = self.order[worker][number]
@@ -94,7 +109,6 @@ class _Play:
                     f"worker {worker} waits forever before {kind} of stage {stage}, micro-batch {microbatch}; in an "
                     "order each stage comes after the one before it, and backward after the one behind it"
                 )
-        return Clock(max(self.free, default=0.0), tuple(self.busy))
 
     def _needed(self, action: Action) -> list[Place]:
         stage, kind, microbatch = action
@@ -107,13 +121,15 @@ class _Play:
 
     def _make(self, worker: int, action: Action) -> Place:
         """Play `action`; what others may have waited for."""
-        stage, kind, microbatch = action
         begun = max([self.free[worker], *(self._arrived(place, worker) for place in self._needed(action))])
-        seconds = self.seconds[kind][stage]
-        ended = begun + seconds
+        return self._end(worker, action, begun + self.seconds[action.kind][action.stage])
+
+    def _end(self, worker: int, action: Action, ended: float) -> Place:
+        """`action` has ended then; what others may have waited for."""
+        stage, kind, microbatch = action
         made = (INPUT if kind == BACKWARD else kind, stage, microbatch)
         self.done[made] = ended
-        self.busy[worker] += seconds
+        self.busy[worker] += self.seconds[kind][stage]
         to = {FORWARD: stage + 1, INPUT: stage - 1}.get(made[0], stage)
         is_sent = self.owner.get(to, worker) != worker
         self.free[worker] = ended + self.send if is_sent and not self.overlap else ended
@@ -121,6 +137,48 @@ class _Play:
 
     def _arrived(self, place: Place, worker: int) -> float:
         return self.done[place] + (self.send if self.owner[place[1]] != worker else 0.0)
+
+
+class _OnCores(_Play):
+    """Workers that share cores: all that compute at a time are equally fast."""
+
+    def played_on(self, cores: float) -> Clock:
+        next_of = [0] * len(self.order)
+        left: dict[int, float] = {}
+        """Seconds of the passes that are under way, as on a core of their own."""
+        now = 0.0
+        while True:
+            begins = {
+                worker: at
+                for worker, actions in enumerate(self.order)
+                if worker not in left
+                and next_of[worker] < len(actions)
+                and (at := self._may_begin(worker, actions[next_of[worker]])) is not None
+            }
+            for worker in [one for one, at in begins.items() if at <= now]:
+                action = self.order[worker][next_of[worker]]
+                left[worker] = self.seconds[action.kind][action.stage]
+                del begins[worker]
+            if not left and not begins:
+                break
+            speed = min(1.0, cores / len(left)) if left else 1.0
+            until = min([*(now + one / speed for one in left.values()), *begins.values()])
+            for worker in list(left):
+                left[worker] -= (until - now) * speed
+                if left[worker] <= _NEARLY * max(until, 1.0):
+                    del left[worker]
+                    self._end(worker, self.order[worker][next_of[worker]], until)
+                    next_of[worker] += 1
+            now = until
+        self._check(next_of)
+        return Clock(max(self.free, default=0.0), tuple(self.busy))
+
+    def _may_begin(self, worker: int, action: Action) -> float | None:
+        """From when on; None where what it needs is not there yet."""
+        needed = self._needed(action)
+        if any(place not in self.done for place in needed):
+            return None
+        return max([self.free[worker], *(self._arrived(place, worker) for place in needed)])
 
 
 def bubble_by_formula(schedule: str, workers: int, chunks: int, microbatches: int) -> float:

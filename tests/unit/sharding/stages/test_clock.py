@@ -110,3 +110,32 @@ def test_an_order_that_cannot_go_on() -> None:
 
 def test_a_step_of_nothing() -> None:
     assert clock([[], []], [], [], []).bubble == (0.0, 0.0)
+
+
+def test_two_workers_on_one_core_take_as_long_as_one() -> None:
+    equal = [1.0, 1.0]
+    for name in ("gpipe", "1f1b"):
+        played = clock(order(name, 2, 1, 4), equal, equal, equal, cores=1)
+        assert played.seconds == pytest.approx(2 * 4 * 3)
+        assert played.busy == pytest.approx((12.0, 12.0))
+
+
+def test_workers_slow_each_other_down_only_while_they_compute() -> None:
+    """GPipe, 3 workers with passes of 1 s each and 2 micro-batches: forward, and backward, one computes in the first
+    second and in the last one, and two do in the two between."""
+    equal, there = [1.0, 1.0, 1.0], order("gpipe", 3, 1, 2)
+    alone = clock(there, equal, equal, [0.0] * 3).seconds
+    assert alone == 2 * (2 + 2)
+    assert clock(there, equal, equal, [0.0] * 3, cores=2).seconds == alone, "never more than two at a time"
+    assert clock(there, equal, equal, [0.0] * 3, cores=1.5).seconds == pytest.approx(4 * (1 + 1 / 0.75))
+    assert clock(there, equal, equal, [0.0] * 3, cores=1).seconds == pytest.approx(12)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zbv"])
+def test_more_cores_are_no_slower(name: str) -> None:
+    chunks = 1 if name == "1f1b" else 2
+    seconds = [1.0 + 0.1 * stage for stage in range(4 * chunks)]
+    there = order(name, 4, chunks, 8)
+    found = [clock(there, seconds, seconds, seconds, send=0.2, cores=cores).seconds for cores in (1, 2, 3, 4)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] >= 3 * 8 * sum(seconds) and found[-1] == clock(there, seconds, seconds, seconds, send=0.2).seconds

@@ -1,0 +1,78 @@
+"""A worker that runs a script with its model in pieces for some steps, and keeps how long their parts took.
+
+What `quorate plan` starts on two workers, by `python -m quorate.launch.warm.timing_in_pieces TOLD SCRIPT [ARGUMENT
+...]`. TOLD is as of `stepping`; the answer, one JSON object, has median seconds of `outside`, `model` (forward),
+`backward` and `update`, and `fixed`, the shares of a block's two passes that one example takes as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.warm.measuring import blocks_by_name, model_of
+from quorate.launch.warm.script import live_as_main
+from quorate.launch.warm.stepping import Divisions, Task, leave
+from quorate.launch.warm.timing import Timer, fixed_shares
+
+
+class _Parts:
+    def __init__(self, task: Task, rank: int) -> None:
+        self._task, self._rank = task, rank
+        self._divisions = Divisions(task.settings)
+        self._timer: Timer | None = None
+        self._optimizer: Optimizer | None = None
+        self._blocks: dict[str, Module] = {}
+
+    def begins(self, optimizer: Optimizer, *_: object) -> None:
+        if self._timer is not None and optimizer is self._optimizer:
+            self._timer.steps_now()
+
+    def ended(self, optimizer: Optimizer, *_: object) -> None:
+        """A step has ended; the first optimizer that steps is the one that is looked at."""
+        if self._timer is None:
+            self._divisions.check()
+            self._optimizer, self._timer = optimizer, self._timer_of(optimizer)
+            return
+        if optimizer is not self._optimizer:
+            return
+        self._timer.stepped()
+        if len(self._timer.steps) == self._task.steps:
+            of = self._timer
+            parts = {what: of.median(what) for what in ("outside", "model", "backward", "update")}
+            fixed = fixed_shares(self._blocks, of.inputs, round(of.median("examples")))
+            leave(self._task, self._rank, {**parts, "fixed": fixed})
+
+    def _timer_of(self, optimizer: Optimizer) -> Timer:
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        model = model_of(trained, [one for one in gc.get_objects() if issubclass(type(one), Module)])
+        if model is None:
+            raise ConfigurationError("no module has all parameters of the optimizer, so its passes cannot be timed")
+        if self._task.looks_at_a_block:
+            self._blocks = dict(list(blocks_by_name(model).items())[:1])
+        return Timer(model, self._blocks)
+
+
+def main() -> NoReturn:
+    """Do what the arguments say."""
+    told, script, *arguments = sys.argv[1:]
+    task = Task(**json.loads(told))
+    signal.alarm(task.limit)
+    parts = _Parts(task, int(os.environ["RANK"]))
+    register_optimizer_step_pre_hook(parts.begins)
+    register_optimizer_step_post_hook(parts.ended)
+    sys.path.pop(0)  # the folder from which this program was started
+    live_as_main(script, arguments)
+
+
+if __name__ == "__main__":
+    main()
