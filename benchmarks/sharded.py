@@ -161,6 +161,7 @@ def train(side: Side, world: Any) -> dict[str, float]:
     once(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
     torch.optim.AdamW(once.parameters()).step()  # what torch imports, and its matrix library keeps for each thread
     del once
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what the small one has left free is no part of it
     before = live(), resident()
     model = network(side.width, side.layers)
     numbers = sum(p.numel() for p in model.parameters())

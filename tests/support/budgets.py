@@ -39,7 +39,7 @@ BUDGETS = {
     "unit/notebook": 12,
     "unit/observe": 17,
     "unit/optim": 8,
-    "unit/planning": 15,
+    "unit/planning": 45,
     "unit/reducers": 45,
     "unit/replica": 45,
     "unit/report": 36,

@@ -52,6 +52,7 @@ def test_two_workers_time_each_axis(script: str) -> None:
     assert all(0 < share <= 1 for share in pieces["tensor"]["fixed"])
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_there_is_timed_alone(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """By then it has made as many steps alone."""
     Path(script).write_text(SCRIPT.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
@@ -72,6 +73,7 @@ def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.Captur
     assert told["times"]["blocks"] and told["times"]["examples"] == 10
 
 
+@pytest.mark.slow
 def test_one_core_is_for_one_worker(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 1)
     assert timed(script, ["10"])["times"]["pieces"] == {}
