@@ -15,6 +15,7 @@ import pytest
 
 from quorate.cli.main import main
 from quorate.cli.planner import tried
+from quorate.planning.layouts import Layout
 from quorate.planning.tries import STEPS
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
@@ -140,6 +141,7 @@ def test_a_script_is_timed(script: str, capfd: pytest.CaptureFixture[str]) -> No
     assert all(one["parts"]["computing"] > 0 for one in told["best"])
     assert said.err.count("stepped") == 5, "the sixth step is the last one"
     assert "on two workers" not in said.err, "it does not divide its model"
+    assert "Warning" not in said.err
 
 
 def test_a_script_with_too_few_steps(script: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +172,17 @@ def test_layouts_are_tried(
     assert by_kind["tensor"]["measured"] is None
     assert "no tensor axis here" in by_kind["tensor"]["failed"] and "quorate: failed: " in said.err
     assert by_kind["shards"]["failed"] is None
+
+
+@pytest.mark.slow
+def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path) -> None:
+    """Without a mesh, `parallelize` divides a model over all workers."""
+    divides = SCRIPT.replace("Net()\n", "quorate.parallelize(Net())\n")
+    looks = "\nassert all(type(p) is nn.Parameter for p in model.parameters())\noptimizer ="
+    (tmp_path / script).write_text(divides.replace("\noptimizer =", looks))
+    found = tried.steps_of(script, ["10"], Layout(replicas=2, strategy="all-reduce"))
+    assert not isinstance(found, str) and len(found) == STEPS
+    assert "AssertionError" in tried.steps_of(script, ["10"], Layout(shards=2, zero=3))
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def answers(
         folder, task = Path(name), task_in(name)
         axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
         overrides = Overrides(
-            strategy=layout.strategy or None, mesh=axes if task.is_divided else None, zero=layout.zero or None,
+            strategy=layout.strategy or None, mesh=axes or None, zero=layout.zero or None,
             log="none",
         )  # fmt: skip
         command = Command(

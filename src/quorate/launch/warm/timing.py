@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -63,6 +64,7 @@ class Timer:
 
     def _watch(self, name: str, module: Module) -> None:
         forward, backward = f"forward {name}", f"backward {name}"
+        warnings.filterwarnings("ignore", "Full backward hook is firing")  # for inputs that need no gradient
 
         def ended(_: Module, __: Any, output: Any) -> None:
             self._end(forward)
