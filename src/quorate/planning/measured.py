@@ -33,7 +33,7 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
     fixed = times["fixed"]
     alone = [sum(one[way] for one in times["blocks"].values()) + times["rest"][way] for way in (0, 1)]
     pieces = times.get("pieces", {})
-    divided_seconds = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else None
+    shares, there = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else (None, None)
     blocks = []
     for place, name in enumerate(names):
         forward, backward = times["blocks"].get(name, (0.0, 0.0))
@@ -59,10 +59,8 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
                 output=handed,
                 sums=2 * handed,
                 cut=share,
-                seconds_cut=None if divided_seconds is None else divided_seconds[0],
-                fixed_cut=None
-                if divided_seconds is None
-                else (divided_seconds[1][0] * forward / alone[0], divided_seconds[1][1] * backward / alone[1]),
+                seconds_cut=shares,
+                fixed_cut=there and (there[0] * forward / alone[0], there[1] * backward / alone[1]),
                 saved_cut=_DIVIDED * share,
             )
         )

@@ -64,12 +64,11 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
     agreeing = _agreeing(layout, model, cluster, numbers[most], passes.backward_of(layout.owned[most]))
     updating = model.outside + model.update * numbers[most] / layout.shards
     seconds = step.seconds + sharded + agreeing + updating
-    behind = updating + (sharded + agreeing if not cluster.per_host else 0.0)
-    copying = busy[2] - busy[0] if not cluster.per_host else 0.0
-    crowded = _of_cores(layout, cluster, alone, behind + copying)
-    if exact and layout.schedule and crowded > 0 and cluster.crowd > 1:
-        played_there = played(layout, passes, send, exact=True, cores=layout.stages / cluster.crowd).seconds
-        crowded = max(crowded, played_there + behind * cluster.crowd)
+    in_passes, after = (busy[2] - busy[0], sharded + agreeing) if not cluster.per_host else (0.0, 0.0)
+    crowded = _of_cores(layout, cluster, alone, in_passes + after + updating)
+    if exact and layout.schedule and cluster.crowd > 1:
+        on_cores = played(layout, passes, send, exact=True, cores=layout.stages / cluster.crowd)
+        crowded = max(crowded, on_cores.seconds + (after + updating) * cluster.crowd)
     held = range(layout.stages) if exact else (0, layout.stages - 1)
     return Prediction(
         layout=layout,

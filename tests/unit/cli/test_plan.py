@@ -17,46 +17,11 @@ from quorate.cli.main import main
 from quorate.cli.planner import tried
 from quorate.planning.layouts import Layout
 from quorate.planning.tries import STEPS
+from tests.support.planned_scripts import DIVIDED, SCRIPT
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
 OPTIONS = ("-n", "4", "--memory", "8GB", "--bandwidth", "10Gbit")
 OF_SIZES = (*OPTIONS, "--flops", "1T", "--batch", "16")
-SCRIPT = """
-import sys
-import torch
-from torch import nn
-import quorate
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 64)
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
-        self.last = nn.Linear(64, 3)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.last(x)
-
-quorate.join()
-model = Net()
-optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
-for _ in range(int(sys.argv[1])):
-    model(torch.ones(10, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print("stepped")
-"""
 BLOCK = 64 * 256 + 256 + 256 * 64 + 64
 
 
@@ -177,9 +142,8 @@ def test_layouts_are_tried(
 @pytest.mark.slow
 def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path) -> None:
     """Without a mesh, `parallelize` divides a model over all workers."""
-    divides = SCRIPT.replace("Net()\n", "quorate.parallelize(Net())\n")
     looks = "\nassert all(type(p) is nn.Parameter for p in model.parameters())\noptimizer ="
-    (tmp_path / script).write_text(divides.replace("\noptimizer =", looks))
+    (tmp_path / script).write_text(DIVIDED.replace("\noptimizer =", looks))
     found = tried.steps_of(script, ["10"], Layout(replicas=2, strategy="all-reduce"))
     assert not isinstance(found, str) and len(found) == STEPS
     assert "AssertionError" in tried.steps_of(script, ["10"], Layout(shards=2, zero=3))

@@ -8,36 +8,14 @@ import pytest
 
 from quorate.cli.planner import timed as module
 from quorate.cli.planner.timed import mean_of, timed
-
-SCRIPT = """
-import sys
-import torch
-from torch import nn
-import quorate
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
-
-quorate.join()
-model = quorate.parallelize(nn.Sequential(*(Block() for _ in range(3))))
-optimizer = quorate.distribute(torch.optim.Adam(model.parameters()), model)
-for _ in range(int(sys.argv[1])):
-    model(torch.ones(10, 64)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+from tests.support.planned_scripts import DIVIDED
 
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(module, "_cores", lambda: 2)
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
     path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
+    path.write_text(DIVIDED)
     return str(path)
 
 
@@ -55,7 +33,7 @@ def test_two_workers_time_each_axis(script: str) -> None:
 @pytest.mark.slow
 def test_a_script_that_ends_there_is_timed_alone(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """By then it has made as many steps alone."""
-    Path(script).write_text(SCRIPT.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
+    Path(script).write_text(DIVIDED.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
     assert timed(script, ["10"], ["shards"])["times"]["pieces"] == {}
     assert f"quorate: shards=2 was not timed: {script} has ended before its optimizer.step()" in capfd.readouterr().err
 
@@ -67,7 +45,7 @@ def test_seconds_of_runs_at_once_are_means() -> None:
 
 @pytest.mark.slow
 def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    Path(script).write_text(SCRIPT.replace("quorate.join()", 'print("here"); quorate.join()'))
+    Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
     told = timed(script, ["10"], axes=(), at_once=2)
     assert capfd.readouterr().err.count("here") == 2
     assert told["times"]["blocks"] and told["times"]["examples"] == 10
@@ -75,5 +53,5 @@ def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.Captur
 
 @pytest.mark.slow
 def test_one_core_is_for_one_worker(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_cores", lambda: 1)
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)
     assert timed(script, ["10"])["times"]["pieces"] == {}

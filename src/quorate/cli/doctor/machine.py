@@ -34,9 +34,14 @@ class Folder(NamedTuple):
     """Bytes."""
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def probe_cores() -> tuple[int, float | None, str | None]:
     """Cores this process may run on, cores' worth of time that a container grants (None: no limit), OMP_NUM_THREADS."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     allowed, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
     quota = int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
     return usable, quota, os.environ.get("OMP_NUM_THREADS")

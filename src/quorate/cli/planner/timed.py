@@ -10,8 +10,9 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
+from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.doctor.memory import SECONDS, measured
-from quorate.cli.planner.tried import answers
+from quorate.cli.planner.workers import answers
 from quorate.core.telling import tell
 from quorate.launch.warm.steps import STEPS
 from quorate.planning.layouts import Layout
@@ -33,11 +34,11 @@ def timed(
     """
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
-    each = _several(alone, max(1, min(at_once, _cores())))
+    each = _several(alone, max(1, min(at_once, usable_cores())))
     told = each[0]
     told["times"] = mean_of([one["times"] for one in each])
     pieces = told["times"]["pieces"] = {}
-    if told["divides"] and _cores() > 1:
+    if told["divides"] and usable_cores() > 1:
         for axis in axes:
             if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
                 continue
@@ -85,7 +86,3 @@ def _task(axis: str, folder: str) -> Any:
         folder=folder, workers=2, warm_up=1, steps=STEPS - 1, limit=_LIMIT, is_divided=True,
         looks_at_a_block=axis == "tensor",
     )  # fmt: skip
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.doctor.memory import SECONDS
 from quorate.cli.planner.options import PlanOptions
+from quorate.cli.planner.workers import answers
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.local.processes import Conclusion, run_crew
-from quorate.launch.local.started import Command, StartedRanks
-from quorate.launch.local.verdict import last_lines, log_of
-from quorate.launch.run.overrides import Overrides
-from quorate.launch.run.requests import status_after
-from quorate.planning.layouts import AXES, Layout
+from quorate.planning.layouts import Layout
 from quorate.planning.prediction import Prediction
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words
 
-if TYPE_CHECKING:
-    from quorate.launch.warm.stepping import Task
-
 _PROGRAM = "quorate.launch.warm.stepping"
-_INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
 
 
 def check_tries(options: PlanOptions) -> None:
@@ -46,7 +35,7 @@ def check_tries(options: PlanOptions) -> None:
         raise ConfigurationError(
             "--try runs the layouts on this machine, and --per-host plans for several hosts; leave one of them out"
         )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if options.cores is not None and options.cores != cores:
         raise ConfigurationError(
             f"--try runs the layouts on this machine, which has {counted(cores, 'core')}, and the plan is for "
@@ -118,47 +107,6 @@ def steps_of(
 
     found = answers(_PROGRAM, task, script, arguments, layout)
     return found if isinstance(found, str) else [max(each) for each in zip(*found, strict=True)]
-
-
-def answers(
-    program: str, task_in: Callable[[str], Task], script: str, arguments: Sequence[str], layout: Layout
-) -> list[Any] | str:
-    """What each worker of `program` has kept of a run in this layout; or one line about why it has kept nothing.
-
-    Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
-    """
-    from quorate.launch.warm.stepping import path_of
-
-    with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
-        folder, task = Path(name), task_in(name)
-        axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
-        overrides = Overrides(
-            strategy=layout.strategy or None, mesh=axes or None, zero=layout.zero or None,
-            log="none",
-        )  # fmt: skip
-        command = Command(
-            script=program, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides
-        )
-        with StartedRanks(command, layout.workers, folder) as ranks:
-            ended = run_crew(command, layout.workers, folder, ranks)
-        paths = [path_of(folder, rank) for rank in range(layout.workers)]
-        if ended.status in _INTERRUPTED:
-            raise KeyboardInterrupt
-        if all(path.exists() for path in paths):
-            return [json.loads(path.read_text()) for path in paths]
-        return _why(ended, folder, script, task)
-
-
-def _why(ended: Conclusion, folder: Path, script: str, task: Task) -> str:
-    """Without the folder, which is gone when it is read."""
-    needed = task.warm_up + task.steps
-    if ended.why is None:
-        return f"{script} has ended before its optimizer.step() number {needed}"
-    if "SIGALRM" in ended.why:
-        return f"{script} has made fewer than {needed} steps within {task.limit:g} s"
-    said = ended.why.partition("\n")[0].partition("; its log is ")[0].partition("; the logs are in ")[0]
-    lines = last_lines(log_of(folder, 0), 1)
-    return f"{said}: {lines[0].strip()}" if lines and "raised" not in said and "Error" not in said else said
 
 
 class _Progress:

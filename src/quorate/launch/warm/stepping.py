@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,14 +61,14 @@ class Divisions:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.calls = 0
         place: Any = importlib.import_module("quorate.sharding.parallelize")
-        real, public = place.parallelize, quorate
+        public: Any = quorate
+        real = place.parallelize
 
         def with_settings(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
             return real(*args, **{**kwargs, **settings})
 
-        place.parallelize = with_settings
-        vars(public)["parallelize"] = with_settings
+        public.parallelize = place.parallelize = with_settings
 
     def check(self) -> None:
         """Raises `ConfigurationError` where there were none."""
@@ -110,16 +110,19 @@ def leave(task: Task, rank: int, answer: Any) -> NoReturn:
     os._exit(0)  # nothing that the script registered runs: it was only to be looked at
 
 
-def main() -> NoReturn:
-    """Do what the arguments say."""
+def run_as_told(begin: Callable[[Task, int], None]) -> NoReturn:
+    """Run the script as the arguments say; `begin(task, rank)` before it."""
     told, script, *arguments = sys.argv[1:]
     task = Task(**json.loads(told))
     signal.alarm(task.limit)
-    steps = _Steps(task, int(os.environ["RANK"]))
-    register_optimizer_step_post_hook(steps.ended)
+    begin(task, int(os.environ["RANK"]))
     sys.path.pop(0)  # the folder from which this program was started
     live_as_main(script, arguments)
 
 
+def _begin(task: Task, rank: int) -> None:
+    register_optimizer_step_post_hook(_Steps(task, rank).ended)
+
+
 if __name__ == "__main__":
-    main()
+    run_as_told(_begin)

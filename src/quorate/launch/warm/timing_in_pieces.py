@@ -8,11 +8,6 @@ What `quorate plan` starts on two workers, by `python -m quorate.launch.warm.tim
 from __future__ import annotations
 
 import gc
-import json
-import os
-import signal
-import sys
-from typing import NoReturn
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -20,8 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
-from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.stepping import Divisions, Task, leave
+from quorate.launch.warm.stepping import Divisions, Task, leave, run_as_told
 from quorate.launch.warm.timing import Timer, fixed_shares
 
 
@@ -62,17 +56,11 @@ class _Parts:
         return Timer(model, self._blocks)
 
 
-def main() -> NoReturn:
-    """Do what the arguments say."""
-    told, script, *arguments = sys.argv[1:]
-    task = Task(**json.loads(told))
-    signal.alarm(task.limit)
-    parts = _Parts(task, int(os.environ["RANK"]))
+def _begin(task: Task, rank: int) -> None:
+    parts = _Parts(task, rank)
     register_optimizer_step_pre_hook(parts.begins)
     register_optimizer_step_post_hook(parts.ended)
-    sys.path.pop(0)  # the folder from which this program was started
-    live_as_main(script, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_as_told(_begin)
