@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.support.every_strategy import NAMES, OF_ONE_HOST, OWN
+from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES, OWN
 from tests.support.gpu_trainings import Run, kept, loaded, means, normalized, one_is_not_finite, several
 from tests.support.on_gpu import GPU, WAYS, needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import run_real_world
+from tests.unit.strategies import test_coded
 from tests.world.loops import CASES
 from tests.world.test_matches_ddp import both_ways
 
@@ -54,6 +56,17 @@ def test_mixed_precision(strategy: str, gpus: str) -> None:
 def test_every_strategy_learns(strategy: str) -> None:
     settings = {"momentum": 0.0} if strategy == "robust" else {}
     _learnt(run_on_gpu(3, partial(several, [Run(strategy, settings, late=True)], GPU.type)))
+
+
+CODES = [(name, {}) for name in OF_THE_SAME_BATCHES] + [(n, {"code": "cyclic"}) for n in ("draco", "gradient-coding")]
+
+
+@pytest.mark.parametrize(("strategy", "settings"), CODES)
+def test_where_workers_compute_the_same_batches(strategy: str, settings: dict[str, Any]) -> None:
+    task = partial(test_coded.train, wrong=test_coded.nobody, how=torch.neg, strategy=strategy, s=1, **settings)
+    found, wanted = run_on_gpu(3, task), run_real_world(3, task)[0]
+    for end in found:
+        assert test_coded.same(end, found[0]) and test_coded.close(end, wanted)
 
 
 COMPRESSED = ("half", "power-sgd", "top-k", "qsgd", "sign")

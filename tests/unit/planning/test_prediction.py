@@ -13,6 +13,7 @@ from quorate.planning.layouts import Layout
 from quorate.planning.model import Block, Model
 from quorate.planning.passes import most_held
 from quorate.planning.prediction import SYNC_EVERY, predict
+from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import cut_evenly
 from quorate.sharding.stages.orders import SCHEDULES, order, peaks, refusal
 from quorate.sharding.stages.units import Unit
@@ -104,6 +105,16 @@ def test_nothing_hides_where_workers_take_all_cores_of_their_host() -> None:
     inside = {"per_host": 2, "inside_bandwidth": 100.0, "cores": 2, "overlaps": True}
     between = predict(layout, model(), cluster(2, **inside, bandwidth=1.0))
     assert between.parts["shards"] == 80 + 80
+
+
+def test_a_pipeline_whose_workers_share_cores_is_played_on_these() -> None:
+    """Its workers do not always have two that compute, so it takes longer than all their seconds over two cores."""
+    layout, fast = Layout(stages=4, schedule="1f1b", microbatches=8), {"bandwidth": 1e12}
+    found = predict(layout, model(), cluster(4, cores=2, **fast))
+    ones = [1.0] * 4
+    assert found.seconds == pytest.approx(clock(order("1f1b", 4, 1, 8), ones, ones, ones, cores=2).seconds)
+    assert found.seconds > 4 * 8 * 3 / 2 and found.parts["cores"] > 0
+    assert predict(layout, model(), cluster(4, cores=4, **fast)).parts["cores"] == 0
 
 
 def test_what_is_done_around_exchanges_hides_behind_nothing() -> None:
