@@ -28,7 +28,7 @@ def timed(
     script: str, arguments: Sequence[str], axes: Collection[str] = tuple(_LAYOUTS), at_once: int = 1
 ) -> dict[str, Any]:
     """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
-    over each of `axes`, where the script divides its model and this machine has two cores. Raises as `measured`.
+    over each of `axes`, where this machine has two cores and they can have the model. Raises as `measured`.
 
     The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means.
     """
@@ -38,7 +38,7 @@ def timed(
     told = each[0]
     told["times"] = mean_of([one["times"] for one in each])
     pieces = told["times"]["pieces"] = {}
-    if told["divides"] and usable_cores() > 1:
+    if usable_cores() > 1:
         for axis in axes:
             if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
                 continue

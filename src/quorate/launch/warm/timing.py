@@ -30,7 +30,6 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
 from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.stepping import Divisions
 from quorate.launch.warm.steps import STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
@@ -220,7 +219,6 @@ def main() -> NoReturn:
     saved, watching = Saved(), ExitStack()
     told: dict[str, Any] = {}
     timers: list[tuple[Timer, Optimizer, dict[str, Module]]] = []
-    divisions = Divisions({})
 
     def first(optimizer: Optimizer) -> None:
         watching.close()
@@ -229,7 +227,6 @@ def main() -> NoReturn:
         model = model_of([p for group in optimizer.param_groups for p in group["params"]], modules)
         blocks = {} if model is None else blocks_by_name(model)
         told["cuts"] = {} if model is None else cuts(model, blocks)
-        told["divides"] = divisions.calls > 0
         timers.append((Timer(model, blocks), optimizer, blocks))
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
