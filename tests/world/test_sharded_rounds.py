@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import quorate
+from quorate.report.reading.run import read_run
 from tests.support.processes import run_real_world
 from tests.support.programs import quorate as run_quorate
 from tests.support.sharded_trainings import Model, batch, whole
@@ -75,7 +77,8 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
     )
     assert f"rank {mate} (replica {who // 2}, shard {mate % 2}; host " in said
     assert f"left, as rank {who} of its replica had died" in said
-    assert f"of {size - 2} to {size} workers in each" in said, "replicas are counted by their workers"
+    live = {one.round.live for one in read_run(tmp_path / "runs" / "here").merged()}
+    assert live == {size - 2, size} and re.search(r"of (\d to )?\d workers in each", said), "counted by their workers"
     assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, mate])
     assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")
 
