@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire
+from quorate.wire.cut import piece
 from quorate.wire.exchange import sum_in_order
 
 SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
@@ -138,6 +139,69 @@ def check_what_is_shared_arrives(wire: Wire) -> bytes:
         assert all(x.equal(piece(r, wire.rank)) for r, x in enumerate(swapped.wait()))
         assert all(x.equal(torch.full((numel + r,), float(r))) for r, x in enumerate(gathered))
     return b""
+
+
+def check_all_to_all_single(wire: Wire) -> bytes:
+    """Of few numbers and many, in memory that is shared and in other memory, which others take for something else
+    once everyone has looked."""
+    for dtype in MOVED:
+        for numel in (0, 1, 70, 300):
+            for _ in range(2):
+                found = wire.all_to_all_single(ramp(wire.rank, dtype, (numel,))).wait()
+                mine = own(wire, wire.rank, numel)
+                for rank, x in enumerate(found):
+                    assert x.dtype == dtype
+                    assert x.tolist() == ramp(rank, dtype, (numel,))[mine.start : mine.stop].tolist()
+    kept = [(turn, wire.all_to_all_single(torch.full((300,), 10.0 * turn + wire.rank)).wait()) for turn in range(9)]
+    assert all(x.eq(10.0 * turn + rank).all() for turn, found in kept for rank, x in enumerate(found))
+    for turn in range(6):
+        vectors = [wire.empty(250_000, torch.float32), wire.empty(300_000, torch.bfloat16), torch.zeros(250_001)]
+        for x in vectors:
+            x.fill_(10.0 * turn + wire.rank)
+        works = [wire.all_to_all_single(x) for x in vectors]
+        for x, work in zip(vectors, works, strict=True):
+            mine, found = own(wire, wire.rank, len(x)), work.wait()
+            assert all(y.dtype == x.dtype and len(y) == len(mine) for y in found)
+            assert all(y.eq(10.0 * turn + rank).all() for rank, y in enumerate(found))
+            before = x.clone()
+            sums = torch.stack([y.float() for y in found]).sum(0)
+            wire.all_gather_into(x, sums.to(x.dtype)).wait()
+            wire.all_reduce(before).wait()
+            assert x.equal(before)
+    return b""
+
+
+def check_all_gather_into(wire: Wire) -> bytes:
+    """Of few numbers and many, in memory that is shared and in other memory; twice, and several at a time."""
+    for dtype in MOVED:
+        for numel in (0, 1, 70, 300):
+            for _ in range(2):
+                x, mine = torch.zeros(numel, dtype=dtype), ramp(wire.rank, dtype, (len(own(wire, wire.rank, numel)),))
+                assert wire.all_gather_into(x, mine).wait() is x
+                assert x.tolist() == [
+                    y for r in range(wire.size) for y in ramp(r, dtype, (len(own(wire, r, numel)),)).tolist()
+                ]
+    for turn in range(3):
+        vectors = [wire.empty(250_000, torch.float32), wire.empty(300_000, torch.bfloat16), torch.zeros(250_001)]
+        for x in vectors:
+            x.fill_(-1.0)
+        pieces = [torch.full((len(own(wire, wire.rank, len(x))),), 10.0 * turn + wire.rank) for x in vectors]
+        works = [wire.all_gather_into(x, mine.to(x.dtype)) for x, mine in zip(vectors, pieces, strict=True)]
+        for x, work in zip(vectors, works, strict=True):
+            assert work.wait() is x
+            assert all(x[list(here)[:1] + list(here)[-1:]].eq(10.0 * turn + r).all() for r, here in cut(wire, len(x)))
+            assert x.double().sum() == sum(len(here) * (10.0 * turn + r) for r, here in cut(wire, len(x)))
+    return b""
+
+
+def own(wire: Wire, rank: int, numel: int) -> range:
+    """The piece of a rank."""
+    return range(numel)[piece(numel, rank, wire.size)]
+
+
+def cut(wire: Wire, numel: int) -> list[tuple[int, range]]:
+    """The pieces of all ranks that have one."""
+    return [(rank, own(wire, rank, numel)) for rank in range(wire.size) if own(wire, rank, numel)]
 
 
 def _roots(wire: Wire) -> list[int]:

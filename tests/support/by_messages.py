@@ -44,8 +44,14 @@ class ByMessages(Wrapped):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._all.all_gather(x, shared=shared)
 
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        return self._all.all_gather_into(x, mine)
+
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         return self._all.all_to_all(pieces, shared=shared)
+
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        return self._all.all_to_all_single(x)
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         return self._all.broadcast(x, root)

@@ -14,6 +14,7 @@ section 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from quorate.aggregation import register
 from quorate.aggregation.distances import chosen, squared_distances
 from quorate.aggregation.median import median
+from quorate.aggregation.products import matrix
 from quorate.aggregation.rule import Rule
 from quorate.aggregation.scores import by_krum
 from quorate.core.codec import Draw
@@ -47,8 +49,9 @@ class Bulyan(Rule):
             found.append(left.pop(best))
         return chosen(sorted(found), len(gram))
 
-    def combine(self, rows: Tensor, into: Tensor) -> None:
+    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         many = max(1, len(rows) - 2 * self.f)
-        median(rows.clone(), into)
-        nearest = (rows - into).abs().argsort(dim=0, stable=True)[:many]
-        torch.mean(rows.gather(0, nearest), 0, out=into)
+        median(rows, into)
+        some = matrix(rows)
+        nearest = (some - into).abs().argsort(dim=0, stable=True)[:many]
+        torch.mean(some.gather(0, nearest), 0, out=into)

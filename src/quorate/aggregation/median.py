@@ -15,6 +15,7 @@ ICML 2018, Definition 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,12 +39,12 @@ class Median(Rule):
     def least(self) -> int:
         return 2 * self.f + 1
 
-    def combine(self, rows: Tensor, into: Tensor) -> None:
+    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         median(rows, into)
 
 
-def median(rows: Tensor, into: Tensor) -> None:
-    """Of each column (n, c), which are overwritten: the middle one, or the mean of the two in the middle."""
+def median(rows: Sequence[Tensor], into: Tensor) -> None:
+    """Of each column of n rows (c): the middle one, or the mean of the two in the middle."""
     count = len(rows)
     low, *high = in_order(rows, (count - 1) // 2, count // 2 + 1, is_pair=count % 2 == 0)
     if high:

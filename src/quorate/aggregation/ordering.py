@@ -21,52 +21,58 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 """Of these NumPy compares rows, which lie in the cache, in half the time of torch's dispatch."""
 
 
-def in_order(rows: Tensor, first: int, last: int, *, is_pair: bool = False) -> Sequence[Tensor]:
-    """Of (n, c): what stands at the places from `first` to `last` - 1 of each column in order, as that many rows (c).
+def in_order(rows: Sequence[Tensor], first: int, last: int, *, is_pair: bool = False) -> Sequence[Tensor]:
+    """Of n rows (c): what stands at the places from `first` to `last` - 1 of each column in order, as that many rows.
 
-    Numbers are finite. With `is_pair` there are two, of which either may be the lower one. `rows` are overwritten, and
-    what is returned is valid until the next call of this thread.
+    Numbers are finite. With `is_pair` there are two, of which either may be the lower one. `rows` are not changed; what
+    is returned may be one of them, and is valid until the next call of this thread.
     """
-    count = len(rows)
+    count, like = len(rows), rows[0]
     if count > FEW:
-        return list(rows.sort(0).values[first:last])
+        return list(torch.stack(list(rows)).sort(0).values[first:last])
     pairs = comparisons(count, first, last, is_pair)
-    if rows.device.type != "cpu" or rows.dtype not in _NUMPY:
-        found = _sorted(list(rows), torch.empty_like(rows[0]), torch.minimum, torch.maximum, pairs)
-        return list(found[first:last])
-    spare = _SPARE.row(rows.shape[1], _NUMPY[rows.dtype])
-    found = _sorted(list(rows.numpy()), spare, np.minimum, np.maximum, pairs)
+    if like.device.type != "cpu" or like.dtype not in _NUMPY:
+        spare = [torch.empty_like(like) for _ in range(count + 1)]
+        return _sorted(list(rows), spare, torch.minimum, torch.maximum, pairs)[first:last]
+    memory = _SPARE.rows(count + 1, len(like), _NUMPY[like.dtype])
+    found = _sorted([x.numpy() for x in rows], memory, np.minimum, np.maximum, pairs)
     return [torch.from_numpy(one) for one in found[first:last]]
 
 
 def _sorted(
-    found: list[Any], spare: Any, minimum: Any, maximum: Any, pairs: Sequence[tuple[int, int, bool, bool]]
-) -> Any:
-    """The rows after these comparisons, which are made in their own memory and in `spare`, a row more."""
+    found: list[Any], spare: list[Any], minimum: Any, maximum: Any, pairs: Sequence[tuple[int, int, bool, bool]]
+) -> list[Any]:
+    """The rows after these comparisons, whose results are written to `spare` rows, one more than there are rows."""
+    is_ours = [False] * len(found)
     for low, high, needs_low, needs_high in pairs:
         one, other = found[low], found[high]
+        mine = [x for place, x in ((low, one), (high, other)) if is_ours[place]]
         if needs_low and needs_high:
-            minimum(one, other, out=spare)
-            maximum(one, other, out=other)
-            found[low], spare = spare, one
-        elif needs_low:
-            minimum(one, other, out=one)
+            smaller = spare.pop()
+            minimum(one, other, out=smaller)
+            larger = mine.pop() if mine else spare.pop()
+            maximum(one, other, out=larger)
+            found[low], found[high], is_ours[low], is_ours[high] = smaller, larger, True, True
         else:
-            maximum(one, other, out=other)
+            place, choose = (low, minimum) if needs_low else (high, maximum)
+            found[place] = mine.pop() if mine else spare.pop()
+            choose(one, other, out=found[place])
+            is_ours[place], is_ours[low + high - place] = True, False  # the other one is needed no more
+        spare += mine
     return found
 
 
 class _Spare(threading.local):
-    """Each thread's row for numbers that change places; memory that is kept costs no page faults."""
+    """Each thread's rows for what comparisons give; memory that is kept costs no page faults."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
-    def row(self, numbers: int, dtype: Any) -> Any:
-        size = numbers * np.dtype(dtype).itemsize
+    def rows(self, count: int, numbers: int, dtype: Any) -> list[Any]:
+        size = count * numbers * np.dtype(dtype).itemsize
         if self._bytes.size < size:
             self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size].view(dtype)
+        return list(self._bytes[:size].view(dtype).reshape(count, numbers))
 
 
 _SPARE = _Spare()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-_COLUMNS, _COLUMNS_ELSEWHERE = 1 << 15, 1 << 22
+_COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
 """Columns that are looked at together, on a CPU and on other devices: there few, so that copies stay in the cache."""
 
 
@@ -44,12 +44,26 @@ class Rows:
         memory = torch.empty(len(self) * min(self.width, self._step), dtype=self.dtype, device=self.device)
         for here in self._slices():
             found = memory[: len(self) * (here.stop - here.start)].view(len(self), -1)
+            if divisors is None and self.centre is not None:
+                centre = self.centre[here]
+                for x, into in zip(self._vectors, found, strict=True):
+                    torch.sub(x[here], centre, out=into)
+                yield here, found
+                continue
             torch.stack([x[here] for x in self._vectors], out=found)
             if divisors is not None:
                 found /= divisors
             if self.centre is not None:
                 found -= self.centre[here]
             yield here, found
+
+    def slices(self) -> Iterator[tuple[slice, Sequence[Tensor]]]:
+        """As `columns`, but rows are not to be changed: no copy is made where these are the vectors as they are."""
+        if self._divisors is not None or self.centre is not None:
+            yield from ((here, list(found)) for here, found in self.columns())
+            return
+        for here in self._slices():
+            yield here, [x[here] for x in self._vectors]
 
     def weighed(self, weights: Sequence[float], into: Tensor) -> Tensor:
         """The centre plus the sum of rows by their weights, written to `into` (c). No row is copied; those of weight 0

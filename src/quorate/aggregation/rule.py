@@ -16,11 +16,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from quorate.aggregation.products import inner_products, matrix
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
-
-_ROUGH_CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,31 +90,9 @@ class Rule(ABC):
         """
         return None
 
-    def combine(self, rows: Tensor, into: Tensor) -> None:
-        """Write to `into` (c) one vector of m rows of mixed ones (m, c), coordinate by coordinate. `rows` may be
-        overwritten."""
-        torch.mean(rows, 0, out=into)
-
-
-def inner_products(rows: Rows, *, is_exact: bool = True) -> Tensor:
-    """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
-    products; where they are not to be exact to float64, sums of 2^15 are formed in float32."""
-    found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for _, some in rows.columns():
-        found += products_of(some, is_exact=is_exact)
-    return found.cpu()
-
-
-def products_of(some: Tensor, *, is_exact: bool) -> Tensor:
-    """Of all pairs of rows of an (n, c) tensor."""
-    if is_exact:
-        some = some.double()
-    if is_exact or some.shape[1] <= _ROUGH_CHUNK:
-        return some @ some.T
-    whole = some.shape[1] // _ROUGH_CHUNK * _ROUGH_CHUNK
-    blocks, rest = some[:, :whole].unflatten(1, (whole // _ROUGH_CHUNK, _ROUGH_CHUNK)).transpose(0, 1), some[:, whole:]
-    found: Tensor = (blocks @ blocks.mT).sum(0, dtype=torch.float64) + rest @ rest.T
-    return found
+    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
+        """Write to `into` (c) one vector of m mixed ones (c), coordinate by coordinate. `rows` are not changed."""
+        torch.mean(matrix(rows), 0, out=into)
 
 
 def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Tensor) -> Tensor:
@@ -127,9 +104,8 @@ def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Ru
         for place, weight in zip(places, weights[0].tolist(), strict=True):
             of_all[place] = weight
         return rows.weighed(of_all, into)
-    for here, some in rows.columns():
-        if len(places) < len(rows):
-            some = some[places]
+    for here, given in rows.slices():
+        some: Sequence[Tensor] = given if len(places) == len(rows) else [given[place] for place in places]
         if weights is not None:
             some = _selected(some, weights, is_exact=rule.is_exact)
         rule.combine(some, into[here])
@@ -138,13 +114,14 @@ def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Ru
     return into
 
 
-def _selected(rows: Tensor, weights: Tensor, *, is_exact: bool) -> Tensor:
+def _selected(rows: Sequence[Tensor], weights: Tensor, *, is_exact: bool) -> list[Tensor]:
     """Rows as they are where weights choose, so that what is chosen keeps its bits; else sums."""
     is_choice = bool(((weights == 0) | (weights == 1)).all()) and bool((weights.sum(1) == 1).all())
     if is_choice:
-        return rows[weights.argmax(1).to(rows.device)]
-    weights = weights.to(rows.device)
-    return (weights @ rows.double()).to(rows.dtype) if is_exact else weights.to(rows.dtype) @ rows
+        return [rows[place] for place in weights.argmax(1).tolist()]
+    some = matrix(rows)
+    weights = weights.to(some.device)
+    return list((weights @ some.double()).to(some.dtype) if is_exact else weights.to(some.dtype) @ some)
 
 
 def finite_rows(gram: Tensor) -> Tensor:

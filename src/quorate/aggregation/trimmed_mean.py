@@ -14,6 +14,7 @@ ICML 2018, Definition 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +37,7 @@ class TrimmedMean(Rule):
     def least(self) -> int:
         return 2 * self.f + 1
 
-    def combine(self, rows: Tensor, into: Tensor) -> None:
+    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         middle = in_order(rows, self.f, len(rows) - self.f) if self.f else rows
         into.copy_(middle[0])
         for other in middle[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -43,5 +44,5 @@ class Wrapping(Rule):
         """Two mixings as one."""
         return first if then is None else then @ first
 
-    def combine(self, rows: Tensor, into: Tensor) -> None:
+    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         self.inner.combine(rows, into)

@@ -214,9 +214,20 @@ class Wire(ABC):
         """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not. `shared`: see `Message.shared`."""
 
     @abstractmethod
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        """Write `mine` to this worker's piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one
+        length everywhere, which is returned with the pieces of all. `mine` is shared: see `Message.shared`."""
+
+    @abstractmethod
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         """Send `pieces[r]` to rank r; returns what each rank sent here, by rank. Ragged. `shared`: see
         `Message.shared`."""
+
+    @abstractmethod
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        """This worker's piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one length everywhere,
+        by rank. On one host these may lie in the memory of the others. Nobody changes `x` but for its own piece,
+        before everyone has said that it is done with the others': as by the end of an `all_gather_into`."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.remembering import Remembering
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import piece
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
@@ -83,7 +83,8 @@ class OwnedPieces(Remembering):
     def _pieces(self, numbers: int) -> list[tuple[int, int]]:
         """Where each worker's piece of so many begins and ends."""
         size = self.wire.size
-        return list(pairwise(round(numbers * rank / size) for rank in range(size + 1)))
+        cuts = [piece(numbers, rank, size) for rank in range(size)]
+        return [(one.start, one.stop) for one in cuts]
 
     def _own_piece(self, part: int, layout: Layout) -> slice:
         width = 2 if layout.parts[part].dtype.is_complex else 1
@@ -110,23 +111,23 @@ class OwnedPieces(Remembering):
         self._finish_as(self.layout, into, found)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        """Pieces to their owners; of the last part also the sum of headers, and this worker's own weight."""
+        """Pieces to their owners; of the last part also the weight of each worker, and the sum of headers."""
         numbers = self._numbers(part, self._of)
         own = reals(x[:numbers])
-        pieces = [own[begin:end] for begin, end in self._pieces(len(own))]
         # They are changed only when the results of all owners are here, who need them no more then.
-        works: list[Work[Any]] = [self.wire.all_to_all(pieces, shared=True)]
+        works: list[Work[Any]] = [self.wire.all_to_all_single(own)]
         if numbers < x.numel():
             header = x[numbers:].clone()
-            works.append(self.wire.all_gather(reals(header)[:1].double()))
-            works.append(self.wire.all_reduce(header))
+            each = torch.zeros(self.wire.size, dtype=torch.float64, device=x.device)
+            each[self.wire.rank] = reals(header)[0]
+            works += [self.wire.all_reduce(each), self.wire.all_reduce(header)]
         return Together(works, lambda found: found, self.wire.clock)
 
     def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
         order, everyone = sorted(into), range(self.wire.size)
         weights = next((some[1] for some in found.values() if len(some) > 1), None)
         if weights is not None:  # else a part is summed again, without the header
-            self._counts = torch.cat([one.reshape(1).cpu() for one in weights])
+            self._counts = weights.cpu()
         counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
         with self.spending("decode"):
             rows = {part: self._rows(part, found[part][0], counts, pieces[part]) for part in order}
@@ -136,13 +137,12 @@ class OwnedPieces(Remembering):
         with self.spending("decode"):
             made = self._decided(measured, counts, everyone)
             mine = {part: made(part, rows[part]) for part in order}
-        works = {part: self.wire.all_gather(mine[part], shared=True) for part in order}
+        numbers_of = {part: self._numbers(part, layout) for part in order}
+        whole = {part: reals(into[part][:numbers]) for part, numbers in numbers_of.items()}
+        works = {part: self.wire.all_gather_into(whole[part], mine[part]) for part in order}
         for part, work in works.items():
-            numbers = self._numbers(part, layout)
-            own, begin = reals(into[part][:numbers]), 0
-            for piece in work.wait():
-                own[begin : begin + len(piece)] = piece
-                begin += len(piece)
+            work.wait()
+            numbers = numbers_of[part]
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
         if len(order) == len(layout.parts):
@@ -170,7 +170,9 @@ class OwnedPieces(Remembering):
             each = [(end - begin) * part.dtype.itemsize // width for begin, end in pieces]
             sent += sum(each) - each[mine] + (size - 1) * each[mine]
             if number == len(self.layout.parts) - 1 and self.layout.header:
-                sent += 8 * (size - 1) + all_reduce_bytes(self.layout.header * part.dtype.itemsize, size)
+                sent += all_reduce_bytes(8 * size, size) + all_reduce_bytes(
+                    self.layout.header * part.dtype.itemsize, size
+                )
         return sent + all_reduce_bytes(8 * self._measured_numbers(size), size)
 
     # -- for sums that are formed anew

@@ -28,8 +28,9 @@ from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
+from quorate.aggregation.products import Products, matrix
 from quorate.aggregation.rows import Rows
-from quorate.aggregation.rule import Rule, finite_rows, mixed_rows, products_of
+from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.aggregation.votes import differing, vote
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
@@ -135,14 +136,16 @@ class Robust(OwnedPieces):
         groups, self._early = self._groups(ranks), {}
         is_early = not (self.rule.mixes or groups) and bool((counts > 0).all())
         rule = self._rule_of(len(ranks), 0)
+        products = Products(len(ranks), is_exact=rule.is_exact)
         for part, one in rows.items():
             into = self._early[part] = self._like(one) if is_early else None
-            for here, some in one.columns():
-                found[0] += products_of(some, is_exact=rule.is_exact).cpu()
+            for here, some in one.slices():
+                products.add(some)
                 if into is not None:
                     rule.combine(some, into[here])
                 if groups:
-                    found[1] += differing(some, groups)
+                    found[1] += differing(matrix(some), groups)
+        found[0] = products.total
         return found if groups else found[0]
 
     def _groups(self, ranks: Sequence[int]) -> list[list[int]]:

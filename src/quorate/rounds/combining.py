@@ -14,8 +14,9 @@ import torch
 from quorate.aggregation.cyclic_code import cyclic_code
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
+from quorate.aggregation.products import inner_products
 from quorate.aggregation.rows import Rows
-from quorate.aggregation.rule import Rule, finite_rows, inner_products, mixed_rows
+from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Flat

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch, WireTimeout
+from quorate.wire.cut import piece
 from quorate.wire.naming import named, namer, ranks_of_world
 
 T = TypeVar("T")
@@ -50,6 +51,18 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
 def describe(x: Tensor) -> str:
     """Shape and dtype in words: `float32 (3, 4)`."""
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+
+
+def pieces_of(x: Tensor, size: int) -> list[Tensor]:
+    """Of each of `size` workers: views of `x` (n)."""
+    return [x.detach()[piece(x.numel(), rank, size)] for rank in range(size)]
+
+
+def assembled(x: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """`x` (n), into which the pieces of all workers are written, by rank."""
+    for rank, one in enumerate(pieces):
+        x.detach()[piece(x.numel(), rank, len(pieces))] = one
+    return x
 
 
 class Swap(Generic[T]):
@@ -164,10 +177,20 @@ class CollectivesByMessages(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,), shared=shared)), self._received)
 
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        def combine(messages: list[Message]) -> Tensor:
+            return assembled(x, [message.tensors[0] for message in messages])
+
+        return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((mine,), shared=True)), combine)
+
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         _one_each(pieces, self.size)
         outgoing = [Message((piece,), shared=shared) for piece in pieces]
         return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)
+
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        outgoing = [Message((one,), shared=True) for one in pieces_of(x, self.size)]
+        return self._swap(f"all_to_all_single {describe(x)}", outgoing, self._received)
 
     def _received(self, messages: list[Message]) -> list[Tensor]:
         """A tensor of each rank, where this one's own is; what it has sent to itself is copied, unless it is shared."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work
+from quorate.wire.exchange import pieces_of
 
 T = TypeVar("T")
 
@@ -73,8 +74,14 @@ class Wrapped(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._call("all_gather", lambda: self.inner.all_gather(x, shared=shared), x, None)
 
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        return self._call("all_gather", lambda: self.inner.all_gather_into(x, mine), mine, None)
+
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         return self._call("all_to_all", lambda: self.inner.all_to_all(pieces, shared=shared), pieces, None)
+
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        return self._call("all_to_all", lambda: self.inner.all_to_all_single(x), pieces_of(x, self.size), None)
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         return self._call("broadcast", lambda: self.inner.broadcast(x, root), x, root)

@@ -15,8 +15,9 @@ from hypothesis import strategies as draw
 from torch import Tensor
 
 from quorate.aggregation import rules
+from quorate.aggregation.products import inner_products
 from quorate.aggregation.rows import Rows
-from quorate.aggregation.rule import Rule, aggregated, inner_products, mixed_rows
+from quorate.aggregation.rule import Rule, aggregated, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError, Mismatch
 
@@ -87,6 +88,18 @@ def test_where_vectors_stand_does_not_matter(name: str, f: int, seed: int) -> No
     rows, _ = honest(max(3, rule.least) + 1 + seed % 3, seed)  # with one neighbour each, two may be alike
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed + 1))
     torch.testing.assert_close(aggregated(rule, rows), aggregated(rule, rows[order]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("more", [0, 1, 30])
+@pytest.mark.parametrize("name", [*ROBUST, "mean"])
+def test_the_vectors_are_as_before(name: str, more: int) -> None:
+    """Rules are given the vectors where they lie."""
+    rule = made(name, 0 if name == "mean" else 1)
+    rows, truth = honest(rule.least + more, 5, dim=100)
+    for vectors in (rows, rows.double()):
+        before = vectors.clone()
+        aggregated(rule, vectors, truth)
+        assert torch.equal(vectors, before)
 
 
 @pytest.mark.parametrize("name", ["trimmed-mean", "bulyan", "nearest-neighbors", "monna", "mean"])

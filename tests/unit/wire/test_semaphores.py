@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.wire.real.layout import piece
+from quorate.wire.cut import piece
 from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores, are_there
 
 needs_semaphores = pytest.mark.skipif(not are_there(), reason="this system has no semaphores that processes share")

@@ -25,6 +25,8 @@ def everything(wire: Wire) -> None:
     wire.reduce_scatter(x.clone()).wait()
     wire.all_gather(torch.ones(rank + 1)).wait()
     wire.all_to_all([torch.ones(rank + peer) for peer in range(size)]).wait()
+    wire.all_to_all_single(torch.ones(130)).wait()
+    wire.all_gather_into(torch.zeros(130), torch.ones(64 if rank < 2 else 2)).wait()
     wire.broadcast(x.clone(), 1).wait()
     wire.reduce(x.clone(), 1).wait()
     wire.gather(torch.ones(2 * rank), 1).wait()
@@ -48,8 +50,8 @@ def test_over_all_workers_bytes_out_are_bytes_in_for_every_operation() -> None:
     for op in operations - {"send", "receive"}:
         assert sum(m.bytes_out[op] for m in meters) == sum(m.bytes_in[op] for m in meters) > 0 or op == "barrier", op
     assert sum(m.bytes_out["send"] for m in meters) == sum(m.bytes_in["receive"] for m in meters) > 0
-    assert meters[0].bytes_out["all_gather"] == 2 * 4
-    assert meters[2].bytes_in["all_to_all"] == (0 + 2) * 4 + (1 + 2) * 4
+    assert meters[0].bytes_out["all_gather"] == 2 * 4 + 2 * 64 * 4
+    assert meters[2].bytes_in["all_to_all"] == 2 * 2 * 4 + (0 + 2) * 4 + (1 + 2) * 4
     assert meters[1].bytes_out["broadcast"] == 2 * 40
     both = all_reduce_bytes(16, 2) + all_reduce_bytes(40, 3) + all_reduce_bytes(20, 3)
     assert meters[0].bytes_out["all_reduce"] == both

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from quorate.core.contracts import Message, Work
+from quorate.wire.cut import piece
 from quorate.wire.real.carried import Carried, Numbers
 from quorate.wire.real.inbox import Waiting
-from quorate.wire.real.layout import piece
 
 DIRECT_BYTES = 1 << 16
 """Of a slice that is sent whole to every other host; a second hop takes longer."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorate.core.hosts import by_host
+from quorate.wire.cut import piece
 
 WHOLE_BYTES = 1 << 16
 """Of a tensor that is not cut: more messages cost more than they save."""
@@ -46,9 +46,3 @@ class Layout:
 def layout_of(size: int, host_of: Callable[[int], int]) -> Layout:
     """Of workers 0 to `size` - 1, where `host_of` gives the lowest rank on the host of each."""
     return Layout(tuple(map(tuple, by_host(host_of, range(size)))))
-
-
-def piece(numel: int, rank: int, size: int) -> slice:
-    """The elements that `rank` of `size` adds up, in whole cache lines whatever the type."""
-    width = math.ceil(numel / size / 64) * 64
-    return slice(min(rank * width, numel), min((rank + 1) * width, numel))

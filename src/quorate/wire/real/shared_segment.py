@@ -185,7 +185,7 @@ class SharedSegment:
             gone = [old for old, (_, block) in self._told.items() if not self._mailbox.lends(block)]
             forget = [self._told[old][0] for old in gone]
             header = {"place": self._count + 1, "forget": forget}
-            self._tell(Message((x.detach().view(-1),), header, shared=True))
+            self._tell(Message((x.detach().view(-1).view(torch.uint8),), header, shared=True))
             for old in gone:
                 del self._told[old]
             self._count += 1
@@ -202,7 +202,7 @@ class SharedSegment:
                 told = self._next_message(peer)
                 for old in told.header["forget"]:
                     theirs.places.pop(int(old), None)
-                theirs.places[int(told.header["place"])] = told.tensors[0].numpy().view(np.uint8)
+                theirs.places[int(told.header["place"])] = told.tensors[0].numpy()
             if place and place not in theirs.places:
                 found.append(peer)
         return found

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quorate.wire.cut import piece
 from quorate.wire.real.carried import numbers_of
 from quorate.wire.real.shared_segment import READY, SLOTS, Bytes, SharedSegment, small_bytes
 
@@ -18,9 +19,18 @@ _KEPT = 4
 
 
 class Sum:
-    """One sum under way: `x` (contiguous) becomes it."""
+    """One sum under way: `x` (contiguous) becomes it. Or it becomes what all write to their pieces, or is looked at."""
 
-    def __init__(self, x: Tensor, operation: str, number: int, size: int) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        operation: str,
+        number: int,
+        size: int,
+        *,
+        mine: Bytes | None = None,
+        is_looked_at: bool = False,
+    ) -> None:
         self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
         numbers = self.numbers = numbers_of(x)
         self.is_small = numbers.nbytes <= small_bytes(size)
@@ -29,6 +39,10 @@ class Sum:
         self.staged: Tensor | None = None
         self.narrow: torch.dtype | None = None
         """As what it travels between hosts, where that is smaller."""
+        self.mine = mine
+        """What this worker writes to its piece of everyone's; None: the sum of everyone's."""
+        self.is_looked_at, self.found = is_looked_at, list[NDArray[Any]]()
+        """Whether everyone only looks at its piece of everyone's; and these pieces, by rank."""
         self.is_shown = self.is_added = self.is_over = False
 
 
@@ -48,6 +62,8 @@ class Shelf:
             slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
             one.own = slot.view(one.numbers.dtype)
             one.own[...] = one.numbers
+            if one.mine is not None:
+                one.own[piece(len(one.own), self._segment.rank, self._segment.size)] = one.mine.view(one.own.dtype)
         else:
             home = one.x
             if not self._segment.lends(home):

@@ -14,15 +14,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quorate.core.errors import QuorateError
+from quorate.wire.cut import piece
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.layout import piece
-from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Send, SharedSegment, add_up, slices_at_once
+from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Bytes, Send, SharedSegment, add_up, slices_at_once
 from quorate.wire.real.shelf import Shelf, Sum
 
 _LOOK_SECONDS = 0.005
@@ -47,8 +50,19 @@ class Sums:
 
     def start(self, operation: str, x: Tensor, narrow: torch.dtype | None = None) -> Sum:
         """Launch the sum of `x`; every worker gives the same `operation`. Never waits. Nothing travels as `narrow`."""
+        return self._begin(operation, x)
+
+    def put(self, operation: str, x: Tensor, mine: Bytes) -> Sum:
+        """Write `mine` to this worker's piece of everyone's `x`. Never waits."""
+        return self._begin(operation, x, mine=mine)
+
+    def look_at(self, operation: str, x: Tensor) -> Sum:
+        """Find this worker's piece of everyone's `x`, where it lies. Never waits."""
+        return self._begin(operation, x, is_looked_at=True)
+
+    def _begin(self, operation: str, x: Tensor, **how: Any) -> Sum:
         self._count += 1
-        one = Sum(x, operation, self._count, self._segment.size)
+        one = Sum(x, operation, self._count, self._segment.size, **how)
         self._hidden.append(one)
         if self._lock.acquire(blocking=False):
             try:
@@ -155,8 +169,8 @@ class Sums:
         self._segment.post(DONE)
         self._shown.popleft()
         one.is_added = True
-        if one.is_small:
-            one.is_over = True
+        if one.is_small or one.is_looked_at:
+            one.is_over, one.staged = True, None  # others may look at what was staged
         else:
             self._added.append(one)
         return True
@@ -168,16 +182,34 @@ class Sums:
     def _add(self, one: Sum) -> None:
         own = one.own.view(np.uint8)
         brought = [x.view(one.numbers.dtype) for x in self._segment.brought(one.number, own)]
+        mine = piece(len(one.numbers), self._segment.rank, self._segment.size)
         with np.errstate(all="ignore"):
+            if one.is_looked_at:
+                one.found = [x[mine].copy() if one.is_small else x[mine] for x in brought]
+                return
+            if one.mine is not None:
+                self._put(one, one.mine.view(one.numbers.dtype), mine, brought)
+                return
             if one.is_small:
                 add_up(brought, one.numbers)
                 return
-            mine = piece(len(one.numbers), self._segment.rank, self._segment.size)
             for here in slices_at_once(mine, one.numbers.itemsize):
                 total = brought[0][here]
                 add_up([x[here] for x in brought], total)
                 for x in brought[1:]:
                     np.copyto(x[here], total)
+
+    def _put(self, one: Sum, written: NDArray[Any], mine: slice, brought: Sequence[NDArray[Any]]) -> None:
+        """Write it to this worker's piece of everyone's; of small tensors take everyone's pieces."""
+        if one.is_small:
+            for rank, x in enumerate(brought):
+                here = piece(len(x), rank, len(brought))
+                one.numbers[here] = x[here]
+            return
+        for here in slices_at_once(slice(0, len(written)), written.itemsize):
+            there = slice(mine.start + here.start, mine.start + here.stop)
+            for x in brought:
+                np.copyto(x[there], written[here])
 
     def _finish(self, one: Sum) -> None:
         self._shelf.take_back(one)

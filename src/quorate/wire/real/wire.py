@@ -3,16 +3,15 @@ process group, as broadcasts are. Everything ragged and all messages over socket
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,7 +21,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
-from quorate.wire.real.carried import is_small_float
+from quorate.wire.real.carried import is_small_float, numbers_of
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL
@@ -30,17 +29,17 @@ from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import WHOLE_BYTES, layout_of
 from quorate.wire.real.order import Order
+from quorate.wire.real.process_groups import abandon, gloo, nccl, summable
 from quorate.wire.real.shared_segment import SharedSegment
+from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
-from quorate.wire.real.works import GroupWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
+from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
 from quorate.wire.work import Done
 
 T = TypeVar("T")
 _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8)
 """What the backends move as it is; the rest travels as bytes."""
-_SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
-"""What the backends add as it is; the rest is widened."""
 
 _SUMS = "sums in shared memory"
 """The tag of what is said about them."""
@@ -110,12 +109,12 @@ class RealWire(CollectivesByMessages):
         if self._goes_by_messages(operation, x) and not self._is_long_way(x):
             return super().all_reduce(x)
         if not self._shares(x.device):
-            wide = _summable(self._carried(x))
+            wide = summable(self._carried(x))
             return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
         with self._alone():
             count, sums = self.order.called(operation), self._summing()
             moved = self._carried(x)
-            moved = moved.contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else _summable(moved)
+            moved = moved.contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else summable(moved)
             return SumWork(self.order, sums, operation, count, x, moved)
 
     @functools.cached_property
@@ -168,7 +167,7 @@ class RealWire(CollectivesByMessages):
         operation = f"reduce to {root} {describe(x)}"
         if self._goes_by_messages(operation, x):
             return super().reduce(x, root)
-        wide = _summable(self._carried(x))
+        wide = summable(self._carried(x))
         options = dist.ReduceOptions()
         options.rootRank = root
         return self._launch(operation, lambda group: group.reduce([wide], options), x, wide)
@@ -181,6 +180,32 @@ class RealWire(CollectivesByMessages):
             count = self.order.called(operation)
             work = start(self._group(moved.device))
         return GroupWork(self.order, work, operation, count, x, moved)
+
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        operation = f"all_gather_into {describe(x)}"
+        if self._goes_by_messages(operation, x) or not self._lies_here(x):
+            return super().all_gather_into(x, mine)
+        with self._alone():
+            return self._in_memory(operation, x, lambda sums: sums.put(operation, x, numbers_of(mine).view(np.uint8)))[
+                0
+            ]
+
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        operation = f"all_to_all_single {describe(x)}"
+        if self._goes_by_messages(operation, x) or not self._lies_here(x):
+            return super().all_to_all_single(x)
+        with self._alone():
+            return LookWork(*self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
+
+    def _in_memory(self, operation: str, x: Tensor, begin: Callable[[Sums], Sum]) -> tuple[SumWork, Sum]:
+        count, sums = self.order.called(operation), self._summing()
+        assert isinstance(sums, Sums)
+        begun = begin(sums)
+        return SumWork(self.order, sums, operation, count, x, x, begun), begun
+
+    def _lies_here(self, x: Tensor) -> bool:
+        """Whether everyone reaches everyone's `x` in shared memory."""
+        return self.endpoint.is_local and x.device.type == "cpu" and self._has_shared_memory
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
         with self._alone():
@@ -200,7 +225,7 @@ class RealWire(CollectivesByMessages):
         group = self._groups.get(device.type)
         if group is None:
             store = BoardStore(self.board, f"generation/0/group/{self.name}/{device.type}")
-            make = _nccl if device.type == "cuda" else _gloo
+            make = nccl if device.type == "cuda" else gloo
             group = self._groups[device.type] = make(store, self.endpoint)
             self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later
         return group
@@ -260,7 +285,7 @@ class RealWire(CollectivesByMessages):
             channel.close()
         self._channels.clear()
         if self.endpoint.dead:
-            _abandon(self._groups.values())
+            abandon(self._groups.values())
         self._groups.clear()
         if isinstance(self._sums, HostSums):
             self._sums.close()
@@ -268,31 +293,3 @@ class RealWire(CollectivesByMessages):
         if self.name == "main":
             self._beside.close()
             self.endpoint.close()
-
-
-def _abandon(groups: Iterable[Any]) -> None:
-    """Let them be there for as long as the process is: their end waits for what is under way with the dead."""
-    for group in groups:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
-def _summable(x: Tensor) -> Tensor:
-    """`x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
-    whole = x.detach().resolve_conj().resolve_neg().contiguous()
-    if x.dtype in _SUMMED:
-        return whole
-    return whole.float() if x.is_floating_point() else whole.int()
-
-
-def _gloo(store: dist.Store, endpoint: Endpoint) -> Any:
-    make: Any = dist.ProcessGroupGloo
-    options = make._Options()
-    options._timeout = timedelta(seconds=endpoint.timeout)
-    options._devices = [make.create_device(hostname=endpoint.address)]
-    return make(store, endpoint.rank, endpoint.size, options)
-
-
-def _nccl(store: dist.Store, endpoint: Endpoint) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=endpoint.timeout)
-    return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
@@ -18,6 +19,7 @@ from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
+from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Sums
 
 T = TypeVar("T")
@@ -83,12 +85,20 @@ class SumWork:
     """A sum under way in shared memory; what it came to is written to `x` in the thread that waits."""
 
     def __init__(
-        self, order: Order, sums: Sums | HostSums, operation: str, count: int, x: Tensor, moved: Tensor
+        self,
+        order: Order,
+        sums: Sums | HostSums,
+        operation: str,
+        count: int,
+        x: Tensor,
+        moved: Tensor,
+        sum_: Sum | None = None,
     ) -> None:
+        """`sum_` is what was begun of it instead of its sum, if so."""
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
         self._x, self._moved = x, moved
         narrow = x.dtype if is_small_float(x.dtype) else None
-        self._sum = sums.start(operation, moved, narrow)
+        self._sum = sums.start(operation, moved, narrow) if sum_ is None else sum_
         self._is_taken = False
 
     def done(self) -> bool:
@@ -144,6 +154,20 @@ class SumWork:
             if self._moved is not self._x:
                 self._x.detach().copy_(self._moved)
         return self._x
+
+
+class LookWork:
+    """Everyone's piece of a tensor, where it lies."""
+
+    def __init__(self, work: SumWork, one: Sum, dtype: torch.dtype) -> None:
+        self._work, self._one, self._dtype = work, one, dtype
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> list[Tensor]:
+        self._work.wait(timeout)
+        return [torch.from_numpy(x).view(self._dtype) for x in self._one.found]
 
 
 class MessagesWork(Generic[T]):

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.wire.exchange import assembled, pieces_of
 from quorate.wire.failure import report_coming
 from quorate.wire.virtual.formation import Given
 from quorate.wire.virtual.rendezvous import Call
 from quorate.wire.virtual.scheduler import Strand
 from quorate.wire.virtual.stage import Stage
+from quorate.wire.work import Together
 
 ROOT_NAME = "world"
 
@@ -86,10 +88,16 @@ class VirtualWire(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._launch(Call("all_gather", dtypes=(x.dtype,)), (x,))
 
+    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+        return Together([self.all_gather(mine)], lambda found: assembled(x, found[0]), self.clock)
+
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         self._check_pieces("all_to_all", pieces)
         dtypes = tuple(dict.fromkeys(piece.dtype for piece in pieces))
         return self._launch(Call("all_to_all", dtypes=dtypes), tuple(pieces))
+
+    def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
+        return self.all_to_all(pieces_of(x, self.size))
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         return self._launch(_alike("broadcast", x, self._checked(root, "root")), (x,))
