@@ -10,7 +10,8 @@ A GPT-like decoder in float32 under AdamW on real workers, one torch thread each
 - `bubble`: the idle share of each schedule by `sharding.stages.clock`, which `quorate plan` and `schedule="auto"` use,
   with times of passes that were measured on this machine, over the formula of the paper of each.
 - `plan`: seconds a step that `quorate plan` foresees, from blocks that it has timed alone and a link that was measured
-  between two workers, over those that `quorate run` takes, for layouts of 2 and 4 workers.
+  between two workers, over those that `quorate run` takes, for layouts of 2 and 4 workers; times what two replicas
+  take just before the layout over what they took when the blocks were timed, as the machine is a shared one.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ import quorate
 world = quorate.join()
 torch.set_num_threads(1)
 told = json.loads(sys.argv[1])
-examples, path, steps = told["examples"], told.get("path"), told.get("steps", 6)
+examples, path, steps = told["examples"], told.get("path"), told.get("steps", 10)
 model = quorate.parallelize(benchmark.network(), **told.get("parallelize", {{}}))
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-4), model, compare_every=0)
 draw = torch.Generator().manual_seed(0)

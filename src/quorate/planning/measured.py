@@ -7,6 +7,7 @@ first block where its parameters come before that one's, and else with the last;
 
 What two workers take more in shards than one alone belongs to gathers and to the reduction, and grows with the numbers.
 What two take on a tensor axis says which part of a pass is divided: of w + c seconds for an example two take w + c / 2.
+For workers that share cores both is said once more by seconds of the processor, in which those that wait are not.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
     around = (2 * copied * gathered_each * numbers, 2 * copied * bytes_each * numbers)
     if "shards" in pieces:
         around = _around_exchanges(pieces["shards"], alone, times["outside"])
+    by_processor = None
+    if any(found.get("processor") for found in pieces.values()):
+        of_processor = {axis: {**found, **_scaled(found, times)} for axis, found in pieces.items()}
+        by_processor = model_from({**told, "times": {**times, "pieces": of_processor}}, batch, workers)
     return Model(
         name=told["model"],
         blocks=blocks,
@@ -78,12 +83,20 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
         kept_each=sum(one["kept_like"] for one in sizes) / numbers,
         update=times["update"] / numbers,
         outside=times["outside"],
+        crowding=times.get("crowding", 1.0),
+        by_processor=by_processor,
         gathering=around[0] / numbers,
         reducing=around[1] / numbers,
         refused={int(count): _short(why) for count, why in told["cuts"].items() if isinstance(why, str)},
         known_tensors=(1, *(int(count) for count, why in told["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),
     )
+
+
+def _scaled(found: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+    """Its seconds of the processor, as seconds of a worker that waits for nobody; they are found no more."""
+    seconds = {what: x / times.get("processor", 1.0) for what, x in found.get("processor", {}).items()}
+    return {**seconds, "processor": {}}
 
 
 def _around_exchanges(in_shards: Mapping[str, Any], alone: Sequence[float], outside: float) -> tuple[float, float]:

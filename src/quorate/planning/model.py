@@ -142,6 +142,11 @@ class Model:
     """The same around a reduction."""
     outside: float = 0.0
     """Seconds of a step between passes and updates, on each worker, as for reading its batch."""
+    crowding: float = 1.0
+    """How many times its share of a core's time a step takes where several workers share each core."""
+    by_processor: Model | None = None
+    """The same without the seconds in which workers waited for each other: where they share cores, others compute in
+    these. None: it was not timed."""
     tied: int = 0
     """Numbers that the first and the last block have in common."""
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -167,6 +172,10 @@ class Model:
             self.memo[key] = tuple(Stage(tuple(self.blocks[begin:end]), tensor) for begin, end in parts)
         found: tuple[Stage, ...] = self.memo[key]
         return found
+
+    def begins(self, count: int) -> list[str]:
+        """Names of the blocks with which so many stages begin, but for the first stage."""
+        return [stage.blocks[0].name for stage in self.stages(count)[1:]]
 
     def _ends(self, count: int) -> list[int]:
         """Where stages end: as `sharding.stages.cut.cut_evenly` chooses, of seconds. Cost: O(blocks^2 x stages)."""

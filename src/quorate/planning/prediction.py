@@ -48,45 +48,73 @@ class Prediction:
 
 def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = True) -> Prediction:
     """One layout; not `exact`: its pipeline by formula, for a first choice among many."""
-    stages = model.stages(layout.stages * layout.chunks, layout.tensor)
-    examples = model.batch / (layout.replicas * layout.shards * layout.microbatches)
-    alone = computing(stages, examples)
-    summed = with_sums(alone, stages, cluster, examples)
-    passes = with_gathers(summed, stages, layout, model, cluster)
-    send = _send(stages, layout, cluster, examples)
-    step = played(layout, passes, send, exact=exact)
-    unsent = played(layout, passes, 0.0, exact=exact) if send else step
-    busy = [_most(one, layout) for one in (alone, summed, passes)]
-    mine = [[stages[number] for number in owned] for owned in layout.owned]
-    numbers = [model.numbers_of(some) for some in mine]
-    most = max(range(len(numbers)), key=numbers.__getitem__)
-    sharded = _sharded(layout, model, cluster, numbers[most], passes, layout.owned[most])
-    agreeing = _agreeing(layout, model, cluster, numbers[most], passes.backward_of(layout.owned[most]))
-    updating = model.outside + model.update * numbers[most] / layout.shards
-    seconds = step.seconds + sharded + agreeing + updating
-    in_passes, after = (busy[2] - busy[0], sharded + agreeing) if not cluster.per_host else (0.0, 0.0)
-    crowded = _of_cores(layout, cluster, alone, in_passes + after + updating)
-    if exact and layout.schedule and cluster.crowd > 1:
-        on_cores = played(layout, passes, send, exact=True, cores=layout.stages / cluster.crowd)
-        crowded = max(crowded, on_cores.seconds + (after + updating) * cluster.crowd)
+    one = _Step(layout, model, cluster, exact=exact)
+    step = played(layout, one.passes, one.send, exact=exact)
+    unsent = played(layout, one.passes, 0.0, exact=exact) if one.send else step
+    busy = [_most(passes, layout) for passes in (one.alone, one.summed, one.passes)]
+    seconds = step.seconds + one.sharded + one.agreeing + one.updating
+    crowded = 0.0
+    if cluster.cores:
+        crowded = (
+            one if model.by_processor is None else _Step(layout, model.by_processor, cluster, exact=exact)
+        ).crowded
     held = range(layout.stages) if exact else (0, layout.stages - 1)
     return Prediction(
         layout=layout,
         seconds=max(seconds, crowded),
-        memory=max(_memory(layout, model, mine[worker], worker, examples, exact=exact) for worker in {*held, most}),
-        sent=_sent(layout, model, mine[most], most, numbers[most], examples),
+        memory=max(
+            _memory(layout, model, one.mine[worker], worker, one.examples, exact=exact) for worker in {*held, one.most}
+        ),
+        sent=_sent(layout, model, one.mine[one.most], one.most, one.numbers, one.examples),
         bubble=unsent.bubble,
         parts={
             "computing": busy[0],
             "bubble": max(0.0, unsent.seconds - busy[2]),
             "tensor": busy[1] - busy[0],
             "stages": max(0.0, step.seconds - unsent.seconds),
-            "shards": sharded + busy[2] - busy[1],
-            "replicas": agreeing,
-            "updating": updating,
+            "shards": one.sharded + busy[2] - busy[1],
+            "replicas": one.agreeing,
+            "updating": one.updating,
             "cores": max(0.0, crowded - seconds),
         },
     )
+
+
+class _Step:
+    """What a step of a layout is made of, in seconds."""
+
+    def __init__(self, layout: Layout, model: Model, cluster: Cluster, *, exact: bool) -> None:
+        self._layout, self._model, self._cluster, self._exact = layout, model, cluster, exact
+        stages = model.stages(layout.stages * layout.chunks, layout.tensor)
+        self.examples = model.batch / (layout.replicas * layout.shards * layout.microbatches)
+        self.alone = computing(stages, self.examples)
+        self.summed = with_sums(self.alone, stages, cluster, self.examples)
+        self.passes = with_gathers(self.summed, stages, layout, model, cluster)
+        self.send = _send(stages, layout, cluster, self.examples)
+        self.mine = [[stages[number] for number in owned] for owned in layout.owned]
+        numbers = [model.numbers_of(some) for some in self.mine]
+        self.most = max(range(len(numbers)), key=numbers.__getitem__)
+        """The worker that holds most parameters, and how many."""
+        self.numbers = numbers[self.most]
+        owned = layout.owned[self.most]
+        self.sharded = _sharded(layout, model, cluster, self.numbers, self.passes, owned)
+        self.agreeing = _agreeing(layout, model, cluster, self.numbers, self.passes.backward_of(owned))
+        self.updating = model.outside + model.update * self.numbers / layout.shards
+
+    @property
+    def crowded(self) -> float:
+        """Until workers that share the cores of a host have made it: the least that all its parts take on these cores,
+        and as a pipeline is played on so many. Exchanges of a host take its cores, too."""
+        layout, cluster = self._layout, self._cluster
+        in_passes = after = 0.0
+        if not cluster.per_host:
+            in_passes, after = _most(self.passes, layout) - _most(self.alone, layout), self.sharded + self.agreeing
+        computed = sum(self.alone.of(mine) for mine in layout.owned) / layout.stages * layout.microbatches
+        found = (computed + in_passes + after + self.updating) * cluster.crowd
+        if self._exact and layout.schedule and cluster.crowd > 1:
+            on_cores = played(layout, self.passes, self.send, exact=True, cores=layout.stages / cluster.crowd)
+            found = max(found, on_cores.seconds + (after + self.updating) * cluster.crowd)
+        return found * (self._model.crowding if cluster.crowd > 1 else 1.0)
 
 
 def _most(passes: Passes, layout: Layout) -> float:
@@ -134,14 +162,6 @@ def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, ba
 
 def _waited(seconds: float, behind: float, *, hides: bool) -> float:
     return max(0.0, seconds - behind) if hides else seconds
-
-
-def _of_cores(layout: Layout, cluster: Cluster, alone: Passes, others: float) -> float:
-    """Seconds that the workers of a host need, at least, for their passes and for all `others`, on its cores."""
-    if not cluster.cores:
-        return 0.0
-    each = sum(alone.of(mine) for mine in layout.owned) / layout.stages * layout.microbatches + others
-    return each * cluster.crowd
 
 
 def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, examples: float, *, exact: bool) -> float:

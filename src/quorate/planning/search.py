@@ -10,7 +10,7 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.planning.cluster import Cluster
-from quorate.planning.layouts import AXES, WAYS, axes_of, layouts_with, refusal_of
+from quorate.planning.layouts import AXES, WAYS, Layout, axes_of, layouts_with, refusal_of
 from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction, predict
 
@@ -48,11 +48,13 @@ def plan(
     ways: Sequence[str] = WAYS,
     longest: dict[str, int] | None = None,
     best: int = 5,
+    as_fast: float = 0.0,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Plan:
     """Foresee all layouts, first by formula, then the better ones played.
 
-    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is told how many were looked at.
+    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is told how many were looked at. Of
+    layouts whose seconds are within `as_fast` (a share) of the least, the one with the fewest pieces comes first.
     Raises `ConfigurationError` where every layout is refused.
     """
     refused: Counter[tuple[str, str]] = Counter()
@@ -76,12 +78,26 @@ def plan(
         )
     chosen = _first_choice(fitting)
     exact = [predict(one.layout, model, cluster) for one in chosen]
-    ranked = sorted(exact, key=_rank)
+    ranked = _simplest_first(sorted(exact, key=_rank), as_fast)
     smallest = min([*fitting, *too_large], key=lambda one: (one.memory, _rank(one)), default=None)
     losers = [Loser(what, why, number) for (what, why), number in refused.items()]
     if ranked:
         losers += [*_too_large(fitting, too_large, cluster), *_slower(ranked)]
     return Plan(_different(ranked)[:best], losers, looked_at, smallest)
+
+
+def _simplest_first(ranked: list[Prediction], as_fast: float) -> list[Prediction]:
+    if not as_fast or not ranked:
+        return ranked
+    learns = {"", WAYS[0], ranked[0].layout.strategy}  # a step as much as that of the fastest
+    near = [one for one in ranked if one.seconds <= (1 + as_fast) * ranked[0].seconds and one.layout.strategy in learns]
+    first = min(near, key=lambda one: _pieces(one.layout))
+    return [first, *(one for one in ranked if one is not first)]
+
+
+def _pieces(layout: Layout) -> tuple[int, ...]:
+    """Of a pipeline, then of layers, then of state."""
+    return layout.stages * layout.chunks, layout.tensor, layout.shards
 
 
 def _different(ranked: Sequence[Prediction]) -> list[Prediction]:
@@ -142,7 +158,9 @@ def _slower(ranked: Sequence[Prediction]) -> list[Loser]:
             more = {part: seconds - first.parts[part] for part, seconds in one.parts.items()}
             worst = max(more, key=more.__getitem__)
             times = one.seconds / first.seconds
-            if more[worst] <= 0 or times < 1.0005:
+            if times < 0.9995:
+                why = f"hardly faster: at best {one.seconds:.4g} s a step, and it has more pieces"
+            elif more[worst] <= 0 or times < 1.0005:
                 why = f"no faster: at best {one.seconds:.4g} s a step"
             else:
                 why = (

@@ -53,13 +53,11 @@ def candidates(ranked: Sequence[Prediction]) -> list[Prediction]:
 
     First the first choice, then plain replicas, then the best with each axis (`stages`, `shards`, `tensor`) that no
     earlier one has, the fastest first, then the others as they are ranked. Of those that run alike, as a script does
-    not accumulate gradients because a plan does, only the fastest; none with several stages on a worker, which a script
-    has to ask for.
+    not accumulate gradients because a plan does, only the fastest.
     """
     alike = dict[Layout, Prediction]()
     for one in ranked:
-        if one.layout.chunks == 1:
-            alike.setdefault(as_run(one.layout), one)
+        alike.setdefault(as_run(one.layout), one)
     ranked = list(alike.values())
     if not ranked:
         return []

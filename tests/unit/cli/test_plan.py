@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,9 +17,12 @@ import pytest
 
 from quorate.cli.main import main
 from quorate.cli.planner import tried
+from quorate.cli.planner.table import how_to_run
 from quorate.planning.layouts import Layout
+from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
 from tests.support.planned_scripts import DIVIDED, SCRIPT
+from tests.support.programs import quorate as run_quorate
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
 OPTIONS = ("-n", "4", "--memory", "8GB", "--bandwidth", "10Gbit")
@@ -109,6 +114,32 @@ def test_a_script_is_timed(script: str, capfd: pytest.CaptureFixture[str]) -> No
     assert "Warning" not in said.err
 
 
+@pytest.mark.slow
+def test_how_the_first_choice_is_started(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The line that is printed is one that can be typed."""
+    only = ("--at-most", "replicas=1", "--at-most", "shards=1", "--at-most", "tensor=1")
+    assert status("-n", "2", *OPTIONS[2:], *only, script, "10") == 0
+    _, _, told = capfd.readouterr().out.partition("\nThe first choice: ")
+    command, call, *_ = told.splitlines()
+    assert command == "quorate run -n 2 --mesh stages=2 train.py 10"
+    assert re.fullmatch(
+        r'with quorate\.parallelize\(model, schedule="[a-z0-9-]+", microbatches=\d+, stages=\[("blocks\.\d"(, )?)+\]\)',
+        call,
+    ), call
+    arguments = call.removeprefix("with quorate.parallelize(model").removesuffix(")")
+    Path(script).write_text(DIVIDED.replace("quorate.parallelize(Net())", f"quorate.parallelize(Net(){arguments})"))
+    assert run_quorate(Path.cwd(), *shlex.split(command)[1:]).returncode == 0
+
+
+def test_commands_of_layouts() -> None:
+    model, script = Model(name="Net", blocks=[], batch=8), ["a b.py", "--fast"]
+    assert how_to_run(Layout(), model, script) == "quorate run -n 1 'a b.py' --fast"
+    one = Layout(replicas=2, shards=2, zero=2, strategy="d-psgd")
+    assert how_to_run(one, model, script) == (
+        "quorate run -n 4 --mesh replicas=2,shards=2 --zero 2 --strategy d-psgd 'a b.py' --fast"
+    )
+
+
 def test_a_script_with_too_few_steps(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert status(*OPTIONS, script, "3") == 2
     assert (
@@ -147,6 +178,16 @@ def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path) -> None:
     found = tried.steps_of(script, ["10"], Layout(replicas=2, strategy="all-reduce"))
     assert not isinstance(found, str) and len(found) == STEPS
     assert "AssertionError" in tried.steps_of(script, ["10"], Layout(shards=2, zero=3))
+
+
+@pytest.mark.slow
+def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path) -> None:
+    """They begin where the plan says."""
+    (tmp_path / script).write_text(DIVIDED)
+    layout = Layout(stages=2, schedule="interleaved-1f1b", chunks=2, microbatches=2)
+    found = tried.steps_of(script, ["10"], layout, ["blocks.1", "blocks.2", "blocks.3"])
+    assert not isinstance(found, str) and len(found) == STEPS
+    assert "nowhere" in tried.steps_of(script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
 
 
 @pytest.mark.slow

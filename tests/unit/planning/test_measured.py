@@ -93,3 +93,21 @@ def test_a_tensor_axis_may_be_slower_than_one_worker() -> None:
     found = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
     assert found.blocks[0].seconds_cut == (0, 0)
     assert sum(one.fixed_on(2)[0] for one in found.blocks) == pytest.approx(30 - 15)
+
+
+def test_what_the_processor_did_of_it() -> None:
+    """Half of it was waiting; alone the processor works for four fifths of a step, by which its seconds are divided."""
+    shards = {"outside": 1.5, "model": 22.0, "backward": 47.0}
+    worked = {"outside": 0.8 * 1.0, "model": 0.8 * 21.0, "backward": 0.8 * 43.5}
+    times = {**TOLD["times"], "processor": 0.8, "pieces": {"shards": {**shards, "processor": worked}}}
+    found = model_from({**TOLD, "times": times}, None, 3)
+    assert (found.gathering, found.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
+    other = found.by_processor
+    assert other is not None and other.by_processor is None
+    assert (other.gathering, other.reducing) == (pytest.approx(1.5 / 240), pytest.approx(2 / 240))
+    assert model_from(TOLD, None, 3).by_processor is None
+
+
+def test_how_much_longer_a_crowd_takes() -> None:
+    assert model_from(TOLD, None, 3).crowding == 1.0
+    assert model_from({**TOLD, "times": {**TOLD["times"], "crowding": 1.3}}, None, 3).crowding == 1.3

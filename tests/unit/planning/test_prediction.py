@@ -239,3 +239,28 @@ def test_stages_are_cut_as_those_that_run() -> None:
             stages = Model(name="", blocks=blocks, batch=1).stages(count)
             found = [number for number, stage in enumerate(stages) for _ in stage.blocks]
             assert found == cut_evenly(units, costs, count), (costs, count)
+
+
+def test_where_workers_share_cores_steps_take_longer_than_their_share() -> None:
+    """By `crowding`; where each has a core, they do not."""
+    layouts = [
+        Layout(replicas=4, strategy="all-reduce"),
+        Layout(stages=4, schedule="1f1b", microbatches=8),
+    ]
+    for layout in layouts:
+        shared, own = (cluster(4, cores=cores, bandwidth=1e9) for cores in (2, 4))
+        before = predict(layout, model(), shared).seconds
+        assert predict(layout, model(crowding=1.25), shared).seconds == pytest.approx(1.25 * before)
+        assert predict(layout, model(crowding=1.25), own).seconds == predict(layout, model(), own).seconds
+
+
+def test_waiting_for_each_other_takes_no_shared_core() -> None:
+    """A tensor axis whose fixed seconds are waiting: two with a core each wait; of four on two cores none do."""
+    waits, works = (model(fixed_cut=(seconds, seconds)) for seconds in (12.0, 0.0))
+    timed = model(fixed_cut=(12.0, 12.0), by_processor=works)
+    fast: dict[str, Any] = {"bandwidth": 1e12}
+    assert predict(Layout(tensor=2), timed, cluster(2, cores=2, **fast)).seconds == pytest.approx(4 * (3 * 4 + 24))
+    four = predict(Layout(replicas=2, tensor=2, strategy="all-reduce"), timed, cluster(4, cores=2, **fast))
+    assert four.seconds == pytest.approx(max(4 * (3 * 2 + 24), 2 * 4 * 3 * 2), rel=1e-6)
+    crowded = predict(Layout(replicas=2, tensor=2, strategy="all-reduce"), waits, cluster(4, cores=2, **fast))
+    assert crowded.seconds == pytest.approx(2 * 4 * (3 * 2 + 24), rel=1e-6)

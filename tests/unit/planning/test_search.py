@@ -83,6 +83,22 @@ def test_the_best_is_the_best_of_all() -> None:
     assert len(set(axes)) == len(axes) == 5
 
 
+def test_of_those_that_are_as_fast_the_one_with_the_fewest_pieces_comes_first() -> None:
+    """But none whose steps teach less."""
+    slow: dict[str, Any] = {"overlaps": False}
+    everything = plan(model(), cluster(**slow), best=1000).best
+    fastest, few = everything[0], next(one for one in everything if one.layout.stages == 1)
+    assert fastest.layout.stages > 1 and few.layout.strategy == "local-sgd"
+    assert plan(model(), cluster(**slow), as_fast=1e-9).best[0].layout == fastest.layout
+    found = plan(model(), cluster(**slow), as_fast=0.5)
+    first = found.best[0].layout
+    assert first.stages == 1 and first.strategy in ("", "all-reduce")
+    assert found.best[1].layout == fastest.layout
+    assert any(one.why.startswith("hardly faster: at best ") for one in found.losers)
+    near = plan(model(), cluster(**slow), as_fast=1.001 * few.seconds / fastest.seconds - 1).best[0].layout
+    assert near.strategy in ("", "all-reduce")
+
+
 def test_tensor_across_hosts_is_dear() -> None:
     found = plan(model(), cluster())
     assert all(one.layout.tensor <= 4 for one in found.best)

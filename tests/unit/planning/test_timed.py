@@ -26,6 +26,8 @@ def test_two_workers_time_each_axis(script: str) -> None:
     assert set(pieces) == {"shards", "tensor"}
     for one in pieces.values():
         assert all(one[what] > 0 for what in ("outside", "model", "backward", "update"))
+        assert all(one["processor"][what] > 0 for what in ("model", "backward", "update"))
+    assert 0 < told["times"]["processor"] <= 1 and "crowding" not in told["times"]
     assert pieces["shards"]["fixed"] == [0, 0]
     assert all(0 < share <= 1 for share in pieces["tensor"]["fixed"])
 
@@ -49,6 +51,33 @@ def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.Captur
     told = timed(script, ["10"], axes=(), at_once=2)
     assert capfd.readouterr().err.count("here") == 2
     assert told["times"]["blocks"] and told["times"]["examples"] == 10
+
+
+@pytest.mark.slow
+def test_a_crowd_is_timed_as_one(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two workers for each of two cores: after two runs at once come four."""
+    Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
+    told = timed(script, ["10"], axes=(), at_once=2, crowd=2.0)
+    said = capfd.readouterr().err
+    assert said.count("here") == 6 and "quorate: running it 4 times at once\n" in said
+    assert told["times"]["crowding"] >= 1.0
+
+
+def test_a_crowd_takes_longer_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four at once take 2.5 times as long as two on these two cores, where their share says twice."""
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    runs: list[int] = []
+
+    def several(does: object, count: int) -> list[dict[str, object]]:
+        runs.append(count)
+        by = {2: 1.0, 4: 2.5, 8: 1.0}[count]
+        times = {"blocks": {"a": [by, 2 * by]}, "rest": [by, by], "update": by, "outside": by}
+        return [{"times": times, "cuts": {}}] * count
+
+    monkeypatch.setattr(module, "_several", several)
+    assert timed("x.py", [], (), at_once=2, crowd=2.0)["times"]["crowding"] == pytest.approx(1.25)
+    assert timed("x.py", [], (), at_once=2, crowd=100.0)["times"]["crowding"] == 1.0, "never less than its share"
+    assert runs == [2, 4, 2, 8]
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +13,7 @@ import typer
 from quorate.cli.simulate.results import NOTHING, Columns
 from quorate.cli.simulate.results import show as show_table
 from quorate.planning.cluster import Cluster
+from quorate.planning.layouts import AXES, Layout
 from quorate.planning.model import Model
 from quorate.planning.prediction import SYNC_EVERY, Prediction
 from quorate.planning.search import Loser, Plan
@@ -18,6 +21,8 @@ from quorate.planning.search import as_json as of_one
 from quorate.planning.tries import Tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
 
+_NAMED = 16
+"""Stages whose beginnings are listed."""
 _SHOWN = 24
 """Lines about layouts that lose."""
 
@@ -40,8 +45,11 @@ def as_json(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] 
     }
 
 
-def show(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None) -> None:
-    """Print it; layouts that were `tried` are in a table of their own, before the others."""
+def show(
+    model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None, script: Sequence[str] = ()
+) -> None:
+    """Print it; layouts that were `tried` are in a table of their own, before the others. Of a `script` with its
+    arguments also how it is started in the first layout."""
     workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
     typer.echo(
         f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
@@ -57,11 +65,32 @@ def show(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | N
         show_table(rest, _columns(rest))
     for line in _lines(found.losers):
         typer.echo(line)
+    if script:
+        first = tried[0].foreseen.layout if tried else found.best[0].layout
+        typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
     known = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
     typer.echo(
         f"\n{known}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
     )
+
+
+def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
+    """The command, and of a pipeline the arguments of `parallelize`."""
+    axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
+    words = ["quorate", "run", "-n", str(layout.workers)]
+    words += ["--mesh", axes] if axes else []
+    words += ["--zero", str(layout.zero)] if layout.shards > 1 else []
+    words += ["--strategy", layout.strategy] if layout.strategy else []
+    command = shlex.join([*words, *script])
+    if not layout.schedule:
+        return command
+    count = layout.stages * layout.chunks
+    given = [f'schedule="{layout.schedule}"', f"microbatches={layout.microbatches}"]
+    if count <= _NAMED:
+        names = ", ".join(json.dumps(name) for name in model.begins(count))
+        given.append(f"stages=[{names}]")
+    return f"{command}\nwith quorate.parallelize(model, {', '.join(given)})"
 
 
 def _show_tried(tried: Sequence[Tried]) -> None:

@@ -22,21 +22,34 @@ _ALONE = (sys.executable, "-m", "quorate.launch.warm.timing")
 _IN_PIECES = "quorate.launch.warm.timing_in_pieces"
 _LAYOUTS = {"shards": Layout(shards=2, zero=3), "tensor": Layout(tensor=2)}
 _LIMIT = round(SECONDS / 6)
+_MOST_CROWDED = 4
 
 
 def timed(
-    script: str, arguments: Sequence[str], axes: Collection[str] = tuple(_LAYOUTS), at_once: int = 1
+    script: str,
+    arguments: Sequence[str],
+    axes: Collection[str] = tuple(_LAYOUTS),
+    at_once: int = 1,
+    crowd: float = 1.0,
 ) -> dict[str, Any]:
     """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
     over each of `axes`, where this machine has two cores and they can have the model. Raises as `measured`.
 
-    The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means.
+    The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means. With
+    a `crowd` of more than one worker for each core it runs once more, so many times as often at once: `crowding` is
+    how much longer a step takes then than its share of the cores says.
     """
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
-    each = _several(alone, max(1, min(at_once, usable_cores())))
+    count = max(1, min(at_once, usable_cores()))
+    each = _several(alone, count)
     told = each[0]
     told["times"] = mean_of([one["times"] for one in each])
+    many = round(count * min(crowd, _MOST_CROWDED))
+    if many > count:
+        tell(f"quorate: running it {many} times at once\n")
+        crowded = mean_of([_step(one["times"]) for one in _several(alone, many)])
+        told["times"]["crowding"] = max(1.0, crowded * count / many / _step(told["times"]))
     pieces = told["times"]["pieces"] = {}
     if usable_cores() > 1:
         for axis in axes:
@@ -49,6 +62,12 @@ def timed(
             else:
                 pieces[axis] = found[0]
     return told
+
+
+def _step(times: Mapping[str, Any]) -> float:
+    """Its seconds."""
+    passes = [seconds for both in (*times["blocks"].values(), times["rest"]) for seconds in both]
+    return float(sum(passes) + times["update"] + times["outside"])
 
 
 def _several(does: Callable[[], T], count: int) -> list[T]:

@@ -16,6 +16,7 @@ from quorate.cli.planner.workers import answers
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
 from quorate.planning.layouts import Layout
+from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words
@@ -61,43 +62,44 @@ def _memory_here() -> int | None:
         return None
 
 
-def tries(ranked: Sequence[Prediction], options: PlanOptions, batch: int, examples: int) -> list[Tried]:
-    """What came of `options.tries` layouts; `batch` is the plan's, `examples` the script's.
+def tries(ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int) -> list[Tried]:
+    """What came of `options.tries` layouts; `examples` are the script's.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
     count = min(options.tries or 0, len(candidates(ranked)))
-    if not count:
-        raise ConfigurationError(
-            "--try: every layout of this plan has several stages on a worker; add --at-most stages=1"
-        )
     with _Progress(count * TURNS) as progress:
-        run = partial(_shown, progress, options.model, options.arguments)
-        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, batch, examples), TURNS)
+        run = partial(_shown, progress, options.model, options.arguments, model)
+        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
     if found[0].seconds is None:
         raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
     return found
 
 
 def _shown(
-    progress: _Progress, script: str, arguments: Sequence[str], layout: Layout, turn: int
+    progress: _Progress, script: str, arguments: Sequence[str], model: Model, layout: Layout, turn: int
 ) -> Sequence[float] | str:
     progress.begins(f"turn {turn + 1}: {layout.in_words}")
-    found = steps_of(script, arguments, layout)
+    found = steps_of(script, arguments, layout, model.begins(layout.stages * layout.chunks))
     progress.ends(found)
     return found
 
 
 def steps_of(
-    script: str, arguments: Sequence[str], layout: Layout, limit: float = SECONDS / 6
+    script: str, arguments: Sequence[str], layout: Layout, begins: Sequence[str] = (), limit: float = SECONDS / 6
 ) -> Sequence[float] | str:
-    """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none.
+    """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none. Where a
+    worker has several stages of a pipeline, they begin with the modules `begins`.
 
     Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
     """
     from quorate.launch.warm.stepping import Task
 
-    settings = {"schedule": layout.schedule, "microbatches": layout.microbatches} if layout.schedule else {}
+    settings: dict[str, Any] = {}
+    if layout.schedule:
+        settings = {"schedule": layout.schedule, "microbatches": layout.microbatches}
+    if layout.chunks > 1:
+        settings["stages"] = list(begins)
 
     def task(folder: str) -> Task:
         return Task(

@@ -30,6 +30,8 @@ _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _TOLD_EVERY = 5000
 _SHOWN, _RANKED = 5, 1000
 """Layouts in the table, and those from which `--try` chooses."""
+_AS_FAST = 0.05
+"""Layouts of a script whose steps differ by less are as fast as each other: what was timed is not more exact."""
 
 
 @command
@@ -70,7 +72,15 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
         if number % _TOLD_EVERY == 0:
             tell(f"quorate: {number:,} layouts\n")
 
-    found = search(model, cluster, ways=ways, longest=longest, best=_RANKED, begins=begins)
+    found = search(
+        model,
+        cluster,
+        ways=ways,
+        longest=longest,
+        best=_RANKED,
+        as_fast=0.0 if examples == 0 else _AS_FAST,
+        begins=begins,
+    )
     ranked, found = found.best, replace(found, best=found.best[:_SHOWN])
     if not found.best:
         assert found.smallest is not None
@@ -84,11 +94,11 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     if options.tries is not None:
         from quorate.cli.planner.tried import tries
 
-        tried = tries(ranked, options, model.batch, examples)
+        tried = tries(ranked, options, model, examples)
     if options.as_json:
         typer.echo(json.dumps(as_json(model, cluster, found, tried), indent=2, ensure_ascii=False))
     else:
-        show(model, cluster, found, tried)
+        show(model, cluster, found, tried, [options.model, *options.arguments] if examples else ())
     return 0
 
 
@@ -164,6 +174,7 @@ def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model,
     assert options.workers is not None
     tell(f"quorate: running {options.model} alone for {STEPS} steps\n")
     axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
-    at_once = min(options.cores or 1, options.per_host or options.workers)
-    told = timed(options.model, options.arguments, axes, at_once)
+    here = options.per_host or options.workers
+    at_once = min(options.cores or 1, here)
+    told = timed(options.model, options.arguments, axes, at_once, here / options.cores if options.cores else 1.0)
     return model_from(told, options.batch, options.workers), max(1, told["times"]["examples"])

@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -37,7 +37,7 @@ from quorate.sharding.tensor.finding import tensor_plan
 
 TENSORS = (2, 3, 4, 6, 8, 12, 16)
 """Workers of a tensor axis for which it is asked whether the layers can be cut."""
-_PROBES = 7
+_PROBES = 5
 _COPIED = 1 << 25
 """Bytes."""
 _NOT_CUT = ("whole", "sequence")
@@ -46,15 +46,18 @@ _NOT_CUT = ("whole", "sequence")
 class Timer:
     """Seconds of a step, of each block and altogether."""
 
-    def __init__(self, model: Module | None, blocks: Mapping[str, Module]) -> None:
-        self.examples = 0
+    def __init__(
+        self, model: Module | None, blocks: Mapping[str, Module], now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`now`: the clock, in seconds."""
+        self._clock, self.examples = now, 0
         self.outputs: dict[str, int] = {}
         self.inputs: dict[str, tuple[Any, Any]] = {}
         """What blocks were given last."""
         self.steps: list[dict[str, float]] = []
         self._now: dict[str, float] = defaultdict(float)
         self._began: dict[str, float] = {}
-        self._stepped = time.perf_counter()
+        self._stepped = now()
         if model is not None:
             model.register_forward_pre_hook(self._given, with_kwargs=True)
             model.register_forward_hook(lambda *_: self._end("model"))
@@ -79,10 +82,11 @@ class Timer:
         module.register_full_backward_hook(lambda *_: self._end(backward))
 
     def _begin(self, what: str) -> None:
-        self._began[what] = time.perf_counter()
+        self._began[what] = self._clock()
 
     def _end(self, what: str) -> None:
-        self._now[what] += time.perf_counter() - self._began.pop(what, time.perf_counter())
+        now = self._clock()
+        self._now[what] += now - self._began.pop(what, now)
 
     def _given(self, _: Module, args: Any, kwargs: Any) -> None:
         found = [*_tensors(args), *_tensors(list(kwargs.values()))]
@@ -99,16 +103,21 @@ class Timer:
     def stepped(self) -> None:
         """It has ended."""
         self._end("update")
-        now, first = time.perf_counter(), self._began.pop("first", self._stepped)
+        now, first = self._clock(), self._began.pop("first", self._stepped)
         self._now["outside"] = first - self._stepped
         self._now["backward"] = now - first - self._now["update"] - self._now["model"]
         self.steps.append(dict(self._now))
         self._now = defaultdict(float)
-        self._stepped = time.perf_counter()
+        self._stepped = self._clock()
 
     def median(self, what: str) -> float:
         """Of the steps but the first: `examples`, or seconds of `model` (forward), `backward`, `update`, `outside`."""
         return statistics.median(step.get(what, 0.0) for step in self.steps[1:])
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Median seconds of what a step is made of."""
+        return {what: self.median(what) for what in ("outside", "model", "backward", "update")}
 
     def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
         """Medians."""
@@ -132,6 +141,29 @@ class Timer:
         }
 
 
+class Timers(Timer):
+    """A `Timer`, and one of the seconds that the processor works for this process."""
+
+    def __init__(self, model: Module | None, blocks: Mapping[str, Module]) -> None:
+        super().__init__(model, blocks)
+        self.processor = Timer(model, {}, time.process_time)
+
+    def steps_now(self) -> None:
+        """As of `Timer`."""
+        super().steps_now()
+        self.processor.steps_now()
+
+    def stepped(self) -> None:
+        """As of `Timer`."""
+        super().stepped()
+        self.processor.stepped()
+
+    def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
+        """Medians; `processor` is the share of a step in which the processor works."""
+        seconds, worked = (sum(parts.values()) for parts in (self.parts, self.processor.parts))
+        return {**super().told(blocks), "processor": min(1.0, worked / seconds) if worked > 0.0 else 1.0}
+
+
 def _tensors(x: Any) -> list[Tensor]:
     """The first tensor that is there, in a list; none where there is none."""
     if isinstance(x, Tensor):
@@ -143,15 +175,15 @@ def _tensors(x: Any) -> list[Tensor]:
 def fixed_shares(
     blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
 ) -> tuple[float, float]:
-    """Of the seconds of a block's two passes, those that one example takes as well: of the first block, by a line
-    through one example and all. 0 where it cannot be called with one."""
-    name = next(iter(blocks), "")
-    if name not in inputs or examples < 2:
+    """Of the seconds of the two passes of blocks, those that one example takes as well: of all blocks, whose parameters
+    no cache holds then, by a line through one example and all. 0 where they cannot be called with one."""
+    known = [name for name in blocks if name in inputs]
+    if not known or examples < 2:
         return 0.0, 0.0
-    args, kwargs = inputs[name]
+    given = [(blocks[name], *inputs[name]) for name in known]
     try:
-        whole = _seconds(blocks[name], *_first(args, kwargs, examples, examples))
-        one = _seconds(blocks[name], *_first(args, kwargs, 1, examples))
+        whole = _seconds([(block, *_first(args, kwargs, examples, examples)) for block, args, kwargs in given])
+        one = _seconds([(block, *_first(args, kwargs, 1, examples)) for block, args, kwargs in given])
     except (RuntimeError, TypeError, ValueError, IndexError):  # a block that is not of examples one by one
         return 0.0, 0.0
     shares = [
@@ -181,16 +213,20 @@ def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]
     return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
 
 
-def _seconds(block: Module, args: Any, kwargs: Any) -> tuple[float, float]:
-    """Medians of a forward and of a backward pass."""
+def _seconds(calls: Sequence[tuple[Module, Any, Any]]) -> tuple[float, float]:
+    """Medians of the forward and of the backward passes of all these calls, one after the other."""
     forward, backward = [], []
     for _ in range(_PROBES):
-        begin = time.perf_counter()
-        output = _tensors(block(*args, **kwargs))[0]
-        between = time.perf_counter()
-        output.sum().backward()
-        forward.append(between - begin)
-        backward.append(time.perf_counter() - between)
+        both = [0.0, 0.0]
+        for block, args, kwargs in calls:
+            begin = time.perf_counter()
+            output = _tensors(block(*args, **kwargs))[0]
+            between = time.perf_counter()
+            output.sum().backward()
+            both[0] += between - begin
+            both[1] += time.perf_counter() - between
+        forward.append(both[0])
+        backward.append(both[1])
     return statistics.median(forward), statistics.median(backward)
 
 
@@ -218,7 +254,7 @@ def main() -> NoReturn:
     path, script, *arguments = sys.argv[1:]
     saved, watching = Saved(), ExitStack()
     told: dict[str, Any] = {}
-    timers: list[tuple[Timer, Optimizer, dict[str, Module]]] = []
+    timers: list[tuple[Timers, Optimizer, dict[str, Module]]] = []
 
     def first(optimizer: Optimizer) -> None:
         watching.close()
@@ -227,7 +263,7 @@ def main() -> NoReturn:
         model = model_of([p for group in optimizer.param_groups for p in group["params"]], modules)
         blocks = {} if model is None else blocks_by_name(model)
         told["cuts"] = {} if model is None else cuts(model, blocks)
-        timers.append((Timer(model, blocks), optimizer, blocks))
+        timers.append((Timers(model, blocks), optimizer, blocks))
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
         if not timers:

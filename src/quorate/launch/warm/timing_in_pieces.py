@@ -2,7 +2,7 @@
 
 What `quorate plan` starts on two workers, by `python -m quorate.launch.warm.timing_in_pieces TOLD SCRIPT [ARGUMENT
 ...]`. TOLD is as of `stepping`; the answer, one JSON object, has median seconds of `outside`, `model` (forward),
-`backward` and `update`, and `fixed`, the shares of a block's two passes that one example takes as well.
+`backward` and `update`, the same of the `processor`, and `fixed`, the shares of passes that one example takes as well.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
 from quorate.launch.warm.stepping import Divisions, Task, leave, run_as_told
-from quorate.launch.warm.timing import Timer, fixed_shares
+from quorate.launch.warm.timing import Timers, fixed_shares
 
 
 class _Parts:
     def __init__(self, task: Task, rank: int) -> None:
         self._task, self._rank = task, rank
         self._divisions = Divisions(task.settings)
-        self._timer: Timer | None = None
+        self._timer: Timers | None = None
         self._optimizer: Optimizer | None = None
         self._blocks: dict[str, Module] = {}
 
@@ -42,18 +42,17 @@ class _Parts:
         self._timer.stepped()
         if len(self._timer.steps) == self._task.steps:
             of = self._timer
-            parts = {what: of.median(what) for what in ("outside", "model", "backward", "update")}
             fixed = fixed_shares(self._blocks, of.inputs, round(of.median("examples")))
-            leave(self._task, self._rank, {**parts, "fixed": fixed})
+            leave(self._task, self._rank, {**of.parts, "fixed": fixed, "processor": of.processor.parts})
 
-    def _timer_of(self, optimizer: Optimizer) -> Timer:
+    def _timer_of(self, optimizer: Optimizer) -> Timers:
         trained = [p for group in optimizer.param_groups for p in group["params"]]
         model = model_of(trained, [one for one in gc.get_objects() if issubclass(type(one), Module)])
         if model is None:
             raise ConfigurationError("no module has all parameters of the optimizer, so its passes cannot be timed")
         if self._task.looks_at_a_block:
-            self._blocks = dict(list(blocks_by_name(model).items())[:1])
-        return Timer(model, self._blocks)
+            self._blocks = blocks_by_name(model)
+        return Timers(model, self._blocks)
 
 
 def _begin(task: Task, rank: int) -> None:
