@@ -10,8 +10,7 @@ A GPT-like decoder in float32 under AdamW on real workers, one torch thread each
 - `bubble`: the idle share of each schedule by `sharding.stages.clock`, which `quorate plan` and `schedule="auto"` use,
   with times of passes that were measured on this machine, over the formula of the paper of each.
 - `plan`: seconds a step that `quorate plan` foresees, from blocks that it has timed alone and a link that was measured
-  between two workers, over those that `quorate run` takes, for layouts of 2 and 4 workers; times what two replicas
-  take just before the layout over what they took when the blocks were timed, as the machine is a shared one.
+  between two workers, over those that `quorate run` takes, for layouts of 2 and 4 workers.
 """
 
 from __future__ import annotations

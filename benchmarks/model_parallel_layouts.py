@@ -19,7 +19,6 @@ CASES = (("gpipe", 4, 1), ("1f1b", 4, 1), ("interleaved-1f1b", 4, 2), ("looped-b
 SPLIT = (("interleaved-zero-bubble", 4, 2), ("zbv", 4, 2), ("dualpipev", 4, 2))
 EXAMPLES = 8
 """Of each worker's batch, where each has one of its own."""
-CONTROL = Layout(replicas=2, strategy="all-reduce")
 
 
 def bubbles(report: record.Report, forward: float, inputs: float, weights: float) -> None:
@@ -76,11 +75,7 @@ def link() -> tuple[float, float]:
 def foreseen(
     report: record.Report, script: Path, run: Callable[[Any, int], float], *, turns: int, sizes: Sequence[int]
 ) -> None:
-    """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step.
-
-    On a shared machine one and the same step takes up to twice as long some minutes later. So two replicas are run
-    behind the timing of the blocks, and again before each layout: by as much as they are slower, the layout may be.
-    """
+    """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step."""
     from quorate.cli.planner.timed import timed
     from quorate.planning.cluster import Cluster
     from quorate.planning.measured import model_from
@@ -110,7 +105,7 @@ def foreseen(
         ],
     }
     cores = len(os.sched_getaffinity(0))
-    medians, slower_by = [], []
+    medians = []
     for workers, listed in some.items():
         if workers not in sizes:
             continue
@@ -124,14 +119,11 @@ def foreseen(
             )
             model = model_from(told, EXAMPLES * workers, workers)
             cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=cores)
-            begin = run(CONTROL, EXAMPLES)
             first.append(plan(model, cluster, ways=("all-reduce",), as_fast=0.05).best[0].layout)
             for layout in dict.fromkeys([*listed, *first]):
                 examples = EXAMPLES * workers // (layout.replicas * layout.shards)
-                slower = run(CONTROL, EXAMPLES) / begin
-                slower_by.append(slower)
                 taken.setdefault(layout, []).append(run(layout, examples))
-                said.setdefault(layout, []).append(slower * predict(layout, model, cluster).seconds)
+                said.setdefault(layout, []).append(predict(layout, model, cluster).seconds)
                 print(
                     f"turn {turn + 1}, {workers} workers, {layout.in_words}: {said[layout][-1]:.3f} s foreseen, "
                     f"{taken[layout][-1]:.3f} s taken",
@@ -146,6 +138,5 @@ def foreseen(
         middle = {layout: sorted(seconds)[len(seconds) // 2] for layout, seconds in taken.items()}
         worst = max(middle[layout] for layout in first) / min(middle.values())
         report.bar(f"{workers} workers: first choice over the best taken", worst, at_most=1.1)
-    report.rows.append(record.figure("two replicas, over those beside the timed blocks", slower_by))
     within = sum(abs(ratio - 1) <= 0.15 for ratio in medians)
     report.bar(f"layouts of {len(medians)} foreseen within 15 %", within, at_least=12)
