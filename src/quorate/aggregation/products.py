@@ -36,7 +36,7 @@ class Products:
         """Those of more columns: of vectors (c)."""
         like = rows[0]
         if self._is_exact or self._count > _FEW or like.device.type != "cpu" or like.dtype != torch.float32:
-            self._whole = self._whole + _products_of(matrix(rows), is_exact=self._is_exact)
+            self._whole = self._whole + _products_of(matrix(rows), is_exact=self._is_exact).double()
             return
         # Pair by pair, where they lie: sooner done than a copy of them as a matrix.
         some, dot = [x.numpy() for x in rows], np.dot
@@ -50,7 +50,7 @@ class Products:
         found = torch.zeros(self._count, self._count, dtype=torch.float64)
         for (one, other), x in zip(self._pairs, self._of_pairs, strict=True):
             found[one, other] = found[other, one] = x
-        return found + (self._whole.double().cpu() if isinstance(self._whole, Tensor) else self._whole)
+        return found + (self._whole.cpu() if isinstance(self._whole, Tensor) else self._whole)
 
 
 def matrix(rows: Sequence[Tensor]) -> Tensor:

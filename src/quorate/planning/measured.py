@@ -71,7 +71,7 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
     if "shards" in pieces:
         around = _around_exchanges(pieces["shards"], alone, times["outside"])
     by_processor = None
-    if any(found.get("processor") for found in pieces.values()):
+    if told.get("device", "cpu") == "cpu" and any(found.get("processor") for found in pieces.values()):
         of_processor = {axis: {**found, **_scaled(found, times)} for axis, found in pieces.items()}
         by_processor = model_from({**told, "times": {**times, "pieces": of_processor}}, batch, workers)
     return Model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quorate.launch.warm import timing
-from quorate.launch.warm.timing import Timer, cuts, fixed_shares
+from quorate.launch.warm.timing import Timer, Timers, cuts, fixed_shares
 
 
 class Clock:
@@ -61,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_what_a_step_takes(clock: Clock) -> None:
     model = nn.Sequential(nn.Linear(3, 4), Block(clock, 1.0), Block(clock, 1.0))
     blocks = {"1": model[1], "2": model[2]}
-    timer = Timer(model, blocks)
+    timer = Timer(model, blocks, clock.perf_counter)
     for _ in range(3):
         clock.now += 0.5  # reads a batch
         loss = model(torch.ones(6, 3)).sum()
@@ -76,6 +77,27 @@ def test_what_a_step_takes(clock: Clock) -> None:
     assert (told["examples"], told["update"], told["outside"], told["steps"]) == (6, 2.0, 0.5, 2)
     assert told["outputs"] == {"1": 6 * 4 * 4, "2": 6 * 4 * 4}
     assert told["fixed"] == pytest.approx((1 / 7, 1 / 13))
+
+
+def test_what_the_processor_did_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thirds of it, but for half a second that it waits behind the loss: of 4.5 s 3 - 1 / 3."""
+    seconds = Clock()
+    model, waited = nn.Linear(3, 4), 0.0
+    monkeypatch.setattr(timing.Timer.__init__, "__defaults__", (seconds.perf_counter,))
+    monkeypatch.setattr(time, "process_time", lambda: seconds.now * 2 / 3 - waited)
+    timer = Timers(model, {})
+    for _ in range(3):
+        seconds.now += 0.5
+        loss = model(torch.ones(6, 3)).sum()
+        seconds.now += 2.0
+        waited += 1 / 3
+        loss.backward()
+        timer.steps_now()
+        seconds.now += 2.0
+        timer.stepped()
+    assert timer.parts == pytest.approx({"outside": 0.5, "model": 0.0, "backward": 2.0, "update": 2.0})
+    assert timer.processor.parts == pytest.approx({"outside": 1 / 3, "model": 0.0, "backward": 1.0, "update": 4 / 3})
+    assert timer.told({})["processor"] == pytest.approx((3 - 1 / 3) / 4.5)
 
 
 def test_what_does_not_grow_with_examples(clock: Clock) -> None:

@@ -186,9 +186,9 @@ class RealWire(CollectivesByMessages):
         if self._goes_by_messages(operation, x) or not self._lies_here(x):
             return super().all_gather_into(x, mine)
         with self._alone():
-            return self._in_memory(operation, x, lambda sums: sums.put(operation, x, numbers_of(mine).view(np.uint8)))[
-                0
-            ]
+            bytes_of_mine = numbers_of(mine).view(np.uint8)
+            work, _ = self._in_memory(operation, x, lambda sums: sums.put(operation, x, bytes_of_mine))
+            return work
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         operation = f"all_to_all_single {describe(x)}"
