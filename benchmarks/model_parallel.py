@@ -350,12 +350,7 @@ def seconds_of(script: Path, layout: Any, examples: int) -> float:
         if layout.schedule:
             told["is_piped"] = True
             told["parallelize"] = {"schedule": layout.schedule, "microbatches": layout.microbatches}
-        axes = ",".join(
-            f"{axis}={getattr(layout, axis)}"
-            for axis in ("replicas", "stages", "shards", "tensor")
-            if getattr(layout, axis) > 1
-        )
-        command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", str(layout.workers), "--mesh", axes]
+        command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", str(layout.workers), "--mesh", layout.mesh]
         command += ["--zero", str(layout.zero or 3), str(script), json.dumps(told)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         if not path.exists():

@@ -61,9 +61,14 @@ class Layout:
         return _owned(self.stages, self.chunks, SCHEDULES[self.schedule].placement)
 
     @property
+    def mesh(self) -> str:
+        """As `quorate run --mesh` takes it, such as `replicas=2,shards=4`; empty for one worker."""
+        return ",".join(f"{name}={getattr(self, name)}" for name in AXES if getattr(self, name) > 1)
+
+    @property
     def in_words(self) -> str:
         """Axes longer than 1, and what belongs to them."""
-        axes = ", ".join(f"{name}={getattr(self, name)}" for name in AXES if getattr(self, name) > 1) or "replicas=1"
+        axes = self.mesh.replace(",", ", ") or "replicas=1"
         zero = f", zero={self.zero}" if self.shards > 1 else ""
         how = f", {self.schedule}" if self.schedule else ""
         chunks = f" x{self.chunks}" if self.chunks > 1 else ""

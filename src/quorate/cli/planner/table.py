@@ -13,7 +13,7 @@ import typer
 from quorate.cli.simulate.results import NOTHING, Columns
 from quorate.cli.simulate.results import show as show_table
 from quorate.planning.cluster import Cluster
-from quorate.planning.layouts import AXES, Layout
+from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.prediction import SYNC_EVERY, Prediction
 from quorate.planning.search import Loser, Plan
@@ -77,9 +77,8 @@ def show(
 
 def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
     """The command, and of a pipeline the arguments of `parallelize`."""
-    axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
     words = ["quorate", "run", "-n", str(layout.workers)]
-    words += ["--mesh", axes] if axes else []
+    words += ["--mesh", layout.mesh] if layout.mesh else []
     words += ["--zero", str(layout.zero)] if layout.shards > 1 else []
     words += ["--strategy", layout.strategy] if layout.strategy else []
     command = shlex.join([*words, *script])

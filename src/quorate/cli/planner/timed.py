@@ -103,5 +103,5 @@ def _task(axis: str, folder: str) -> Any:
 
     return Task(
         folder=folder, workers=2, warm_up=1, steps=STEPS - 1, limit=_LIMIT, is_divided=True,
-        looks_at_a_block=axis == "tensor",
+        looks_at_blocks=axis == "tensor",
     )  # fmt: skip

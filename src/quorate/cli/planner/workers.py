@@ -14,7 +14,7 @@ from quorate.launch.local.started import Command, StartedRanks
 from quorate.launch.local.verdict import last_lines, log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
-from quorate.planning.layouts import AXES, Layout
+from quorate.planning.layouts import Layout
 
 if TYPE_CHECKING:
     from quorate.launch.warm.stepping import Task
@@ -33,9 +33,8 @@ def answers(
 
     with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
         folder, task = Path(name), task_in(name)
-        axes = ",".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
         overrides = Overrides(
-            strategy=layout.strategy or None, mesh=axes or None, zero=layout.zero or None,
+            strategy=layout.strategy or None, mesh=layout.mesh or None, zero=layout.zero or None,
             log="none",
         )  # fmt: skip
         command = Command(

@@ -42,8 +42,8 @@ class Task:
     """Whether the model is to be in pieces, which needs a script that calls `quorate.parallelize`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of `quorate.parallelize`, before the script's."""
-    looks_at_a_block: bool = False
-    """For `timing_in_pieces`: whether a block is timed with one example, too."""
+    looks_at_blocks: bool = False
+    """For `timing_in_pieces`: whether blocks are timed with one example, too."""
 
     def line(self) -> str:
         """This as JSON."""

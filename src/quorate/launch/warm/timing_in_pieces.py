@@ -50,7 +50,7 @@ class _Parts:
         model = model_of(trained, [one for one in gc.get_objects() if issubclass(type(one), Module)])
         if model is None:
             raise ConfigurationError("no module has all parameters of the optimizer, so its passes cannot be timed")
-        if self._task.looks_at_a_block:
+        if self._task.looks_at_blocks:
             self._blocks = blocks_by_name(model)
         return Timers(model, self._blocks)
 

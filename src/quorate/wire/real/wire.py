@@ -115,7 +115,8 @@ class RealWire(CollectivesByMessages):
             count, sums = self.order.called(operation), self._summing()
             moved = self._carried(x)
             moved = moved.contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else summable(moved)
-            return SumWork(self.order, sums, operation, count, x, moved)
+            narrow = x.dtype if is_small_float(x.dtype) else None
+            return SumWork(self.order, sums, operation, count, x, sums.start(operation, moved, narrow))
 
     @functools.cached_property
     def _has_shared_memory(self) -> bool:
@@ -187,21 +188,19 @@ class RealWire(CollectivesByMessages):
             return super().all_gather_into(x, mine)
         with self._alone():
             bytes_of_mine = numbers_of(mine).view(np.uint8)
-            work, _ = self._in_memory(operation, x, lambda sums: sums.put(operation, x, bytes_of_mine))
-            return work
+            return self._in_memory(operation, x, lambda sums: sums.put(operation, x, bytes_of_mine))
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         operation = f"all_to_all_single {describe(x)}"
         if self._goes_by_messages(operation, x) or not self._lies_here(x):
             return super().all_to_all_single(x)
         with self._alone():
-            return LookWork(*self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
+            return LookWork(self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
 
-    def _in_memory(self, operation: str, x: Tensor, begin: Callable[[Sums], Sum]) -> tuple[SumWork, Sum]:
+    def _in_memory(self, operation: str, x: Tensor, begin: Callable[[Sums], Sum]) -> SumWork:
         count, sums = self.order.called(operation), self._summing()
         assert isinstance(sums, Sums)
-        begun = begin(sums)
-        return SumWork(self.order, sums, operation, count, x, x, begun), begun
+        return SumWork(self.order, sums, operation, count, x, begin(sums))
 
     def _lies_here(self, x: Tensor) -> bool:
         """Whether everyone reaches everyone's `x` in shared memory."""

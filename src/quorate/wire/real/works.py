@@ -14,7 +14,6 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.naming import named
-from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
@@ -82,31 +81,19 @@ class GroupWork:
 
 
 class SumWork:
-    """A sum under way in shared memory; what it came to is written to `x` in the thread that waits."""
+    """What was `begun` in shared memory; what it came to is written to `x` in the thread that waits."""
 
-    def __init__(
-        self,
-        order: Order,
-        sums: Sums | HostSums,
-        operation: str,
-        count: int,
-        x: Tensor,
-        moved: Tensor,
-        sum_: Sum | None = None,
-    ) -> None:
-        """`sum_` is what was begun of it instead of its sum, if so."""
+    def __init__(self, order: Order, sums: Sums | HostSums, operation: str, count: int, x: Tensor, begun: Sum) -> None:
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
-        self._x, self._moved = x, moved
-        narrow = x.dtype if is_small_float(x.dtype) else None
-        self._sum = sums.start(operation, moved, narrow) if sum_ is None else sum_
+        self._x, self.begun = x, begun
         self._is_taken = False
 
     def done(self) -> bool:
         endpoint = self._order.endpoint
-        return self._sums.is_done(self._sum) or endpoint.is_in_vain(endpoint.others)
+        return self._sums.is_done(self.begun) or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
-        if self._sums.wait(self._sum, seconds):
+        if self._sums.wait(self.begun, seconds):
             return True
         endpoint = self._order.endpoint
         lost = set(endpoint.mailbox.lost) if endpoint.mailbox is not None else set()
@@ -121,7 +108,7 @@ class SumWork:
         return False
 
     def _missing(self) -> list[int]:
-        return self._sums.missing(self._sum)
+        return self._sums.missing(self.begun)
 
     def _late(self) -> list[int]:
         """Of those that may be, the ones who have not said that they wait for it too, if any."""
@@ -141,7 +128,7 @@ class SumWork:
     def wait(self, timeout: float | None = None) -> Tensor:
         if not self._is_taken:
             order, count = self._order, self._count
-            if not self._sums.wait(self._sum, 0.0):
+            if not self._sums.wait(self.begun, 0.0):
                 with order.waiting(count, self._operation, "as a sum"), self._stops_where_it_fails():
                     order.endpoint.until(
                         self._ready,
@@ -151,23 +138,23 @@ class SumWork:
                         missing=self._late,
                     )
             self._is_taken = True
-            if self._moved is not self._x:
-                self._x.detach().copy_(self._moved)
+            if self.begun.x is not self._x:
+                self._x.detach().copy_(self.begun.x)
         return self._x
 
 
 class LookWork:
     """Everyone's piece of a tensor, where it lies."""
 
-    def __init__(self, work: SumWork, one: Sum, dtype: torch.dtype) -> None:
-        self._work, self._one, self._dtype = work, one, dtype
+    def __init__(self, work: SumWork, dtype: torch.dtype) -> None:
+        self._work, self._dtype = work, dtype
 
     def done(self) -> bool:
         return self._work.done()
 
     def wait(self, timeout: float | None = None) -> list[Tensor]:
         self._work.wait(timeout)
-        return [torch.from_numpy(x).view(self._dtype) for x in self._one.found]
+        return [torch.from_numpy(x).view(self._dtype) for x in self._work.begun.found]
 
 
 class MessagesWork(Generic[T]):
