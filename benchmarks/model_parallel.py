@@ -39,6 +39,8 @@ from tests.support.processes import run_real_world  # noqa: E402
 WIDTH, LAYERS, TOKENS, LENGTH, BATCH, MICROBATCHES, HEAD = 256, 8, 256, 64, 8, 4, 32
 HAND, OURS = "by hand", "quorate"
 PARTS = ("hand", "bubble", "plan")
+STEPS = 15
+"""Of a run for `plan`; they take as long as their blocks are timed, and longer."""
 WATCHED = 2
 """Steps behind the timed ones, in which memory is looked at."""
 
@@ -283,7 +285,7 @@ def main() -> int:
     return report.show(told)
 
 
-def passes_of_a_block(repeats: int = 9) -> tuple[float, float, float]:
+def passes_of_a_block(repeats: int = 101) -> tuple[float, float, float]:
     """Median seconds of a block's forward pass, of the gradient of its input, and of that of its weights, for one
     micro-batch."""
     import torch
@@ -317,7 +319,7 @@ import quorate
 world = quorate.join()
 torch.set_num_threads(1)
 told = json.loads(sys.argv[1])
-examples, path, steps = told["examples"], told.get("path"), told.get("steps", 10)
+examples, path, steps = told["examples"], told.get("path"), told.get("steps", 200)
 model = quorate.parallelize(benchmark.network(), **told.get("parallelize", {{}}))
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-4), model, compare_every=0)
 draw = torch.Generator().manual_seed(0)
@@ -346,7 +348,7 @@ def seconds_of(script: Path, layout: Any, examples: int) -> float:
     """Of a step of a layout, by `quorate run`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "seconds.json")
-        told: dict[str, Any] = {"examples": examples, "path": str(path), "parallelize": {}}
+        told: dict[str, Any] = {"examples": examples, "path": str(path), "steps": STEPS, "parallelize": {}}
         if layout.schedule:
             told["is_piped"] = True
             told["parallelize"] = {"schedule": layout.schedule, "microbatches": layout.microbatches}

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import record
 
 from quorate.core.contracts import Wire
+from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
+from quorate.planning.measured import model_from
+from quorate.planning.model import Model
 from tests.support.processes import run_real
 
 CASES = (("gpipe", 4, 1), ("1f1b", 4, 1), ("interleaved-1f1b", 4, 2), ("looped-bfs", 4, 2))
 SPLIT = (("interleaved-zero-bubble", 4, 2), ("zbv", 4, 2), ("dualpipev", 4, 2))
+EQUAL = "with equal passes"
+"""What the formulas of the papers of split schedules are for."""
+_GROUP = 3
+"""Layouts that run one after another between two timings."""
 EXAMPLES = 8
 """Of each worker's batch, where each has one of its own."""
 
@@ -26,7 +35,8 @@ def bubbles(report: record.Report, forward: float, inputs: float, weights: float
 
     With passes F, B (inputs) and W (weights) and p workers: idle are (p - 1) (F + B + W) under schedules with whole
     backward passes, and (p - 1) (F + B - W) where they are in two parts (ZB-H1; Qi et al. 2024, table 1), of
-    v m (F + B + W) computed.
+    v m (F + B + W) computed. The latter is of orders that are made for F = B = W. Other passes make other paths through
+    the same order the longest (`longest_path`), to which measured ones are held; equal ones are held to the papers'.
     """
     from quorate.sharding.stages.clock import clock
     from quorate.sharding.stages.orders import order
@@ -35,17 +45,30 @@ def bubbles(report: record.Report, forward: float, inputs: float, weights: float
     report.rows.append(record.figure("a block's passes: gradient of the input, ms", [1000 * inputs]))
     report.rows.append(record.figure("a block's passes: gradient of the weights, ms", [1000 * weights]))
     for name, workers, chunks in (*CASES, *SPLIT):
-        for microbatches in (8, 16):
-            equal = [1.0] * (workers * chunks)
-            times = [[seconds * x for x in equal] for seconds in (forward, inputs, weights)]
+        is_split = (name, workers, chunks) in SPLIT
+        for microbatches, passes in itertools.product((8, 16), ((forward, inputs, weights), (1.0, 1.0, 1.0))):
+            if passes == (1.0, 1.0, 1.0) and not is_split:
+                continue
+            times = [[seconds] * (workers * chunks) for seconds in passes]
             played = clock(order(name, workers, chunks, microbatches), *times)
-            whole = forward + inputs + weights
-            idle = (workers - 1) * (forward + inputs - weights if (name, workers, chunks) in SPLIT else whole)
-            formula = idle / (chunks * microbatches * whole + idle)
+            idle = (workers - 1) * (longest_path(name, *passes) if is_split else sum(passes))
+            formula = idle / (chunks * microbatches * sum(passes) + idle)
             found = sum(played.bubble) / workers
             where = f"{name}, {workers} workers, {microbatches} micro-batches"
+            where += f", {EQUAL}" if passes == (1.0, 1.0, 1.0) else ""
             report.rows.append(record.figure(f"{where}: bubble, played", [found]))
             report.bar(f"{where}: |played / formula - 1|", abs(found / formula - 1), at_most=0.05)
+
+
+def longest_path(name: str, forward: float, inputs: float, weights: float) -> float:
+    """Seconds for which a worker idles, for each worker but one, in an order with passes in two parts.
+
+    Forward passes reach the last worker after p - 1 of them, and gradients come back to the first by as many passes of
+    inputs; where a worker waits for its first gradient, it has passes of weights to make meanwhile. With F = B = W each
+    of these is the formula of the paper. ZBV's bound is reached where forward passes are the shortest.
+    """
+    filling, draining, waiting = forward, inputs, forward + inputs - weights
+    return max({"zbv": (filling, draining), "dualpipev": (filling, waiting)}.get(name, (filling, draining, waiting)))
 
 
 def exchanged(numbers: int, repeats: int, wire: Wire) -> float:
@@ -65,20 +88,27 @@ def exchanged(numbers: int, repeats: int, wire: Wire) -> float:
 
 def link() -> tuple[float, float]:
     """Latency (seconds) and bandwidth (bytes a second) of a worker, as rings of two would have them."""
-    from functools import partial
-
     small = max(run_real(2, partial(exchanged, 16, 101)))
     large = max(run_real(2, partial(exchanged, 1 << 20, 31)))
     return small / 2, 4 * (1 << 20) / max(large - small, 1e-9)
 
 
+def _timed(script: Path, workers: int, cores: int) -> tuple[Model, Cluster]:
+    from quorate.cli.planner.timed import timed
+
+    latency, bandwidth = link()
+    arguments = [json.dumps({"examples": EXAMPLES})]
+    told = timed(str(script), arguments, at_once=min(cores, workers), crowd=workers / cores)
+    cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=cores)
+    return model_from(told, EXAMPLES * workers, workers), cluster
+
+
 def foreseen(
     report: record.Report, script: Path, run: Callable[[Any, int], float], *, turns: int, sizes: Sequence[int]
 ) -> None:
-    """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step."""
-    from quorate.cli.planner.timed import timed
-    from quorate.planning.cluster import Cluster
-    from quorate.planning.measured import model_from
+    """Layouts of 2 and 4 workers: `run(layout, examples)` gives the seconds of a step. Blocks and the link are timed
+    before and behind each few layouts, as a machine that others use is faster in some minutes than in others; what is
+    foreseen is the mean of both."""
     from quorate.planning.prediction import predict
     from quorate.planning.search import plan
 
@@ -112,23 +142,26 @@ def foreseen(
         taken: dict[Layout, list[float]] = {}
         said: dict[Layout, list[float]] = {}
         first: list[Layout] = []
+        timed_now = partial(_timed, script, workers, cores)
         for turn in range(turns):  # what changes on the machine meets what is foreseen, too
-            latency, bandwidth = link()
-            told = timed(
-                str(script), [json.dumps({"examples": EXAMPLES})], at_once=min(cores, workers), crowd=workers / cores
-            )
-            model = model_from(told, EXAMPLES * workers, workers)
-            cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=cores)
-            first.append(plan(model, cluster, ways=("all-reduce",), as_fast=0.05).best[0].layout)
-            for layout in dict.fromkeys([*listed, *first]):
-                examples = EXAMPLES * workers // (layout.replicas * layout.shards)
-                taken.setdefault(layout, []).append(run(layout, examples))
-                said.setdefault(layout, []).append(predict(layout, model, cluster).seconds)
-                print(
-                    f"turn {turn + 1}, {workers} workers, {layout.in_words}: {said[layout][-1]:.3f} s foreseen, "
-                    f"{taken[layout][-1]:.3f} s taken",
-                    flush=True,
-                )
+            before, begun = timed_now(), 0
+            first.append(plan(*before, ways=("all-reduce",), as_fast=0.05).best[0].layout)
+            while begun < len(dict.fromkeys([*listed, *first])):
+                group = list(dict.fromkeys([*listed, *first]))[begun : begun + _GROUP]
+                begun += len(group)
+                for layout in group:
+                    examples = EXAMPLES * workers // (layout.replicas * layout.shards)
+                    taken.setdefault(layout, []).append(run(layout, examples))
+                behind = timed_now()
+                for layout in group:
+                    each = [predict(layout, *one).seconds for one in (before, behind)]
+                    said.setdefault(layout, []).append(sum(each) / 2)
+                    print(
+                        f"turn {turn + 1}, {workers} workers, {layout.in_words}: {each[0]:.3f} s foreseen before and "
+                        f"{each[1]:.3f} s behind, {taken[layout][-1]:.3f} s taken",
+                        flush=True,
+                    )
+                before = behind
         for layout, seconds in taken.items():
             name = f"{workers} workers, {layout.in_words}"
             ratios = [one / other for one, other in zip(said[layout], seconds, strict=True)]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quorate.planning.model import Block, Model
+from quorate.planning.waiting import slowest
 
 _DIVIDED = 24 / 34
 _WORDS = 60
@@ -33,7 +34,8 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
     before, behind = _of_no_block(sizes)
     fixed = times["fixed"]
     alone = [sum(one[way] for one in times["blocks"].values()) + times["rest"][way] for way in (0, 1)]
-    pieces = times.get("pieces", {})
+    spread = times.get("spread", ())
+    pieces = {axis: _without_waiting(found, spread) for axis, found in times.get("pieces", {}).items()}
     shares, there = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else (None, None)
     blocks = []
     for place, name in enumerate(names):
@@ -85,12 +87,19 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
         outside=times["outside"],
         crowding=times.get("crowding", 1.0),
         by_processor=by_processor,
+        spread=spread,
         gathering=around[0] / numbers,
         reducing=around[1] / numbers,
         refused={int(count): _short(why) for count, why in told["cuts"].items() if isinstance(why, str)},
         known_tensors=(1, *(int(count) for count, why in told["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),
     )
+
+
+def _without_waiting(found: Mapping[str, Any], spread: Sequence[float]) -> dict[str, Any]:
+    """Two workers' seconds but for those in which one has waited for a slower one: these are foreseen on their own."""
+    times = slowest(spread, 2) if found.get("processor") else 1.0
+    return {what: x / times if isinstance(x, float) else x for what, x in found.items()}
 
 
 def _scaled(found: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,8 @@ class Model:
     by_processor: Model | None = None
     """The same without the seconds in which workers waited for each other: where they share cores, others compute in
     these. None: it was not timed."""
+    spread: Sequence[float] = ()
+    """Steps of one worker that were timed, over what was usual then, from the shortest on; empty: they do not vary."""
     tied: int = 0
     """Numbers that the first and the last block have in common."""
     refused: Mapping[int, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ hide behind the passes of one micro-batch: a gather behind the forward pass, sum
 ZeRO 3 each pass of each micro-batch gathers, in a pipeline only those up to the first backward pass. Bytes held are
 `sharding.memory`'s, of the worker that holds most.
 
+Where one worker's steps varied as they were timed, those of many end with the slowest (`planning.waiting`).
 What is not in it: how even batches are, what one kernel does to another, reading data, the network of others. Workers
 that share cores take no less than all their seconds over the cores, and pipelines are played on so many. Where they
 take all of a host's cores, nothing hides that they exchange on it: it is copied in memory, by the same cores.
@@ -20,11 +21,8 @@ from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model, Stage
 from quorate.planning.passes import Passes, computing, gathers, most_held, played, with_gathers, with_sums
+from quorate.planning.waiting import NEIGHBOURS, SYNC_EVERY, waited
 
-SYNC_EVERY = 8
-"""Steps between means of `local-sgd`, by default."""
-_NEIGHBOURS = 2
-"""Of a worker in the ring of `d-psgd`."""
 _HIDDEN = ("all-reduce", "d-psgd")
 """Strategies whose exchanges are under way while the backward pass runs."""
 
@@ -42,8 +40,8 @@ class Prediction:
     bubble: float
     """The share of a pipeline's passes in which a worker does not compute, in the mean."""
     parts: dict[str, float]
-    """Where the seconds go: computing, idling in a pipeline, what is waited for along each axis, updating, and waiting
-    for cores."""
+    """Where the seconds go: computing, idling in a pipeline, what is waited for along each axis, updating, waiting for
+    cores, and for workers that are slower in this step."""
 
 
 def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = True) -> Prediction:
@@ -58,10 +56,12 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
         crowded = (
             one if model.by_processor is None else _Step(layout, model.by_processor, cluster, exact=exact)
         ).crowded
+    crowded = max(0.0, crowded - seconds)
+    waiting = waited(layout, model.spread) * (unsent.seconds + one.updating + crowded)
     held = range(layout.stages) if exact else (0, layout.stages - 1)
     return Prediction(
         layout=layout,
-        seconds=max(seconds, crowded),
+        seconds=seconds + crowded + waiting,
         memory=max(
             _memory(layout, model, one.mine[worker], worker, one.examples, exact=exact) for worker in {*held, one.most}
         ),
@@ -75,7 +75,8 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
             "shards": one.sharded + busy[2] - busy[1],
             "replicas": one.agreeing,
             "updating": one.updating,
-            "cores": max(0.0, crowded - seconds),
+            "cores": crowded,
+            "waiting": waiting,
         },
     )
 
@@ -150,7 +151,7 @@ def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, ba
         return 0.0
     nbytes, stride = model.bytes_each * numbers / layout.shards, layout.stages * layout.shards * layout.tensor
     if layout.strategy == "d-psgd":
-        seconds = _NEIGHBOURS * cluster.send(nbytes, stride)
+        seconds = NEIGHBOURS * cluster.send(nbytes, stride)
     else:
         seconds = cluster.all_reduce(nbytes, layout.replicas, stride)
     if layout.strategy == "local-sgd":
@@ -179,7 +180,7 @@ def _sent(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, numb
     shards = numbers * (gathers(layout, worker) * model.gathered_each + layout.reduces * model.bytes_each)
     piece = model.bytes_each * numbers / layout.shards
     ring = 2 * _others(layout.replicas) * piece
-    replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": _NEIGHBOURS * piece}.get(layout.strategy, ring)
+    replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": NEIGHBOURS * piece}.get(layout.strategy, ring)
     return 2 * _others(layout.tensor) * sums + handed + _others(layout.shards) * shards + replicas
 
 

@@ -179,6 +179,7 @@ _COST = {
     "replicas": "replicas wait for each other longer by",
     "updating": "the optimizer takes longer by",
     "cores": "workers wait for cores longer by",
+    "waiting": "workers wait for slower ones longer by",
 }
 
 

@@ -79,6 +79,17 @@ def test_what_a_step_takes(clock: Clock) -> None:
     assert told["fixed"] == pytest.approx((1 / 7, 1 / 13))
 
 
+def test_how_long_steps_are_timed(clock: Clock) -> None:
+    """For five seconds behind the first, but for no fewer than four steps."""
+    for seconds, steps in ((3.0, 5), (0.9, 7)):
+        timer = Timer(None, {}, clock.perf_counter)
+        while not timer.is_enough:
+            clock.now += seconds
+            timer.steps_now()
+            timer.stepped()
+        assert timer.seconds == pytest.approx([seconds] * (steps - 1)) and len(timer.steps) == steps
+
+
 def test_what_the_processor_did_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thirds of it, but for half a second that it waits behind the loss: of 4.5 s 3 - 1 / 3."""
     seconds = Clock()

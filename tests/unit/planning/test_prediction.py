@@ -12,7 +12,8 @@ from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Block, Model
 from quorate.planning.passes import most_held
-from quorate.planning.prediction import SYNC_EVERY, predict
+from quorate.planning.prediction import predict
+from quorate.planning.waiting import SYNC_EVERY, slowest
 from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import cut_evenly
 from quorate.sharding.stages.orders import SCHEDULES, order, peaks, refusal
@@ -264,3 +265,17 @@ def test_waiting_for_each_other_takes_no_shared_core() -> None:
     assert four.seconds == pytest.approx(max(4 * (3 * 2 + 24), 2 * 4 * 3 * 2), rel=1e-6)
     crowded = predict(Layout(replicas=2, tensor=2, strategy="all-reduce"), waits, cluster(4, cores=2, **fast))
     assert crowded.seconds == pytest.approx(2 * 4 * (3 * 2 + 24), rel=1e-6)
+
+
+def test_steps_that_vary_end_with_the_slowest_worker() -> None:
+    """What computes waits, and what is sent does not; with shared cores, too."""
+    spread = [0.9, 1.0, 1.2]
+    found = predict(Layout(replicas=2, strategy="all-reduce"), model(spread=spread, update=0.001), cluster(2))
+    share = slowest(spread, 2) - 1
+    assert share > 0.05 and found.parts["waiting"] == pytest.approx(share * (48 + 4))
+    assert found.seconds == pytest.approx(48 + 4 + 160 + share * (48 + 4)) == pytest.approx(sum(found.parts.values()))
+    shared = cluster(4, cores=2, bandwidth=1e12)
+    for layout in (Layout(replicas=4, strategy="all-reduce"), Layout(stages=4, schedule="1f1b", microbatches=8)):
+        before = predict(layout, model(), shared).seconds
+        assert predict(layout, model(spread=spread), shared).seconds == pytest.approx(before * slowest(spread, 4))
+    assert predict(Layout(), model(spread=spread), cluster(1)).parts["waiting"] == 0

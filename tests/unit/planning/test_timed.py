@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_seconds_of_runs_at_once_are_means() -> None:
 
 
 @pytest.mark.slow
+def test_a_script_without_end_is_timed_for_a_while(script: str) -> None:
+    times = timed(script, ["1000000000"], axes=())["times"]
+    assert times["steps"] > 10 and "seconds" not in times
+    assert len(times["spread"]) == times["steps"] and times["spread"] == sorted(times["spread"])
+    assert statistics.median(times["spread"]) == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.slow
 def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
     told = timed(script, ["10"], axes=(), at_once=2)
@@ -71,10 +80,20 @@ def test_a_crowd_takes_longer_than_its_share(monkeypatch: pytest.MonkeyPatch) ->
     def several(does: object, count: int) -> list[dict[str, object]]:
         runs.append(count)
         by = {2: 1.0, 4: 2.5, 8: 1.0}[count]
-        times = {"blocks": {"a": [by, 2 * by]}, "rest": [by, by], "update": by, "outside": by}
+        times = {
+            "blocks": {"a": [by, 2 * by]},
+            "rest": [by, by],
+            "update": by,
+            "outside": by,
+            "seconds": [2.0, 4.0, 6.0],
+        }
         return [{"times": times, "cuts": {}}] * count
 
     monkeypatch.setattr(module, "_several", several)
+    assert timed("x.py", [], (), at_once=2)["times"]["spread"] == [0.5, 0.5, 1.0, 1.0, 1.5, 1.5]
+    crowded = timed("x.py", [], (), at_once=2, crowd=2.0)["times"]
+    assert len(crowded["spread"]) == 12 and "seconds" not in crowded, "of the four"
+    runs.clear()
     assert timed("x.py", [], (), at_once=2, crowd=2.0)["times"]["crowding"] == pytest.approx(1.25)
     assert timed("x.py", [], (), at_once=2, crowd=100.0)["times"]["crowding"] == 1.0, "never less than its share"
     assert runs == [2, 4, 2, 8]

@@ -15,10 +15,11 @@ from quorate.cli.simulate.results import show as show_table
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
-from quorate.planning.prediction import SYNC_EVERY, Prediction
+from quorate.planning.prediction import Prediction
 from quorate.planning.search import Loser, Plan
 from quorate.planning.search import as_json as of_one
 from quorate.planning.tries import Tried
+from quorate.planning.waiting import SYNC_EVERY
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
 
 _NAMED = 16

@@ -16,6 +16,7 @@ from quorate.cli.planner.workers import answers
 from quorate.core.telling import tell
 from quorate.launch.warm.steps import STEPS
 from quorate.planning.layouts import Layout
+from quorate.planning.waiting import spread_of
 
 T = TypeVar("T")
 _ALONE = (sys.executable, "-m", "quorate.launch.warm.timing")
@@ -23,6 +24,7 @@ _IN_PIECES = "quorate.launch.warm.timing_in_pieces"
 _LAYOUTS = {"shards": Layout(shards=2, zero=3), "tensor": Layout(tensor=2)}
 _LIMIT = round(SECONDS / 6)
 _MOST_CROWDED = 4
+_MOST_STEPS = 50
 
 
 def timed(
@@ -37,31 +39,42 @@ def timed(
 
     The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means. With
     a `crowd` of more than one worker for each core it runs once more, so many times as often at once: `crowding` is
-    how much longer a step takes then than its share of the cores says.
+    how much longer a step takes then than its share of the cores says. `spread` is how steps varied (as of
+    `planning.waiting.spread_of`), in the crowd where there is one.
     """
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
     count = max(1, min(at_once, usable_cores()))
     each = _several(alone, count)
     told = each[0]
-    told["times"] = mean_of([one["times"] for one in each])
+    told["times"], seconds = _together(each)
     many = round(count * min(crowd, _MOST_CROWDED))
     if many > count:
         tell(f"quorate: running it {many} times at once\n")
-        crowded = mean_of([_step(one["times"]) for one in _several(alone, many)])
-        told["times"]["crowding"] = max(1.0, crowded * count / many / _step(told["times"]))
+        crowd_times, seconds = _together(_several(alone, many))
+        told["times"]["crowding"] = max(1.0, _step(crowd_times) * count / many / _step(told["times"]))
+    told["times"]["spread"] = spread_of(seconds)
     pieces = told["times"]["pieces"] = {}
     if usable_cores() > 1:
         for axis in axes:
             if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
                 continue
             tell(f"quorate: running it on two workers, {axis}=2\n")
-            found = answers(_IN_PIECES, partial(_task, axis), script, arguments, _LAYOUTS[axis])
+            # Two workers may have half of the script's batches each, and take longer for a step.
+            steps = min(max(STEPS - 1, told["times"]["steps"] // 2), _MOST_STEPS)
+            found = answers(_IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
             if isinstance(found, str):
                 tell(f"quorate: {axis}=2 was not timed: {found}\n")
             else:
                 pieces[axis] = found[0]
     return told
+
+
+def _together(each: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Sequence[float]]]:
+    """Means of `times` of runs, and the seconds of the steps of each."""
+    times = [dict(one["times"]) for one in each]
+    seconds = [one.pop("seconds", ()) for one in times]
+    return mean_of(times), seconds
 
 
 def _step(times: Mapping[str, Any]) -> float:
@@ -98,10 +111,10 @@ def mean_of(each: Sequence[Any]) -> Any:
     return sum(each) / len(each) if isinstance(first, float) else first
 
 
-def _task(axis: str, folder: str) -> Any:
+def _task(axis: str, steps: int, folder: str) -> Any:
     from quorate.launch.warm.stepping import Task
 
     return Task(
-        folder=folder, workers=2, warm_up=1, steps=STEPS - 1, limit=_LIMIT, is_divided=True,
+        folder=folder, workers=2, warm_up=1, steps=steps, limit=_LIMIT, is_divided=True,
         looks_at_blocks=axis == "tensor",
     )  # fmt: skip

@@ -164,7 +164,7 @@ def _by_sizes(options: PlanOptions) -> Model:
 def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model, int]:
     """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
-    from quorate.launch.warm.steps import STEPS
+    from quorate.launch.warm.steps import SECONDS
     from quorate.planning.measured import model_from
 
     only = given(options, *_OF_SIZES)
@@ -172,7 +172,7 @@ def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model,
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
     assert options.workers is not None
-    tell(f"quorate: running {options.model} alone for {STEPS} steps\n")
+    tell(f"quorate: running {options.model} alone, {SECONDS:g} s of its steps\n")
     axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
     here = options.per_host or options.workers
     at_once = min(options.cores or 1, here)

@@ -2,3 +2,5 @@
 
 STEPS = 6
 """That a script has to make: one for memory, one more to warm up, and those that are timed."""
+SECONDS = 5.0
+"""For which steps are timed where a script makes more: what a machine does besides changes from second to second."""

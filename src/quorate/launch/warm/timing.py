@@ -8,6 +8,7 @@ where nothing asks for that of its input, it is taken to be twice the forward pa
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -30,7 +31,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
 from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.steps import STEPS
+from quorate.launch.warm.steps import SECONDS, STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
 from quorate.sharding.tensor.finding import tensor_plan
@@ -40,6 +41,7 @@ TENSORS = (2, 3, 4, 6, 8, 12, 16)
 _PROBES = 5
 _COPIED = 1 << 25
 """Bytes."""
+_PARTS = ("outside", "model", "backward", "update")
 _NOT_CUT = ("whole", "sequence")
 
 
@@ -110,6 +112,21 @@ class Timer:
         self._now = defaultdict(float)
         self._stepped = self._clock()
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether steps have been timed for long enough."""
+        return self.has_fewest and sum(self.seconds) >= SECONDS
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each step but the first."""
+        return [sum(step[what] for what in _PARTS) for step in self.steps[1:]]
+
+    @property
+    def has_fewest(self) -> bool:
+        """Whether there are as many steps as are needed."""
+        return len(self.steps) >= STEPS - 1
+
     def median(self, what: str) -> float:
         """Of the steps but the first: `examples`, or seconds of `model` (forward), `backward`, `update`, `outside`."""
         return statistics.median(step.get(what, 0.0) for step in self.steps[1:])
@@ -117,10 +134,10 @@ class Timer:
     @property
     def parts(self) -> dict[str, float]:
         """Median seconds of what a step is made of."""
-        return {what: self.median(what) for what in ("outside", "model", "backward", "update")}
+        return {what: self.median(what) for what in _PARTS}
 
     def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
-        """Medians."""
+        """Medians; `seconds` are of each step."""
         median = self.median
         found = {name: [median(f"forward {name}"), median(f"backward {name}")] for name in blocks}
         for seconds in found.values():
@@ -138,6 +155,7 @@ class Timer:
             "fixed": fixed_shares(blocks, self.inputs, round(median("examples"))),
             "copied": seconds_of_a_byte(),
             "steps": len(self.steps) - 1,
+            "seconds": self.seconds,
         }
 
 
@@ -269,18 +287,25 @@ def main() -> NoReturn:
         if not timers:
             first(optimizer)
             return
-        timer, its, blocks = timers[0]
+        timer, its = timers[0][:2]
         if optimizer is not its:
             return
         timer.stepped()
-        if len(timer.steps) == STEPS - 1:
-            told["times"] = timer.told(blocks)
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(told, file)
+        if timer.is_enough:
+            keep()
             sys.stdout.flush()
             flush()
             os._exit(0)  # nothing that the script registered runs: it was only to be looked at
 
+    def keep() -> None:
+        if not timers or not timers[0][0].has_fewest:
+            return
+        timer, _, blocks = timers[0]
+        told["times"] = timer.told(blocks)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(told, file)
+
+    atexit.register(keep)  # of a script that ends sooner
     register_optimizer_step_pre_hook(lambda optimizer, *_: timers[0][0].steps_now() if timers else None)
     register_optimizer_step_post_hook(stepped)
     worlds: Any = World

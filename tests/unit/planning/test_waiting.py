@@ -1,0 +1,64 @@
+"""What workers that wait for each other take more than one."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from quorate.planning.layouts import Layout
+from quorate.planning.waiting import slowest, spread_of, waited
+
+DRAW = random.Random(3)
+SPREAD = sorted(DRAW.lognormvariate(0.0, 0.2) for _ in range(501))
+SPREAD = [one / statistics.median(SPREAD) for one in SPREAD]
+
+
+def test_steps_over_those_around_them() -> None:
+    assert spread_of([[6.0, 2.0, 4.0]]) == [0.5, 1.0, 1.5]
+    assert spread_of([[3.0], [1.0], [2.0]]) == [0.5, 1.0, 1.5], "beside each other"
+    assert spread_of([]) == spread_of([[], []]) == spread_of([[0.0, 0.0]]) == []
+
+
+def test_a_machine_that_becomes_slow_is_no_slow_worker() -> None:
+    """Three runs that take twice as long from their middle on."""
+    runs = [[1.0] * 40 + [2.0] * 40 for _ in range(3)]
+    found = spread_of(runs)
+    assert len(found) == 240 and sum(one == 1.0 for one in found) >= 232
+    assert slowest(found, 8) == 1.0
+
+
+def test_what_varies_by_worker_is_kept() -> None:
+    runs = [[DRAW.choice([1.0, 1.2, 1.4]) for _ in range(50)] for _ in range(4)]
+    assert slowest(spread_of(runs), 4) == pytest.approx(1.4 / 1.2, rel=0.02)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 40])
+def test_the_slowest_of_many_draws(workers: int) -> None:
+    """In half of all steps, which are drawn here."""
+    drawn = [max(DRAW.choices(SPREAD, k=workers)) for _ in range(4000)]
+    assert slowest(SPREAD, workers) == pytest.approx(statistics.median(drawn), rel=0.02)
+
+
+def test_more_workers_have_a_slower_one() -> None:
+    found = [slowest(SPREAD, workers) for workers in (1, 2, 3, 8, 100, 10**9)]
+    assert found[0] == 1.0 and found == sorted(found) and found[2] > found[1] > 1.02
+    assert found[-1] == pytest.approx(SPREAD[-1]), "never slower than what was seen"
+    assert slowest([], 8) == slowest([1.0] * 5, 8) == slowest([1.0], 8) == 1.0
+
+
+def test_who_waits_for_whom() -> None:
+    def share(strategy: str, *, stages: int = 1) -> float:
+        return waited(Layout(replicas=8, stages=stages, schedule="1f1b" * (stages > 1), strategy=strategy), SPREAD)
+
+    def of(workers: int) -> float:
+        return slowest(SPREAD, workers) - 1
+
+    assert share("all-reduce") == of(8) and share("all-reduce", stages=2) == of(16)
+    assert share("d-psgd") == of(3) and share("d-psgd", stages=2) == of(6)
+    assert share("quorum") == 0 and share("quorum", stages=2) == of(2)
+    assert share("local-sgd") == pytest.approx(of(8) / math.sqrt(8))
+    assert share("local-sgd", stages=2) == pytest.approx(of(2) + (of(16) - of(2)) / math.sqrt(8))
+    assert waited(Layout(shards=4, zero=3), SPREAD) == of(4) and waited(Layout(), SPREAD) == 0
