@@ -25,7 +25,7 @@ from quorate.wire.frames import Reader, encode
 from quorate.wire.real.arriving import Arriving, Lobby
 from quorate.wire.real.encryption import Encryption, Impostor, address_of
 from quorate.wire.real.inbox import Inbox
-from quorate.wire.real.links import Link, Outgoing, Unreachable, connect
+from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.shared import Arena, Lender, is_possible
 
 _AGAIN_SECONDS = 0.1
@@ -56,8 +56,8 @@ class Mailbox:
         if self._arena is not None:
             self._arena.dead = self.lost
         self._token, self._find, self._encryption, self._when_refused = token, find, encryption, when_refused
-        self._links: dict[tuple[int, bool], Link] = {}
-        """By peer, and whether it is for urgent messages: these have a connection of their own between hosts."""
+        self._links: dict[tuple[int, Lane], Link] = {}
+        """By peer; to a worker of this host all lanes are one."""
         self._lock = threading.Lock()
         self._path = path
         self._selector = selectors.DefaultSelector()
@@ -93,9 +93,9 @@ class Mailbox:
         self._selector.register(listener, selectors.EVENT_READ, None)
         return listener
 
-    def send(self, message: Message, to: int, tag: str) -> Outgoing:
+    def send(self, message: Message, to: int, tag: str, lane: Lane = Lane.USUAL) -> Outgoing:
         """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
-        link = self._link(to, is_urgent=message.urgent)
+        link = self._link(to, Lane.URGENT if message.urgent else lane)
         shares = self._arena is not None and message.shared and link.is_here
         place = partial(self._arena.place, to=to) if shares and self._arena is not None else None
         outgoing = Outgoing(encode(message, place, source=self.rank, tag=tag))
@@ -137,40 +137,40 @@ class Mailbox:
         with suppress(BlockingIOError, OSError):
             self._wake.send(b"!")
 
-    def _link(self, peer: int, *, is_urgent: bool) -> Link:
+    def _link(self, peer: int, lane: Lane) -> Link:
         with self._lock:
-            link = self._links.get((peer, is_urgent))
+            link = self._links.get((peer, lane))
         if link is not None:
             return link
         address = self._find(peer)
         if address.startswith("unix:"):
-            return self._link_here(peer, address, is_urgent=is_urgent)
+            return self._link_here(peer, address, lane)
         # A host that cannot be reached does not answer for long, and the others are not to wait for it.
         with self._lock:
-            key = peer, is_urgent
+            key = peer, lane
             if key not in self._links:
                 self._links[key] = Link(None)
-                threading.Thread(target=self._reach, args=(peer, self._links[key], address), daemon=True).start()
+                threading.Thread(target=self._reach, args=(*key, self._links[key], address), daemon=True).start()
             return self._links[key]
 
-    def _link_here(self, peer: int, address: str, *, is_urgent: bool) -> Link:
-        """One for both."""
-        if is_urgent:
-            link = self._link(peer, is_urgent=False)
+    def _link_here(self, peer: int, address: str, lane: Lane) -> Link:
+        """One for all lanes."""
+        if lane is not Lane.USUAL:
+            link = self._link(peer, Lane.USUAL)
             with self._lock:
-                return self._links.setdefault((peer, True), link)
+                return self._links.setdefault((peer, lane), link)
         sock = connect(address, self._token, None if self._arena is None else self._arena.fd)
         with self._lock:
-            link = self._links.setdefault((peer, False), Link(sock))
+            link = self._links.setdefault((peer, Lane.USUAL), Link(sock))
         if link.sock is not sock:
             sock.close()
         self._poke()
         return link
 
-    def _reach(self, peer: int, link: Link, address: str) -> None:
+    def _reach(self, peer: int, lane: Lane, link: Link, address: str) -> None:
         while not self._closed:
             try:
-                sock = connect(address, self._token, encryption=self._encryption, congestion=self.congestion)
+                sock = connect(address, self._token, encryption=self._encryption, congestion=self.congestion, lane=lane)
             except Unreachable:
                 time.sleep(_AGAIN_SECONDS)
                 continue

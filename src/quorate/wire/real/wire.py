@@ -28,6 +28,7 @@ from quorate.wire.real.gpus import HOST, NCCL
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import WHOLE_BYTES, layout_of
+from quorate.wire.real.links import Lane
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import abandon, gloo, nccl, summable
 from quorate.wire.real.shared_segment import SharedSegment
@@ -150,7 +151,8 @@ class RealWire(CollectivesByMessages):
                 layout = layout_of(self.size, self.host_of)
                 ranks = layout.hosts[layout.place_of(self.rank)]
                 segment = SharedSegment(endpoint, tag, send, ranks, has_bells=True)
-                post = Post(self.send, lambda source, tag: endpoint.inbox.ask(source, self._tag(tag), segment.ring))
+                send_part = functools.partial(self._send, lane=Lane.SUMS)
+                post = Post(send_part, lambda source, tag: endpoint.inbox.ask(source, self._tag(tag), segment.ring))
                 self._sums = HostSums(segment, layout, self.rank, post, _SUMS)
         return self._sums
 
@@ -230,6 +232,9 @@ class RealWire(CollectivesByMessages):
         return group
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        return self._send(message, to, tag)
+
+    def _send(self, message: Message, to: int, tag: str, lane: Lane = Lane.USUAL) -> Work[None]:
         self._known(to)
         if to == self.rank:
             own = tuple(x.detach() if message.shared else x.detach().clone() for x in message.tensors)
@@ -238,7 +243,7 @@ class RealWire(CollectivesByMessages):
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
         try:
-            return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag)), to)
+            return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag), lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
                 return Done(None)  # it has died, as the board will say: who outlives it sends it nothing
