@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quorate.launch.warm import timing
-from quorate.launch.warm.timing import Timer, Timers, cuts, fixed_shares
+from quorate.launch.warm import probes, timing
+from quorate.launch.warm.probes import fixed_shares
+from quorate.launch.warm.timing import Timer, Timers, cuts
 
 
 class Clock:
@@ -55,7 +56,7 @@ class Block(nn.Module):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(timing, "time", found)
+    monkeypatch.setattr(probes, "time", found)
     return found
 
 

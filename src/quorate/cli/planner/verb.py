@@ -39,9 +39,9 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     """Find the five fastest layouts of MODEL over the workers that fit into memory, and say why others lose.
 
     A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
-    strategies. A script is run by one worker for six steps, in which its blocks are timed; gpt: needs sizes only. The
-    rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest of
-    them is the first choice.
+    strategies. A script is run by one worker for some seconds, in which its blocks are timed; gpt: needs sizes only.
+    The rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest
+    of them is the first choice.
     """
     from quorate.planning.layouts import AXES, WAYS
     from quorate.planning.search import plan as search

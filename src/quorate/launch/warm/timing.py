@@ -17,12 +17,10 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-import torch
-from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -30,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
+from quorate.launch.warm.probes import fixed_shares, seconds_of_a_byte, tensors_in
 from quorate.launch.warm.script import live_as_main
 from quorate.launch.warm.steps import SECONDS, STEPS
 from quorate.launch.worker.world import World
@@ -38,9 +37,6 @@ from quorate.sharding.tensor.finding import tensor_plan
 
 TENSORS = (2, 3, 4, 6, 8, 12, 16)
 """Workers of a tensor axis for which it is asked whether the layers can be cut."""
-_PROBES = 5
-_COPIED = 1 << 25
-"""Bytes."""
 _PARTS = ("outside", "model", "backward", "update")
 _NOT_CUT = ("whole", "sequence")
 
@@ -72,7 +68,7 @@ class Timer:
 
         def ended(_: Module, __: Any, output: Any) -> None:
             self._end(forward)
-            self.outputs[name] = sum(x.numel() * x.element_size() for x in _tensors(output))
+            self.outputs[name] = sum(x.numel() * x.element_size() for x in tensors_in(output))
 
         def begins(_: Module, args: Any, kwargs: Any) -> None:
             self.inputs[name] = args, kwargs
@@ -91,7 +87,7 @@ class Timer:
         self._now[what] += now - self._began.pop(what, now)
 
     def _given(self, _: Module, args: Any, kwargs: Any) -> None:
-        found = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        found = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
         if "first" not in self._began:
             self._begin("first")
             self._now["examples"] = 0
@@ -180,72 +176,6 @@ class Timers(Timer):
         """Medians; `processor` is the share of a step in which the processor works."""
         seconds, worked = (sum(parts.values()) for parts in (self.parts, self.processor.parts))
         return {**super().told(blocks), "processor": min(1.0, worked / seconds) if worked > 0.0 else 1.0}
-
-
-def _tensors(x: Any) -> list[Tensor]:
-    """The first tensor that is there, in a list; none where there is none."""
-    if isinstance(x, Tensor):
-        return [x]
-    inside = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, tuple | list) else []
-    return next((found for one in inside if (found := _tensors(one))), [])
-
-
-def fixed_shares(
-    blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
-) -> tuple[float, float]:
-    """Of the seconds of the two passes of blocks, those that one example takes as well: of all blocks, whose parameters
-    no cache holds then, by a line through one example and all. 0 where they cannot be called with one."""
-    known = [name for name in blocks if name in inputs]
-    if not known or examples < 2:
-        return 0.0, 0.0
-    given = [(blocks[name], *inputs[name]) for name in known]
-    try:
-        whole = _seconds([(block, *_first(args, kwargs, examples, examples)) for block, args, kwargs in given])
-        one = _seconds([(block, *_first(args, kwargs, 1, examples)) for block, args, kwargs in given])
-    except (RuntimeError, TypeError, ValueError, IndexError):  # a block that is not of examples one by one
-        return 0.0, 0.0
-    shares = [
-        (few - (most - few) / (examples - 1)) / most if most > 0 else 0.0 for few, most in zip(one, whole, strict=True)
-    ]
-    return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
-
-
-def seconds_of_a_byte() -> float:
-    """Of a copy that no cache holds."""
-    source = torch.ones(_COPIED >> 2)
-    into, seconds = torch.empty_like(source), []
-    for _ in range(_PROBES):
-        begin = time.perf_counter()
-        into.copy_(source)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds) / _COPIED
-
-
-def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]:
-    def cut(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        found = x.detach()[:count].clone() if x.dim() and len(x) == examples else x.detach()
-        return found.requires_grad_(x.requires_grad)
-
-    return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
-
-
-def _seconds(calls: Sequence[tuple[Module, Any, Any]]) -> tuple[float, float]:
-    """Medians of the forward and of the backward passes of all these calls, one after the other."""
-    forward, backward = [], []
-    for _ in range(_PROBES):
-        both = [0.0, 0.0]
-        for block, args, kwargs in calls:
-            begin = time.perf_counter()
-            output = _tensors(block(*args, **kwargs))[0]
-            between = time.perf_counter()
-            output.sum().backward()
-            both[0] += between - begin
-            both[1] += time.perf_counter() - between
-        forward.append(both[0])
-        backward.append(both[1])
-    return statistics.median(forward), statistics.median(backward)
 
 
 def cuts(model: Module, blocks: Mapping[str, Module]) -> dict[str, Any]:
