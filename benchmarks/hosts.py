@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,12 @@ class Arm:
     """Of those that need."""
     is_late: bool
     folder: str
+    alternates: bool = False
+    """Whether neighbouring ranks are on different hosts, as under `mpirun --map-by node`."""
+
+    def host_of(self, rank: int) -> int:
+        """By number."""
+        return rank % self.hosts if self.alternates else rank // ON_EACH
 
 
 def train(arm: Arm, world: Any) -> dict[str, float]:
@@ -83,7 +89,7 @@ def train(arm: Arm, world: Any) -> dict[str, float]:
         waits: dict[str, Any] = {OF_ALL: {"wait_for": "all"}, OF_HALF: {"wait_for": world.size // 2}}.get(arm.name, {})
         optimizer = quorate.distribute(optimizer, model, "quorum" if waits else arm.name, **waits)
     x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(world.rank))
-    delay = DELAY if arm.is_late and world.rank // ON_EACH == arm.hosts - 1 else 0.0
+    delay = DELAY if arm.is_late and arm.host_of(world.rank) == arm.hosts - 1 else 0.0
 
     def step() -> None:
         time.sleep(delay)
@@ -130,14 +136,16 @@ def through_the_cable() -> tuple[int, int]:
 
 def measured(on: Sequence[Host], rate: str, arm: Arm) -> list[dict[str, float]]:
     """What every worker says; links are slow only once replicas are alike."""
-    return run_slowed(on, rate, ON_EACH, lambda folder: partial(train, Arm(**{**arm.__dict__, "folder": folder})))
+    places = [on[arm.host_of(rank)] for rank in range(ON_EACH * len(on))]
+    return run_slowed(places, rate, lambda folder: partial(train, replace(arm, folder=folder)))
 
 
 def run_slowed(
-    on: Sequence[Host], rate: str, on_each: int, task_in: Callable[[str], Callable[[Any], dict[str, float]]]
+    places: Sequence[Host], rate: str, task_in: Callable[[str], Callable[[Any], dict[str, float]]]
 ) -> list[dict[str, float]]:
-    """What every worker's task says, `on_each` on each host; `task_in(folder)` calls
+    """What every worker's task says, each on the host of its rank in `places`; `task_in(folder)` calls
     `until_slow(folder)` where links are to be made as slow as `rate`."""
+    on = list(dict.fromkeys(places))
     with tempfile.TemporaryDirectory() as folder:
 
         def slow_down() -> None:
@@ -154,7 +162,6 @@ def run_slowed(
             host.limit(None)
         slower = threading.Thread(target=slow_down, daemon=True)
         slower.start()
-        places = [host for host in on for _ in range(on_each)]
         environment = {"OMP_NUM_THREADS": "1", "QUORATE_SILENCE": "60s"}
         return run_real_world(len(places), task_in(folder), LIMIT, on=places, environment=environment)
 
@@ -162,9 +169,9 @@ def run_slowed(
 class Network:
     """All that was measured on one."""
 
-    def __init__(self, count: int, rate: str, size: str) -> None:
-        self.count, self.rate, self.size = count, rate, size
-        self.name = f"{count} hosts, {rate}, {size}"
+    def __init__(self, count: int, rate: str, size: str, *, alternates: bool = False) -> None:
+        self.count, self.rate, self.size, self.alternates = count, rate, size, alternates
+        self.name = f"{count} hosts, {rate}, {size}" + (", ranks alternate" if alternates else "")
         self.nbytes = 4 * LAYERS[size] * (WIDTH * WIDTH + WIDTH)
         self.found: dict[tuple[str, bool], list[list[dict[str, float]]]] = {}
 
@@ -176,7 +183,7 @@ class Network:
             for turn in range(turns):
                 first = turn % len(arms)
                 for name, is_late in (*arms[first:], *arms[:first]):
-                    arm = Arm(name, self.count, LAYERS[self.size], seconds, steps, is_late, "")
+                    arm = Arm(name, self.count, LAYERS[self.size], seconds, steps, is_late, "", self.alternates)
                     said = measured(on, self.rate, arm)
                     self.found.setdefault((name, is_late), []).append(said)
                     late = ", a host late" if is_late else ""
@@ -189,21 +196,28 @@ class Network:
             report.rows.append(record.figure(f"{self.name}: s a step, {name}{late}", [a_step(t) for t in turns]))
         ddp, ours = self.found[DDP, False], self.found[ALL_REDUCE, False]
         ratio = record.figure(f"{self.name}: all-reduce / DDP", [a_step(d) / a_step(o) for d, o in _pairs(ddp, ours)])
-        carried = {name: [self.bytes(t) for t in self.found[name, False]] for name in ARMS}
+        carried = {name: [self.bytes(t) for t in turns] for (name, is_late), turns in self.found.items() if not is_late}
         shares = [record.figure(f"{self.name}: bytes, {name}", some) for name, some in carried.items()]
         report.rows += [ratio, *shares]
         report.bar(f"{self.name}: the interval of all-reduce / DDP reaches", ratio.high, at_least=1.0)
         report.bar(f"{self.name}: bytes, all-reduce / DDP", shares[1].median / shares[0].median, at_most=0.6)
-        ratios = [a_round(t) / a_step(o) for t, o in _pairs(self.found[OF_ALL, False], ours)]
-        report.rows.append(record.figure(f"{self.name}: a round / all-reduce", ratios))
-        report.bar(f"{self.name}: a round / all-reduce", report.rows[-1].median, at_most=1.3)
-        for name in (OF_HALF, SOLO):
+        if (OF_ALL, False) in self.found:
+            ratios = [a_round(t) / a_step(o) for t, o in _pairs(self.found[OF_ALL, False], ours)]
+            report.rows.append(record.figure(f"{self.name}: a round / all-reduce", ratios))
+            report.bar(f"{self.name}: a round / all-reduce", report.rows[-1].median, at_most=1.3)
+        for name in [one for one in (OF_HALF, SOLO) if (one, True) in self.found]:
             plain, late = self.found[name, False], self.found[name, True]
             ends = [max(one["finish"] for one in said) for said in plain]
             report.rows.append(record.figure(f"{self.name}: s to finish, {name}", ends))
-            parts = [sum(one["steps"] for one in late) / ideal(plain) for plain, late in _pairs(plain, late)]
+            parts = [sum(one["steps"] for one in late) / self.ideal(plain) for plain, late in _pairs(plain, late)]
             report.rows.append(record.figure(f"{self.name}: {name}, a host late, of the ideal", parts))
             report.bar(f"{self.name}: {name}, a host late, of the ideal", report.rows[-1].median, at_least=0.95)
+
+    def ideal(self, plain: list[dict[str, float]]) -> float:
+        """Steps a second of all workers where the last host is late and nobody waits; `plain` without that."""
+        arm = Arm("", self.count, 0, 0.0, 0, True, "", self.alternates)
+        late = [DELAY if arm.host_of(rank) == self.count - 1 else 0.0 for rank in range(len(plain))]
+        return sum(1 / (1 / one["steps"] + delay) for one, delay in zip(plain, late, strict=True))
 
     def bytes(self, said: list[dict[str, float]]) -> float:
         """Of a step, over those of the gradient, at the host where it is most."""
@@ -224,12 +238,6 @@ def a_round(said: list[dict[str, float]]) -> float:
     return len(said) / sum(one["rounds"] for one in said)
 
 
-def ideal(plain: list[dict[str, float]]) -> float:
-    """Steps a second of all workers where the last host is late and nobody waits; `plain` without that."""
-    late = len(plain) - ON_EACH
-    return sum(1 / (1 / one["steps"] + (DELAY if rank >= late else 0.0)) for rank, one in enumerate(plain))
-
-
 def main() -> int:
     parser = record.arguments(str(__doc__))
     parser.add_argument("--turns", type=int, default=5, help="of all ways, on each network (5)")
@@ -237,17 +245,25 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, nargs="*", default=HOSTS, help="how many (2 4)")
     parser.add_argument("--rates", nargs="*", default=list(RATES), choices=RATES, help="of the links")
     parser.add_argument("--sizes", nargs="*", default=list(LAYERS), choices=LAYERS, help="parameters")
+    parser.add_argument(
+        "--arms", nargs="*", default=list(ARMS), choices=ARMS, help="ddp and all-reduce among them (all)"
+    )
+    parser.add_argument("--alternate", action="store_true", help="put neighbouring ranks on different hosts")
     told = parser.parse_args()
+    if not {DDP, ALL_REDUCE} <= set(told.arms):
+        parser.error("--arms: ddp and all-reduce are what the others are compared with")
     if not are_possible():
         print("benchmarks/hosts.py needs root on Linux, to make network namespaces", file=sys.stderr)
         return 2
     turns, steps = (1, 4) if told.quick else (told.turns, told.steps)
-    arms = [one for one in itertools.product(ARMS, (False, True)) if not (told.quick and one[1] and one[0] in IN_STEP)]
+    arms = [
+        one for one in itertools.product(told.arms, (False, True)) if not (told.quick and one[1] and one[0] in IN_STEP)
+    ]
     counts, rates, sizes = ((2,), ["1gbit"], ["5 M"]) if told.quick else (told.hosts, told.rates, told.sizes)
     settings = {"workers a host": ON_EACH, "delay": DELAY, "batch": BATCH, "turns": turns, "steps": steps}
     report = record.Report("hosts", settings)
     for count, rate, size in itertools.product(counts, rates, sizes):
-        network = Network(count, rate, size)
+        network = Network(count, rate, size, alternates=told.alternate)
         network.measure(turns, steps, arms)
         network.report(report)
     return report.show(told)

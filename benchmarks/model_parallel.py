@@ -1,12 +1,14 @@
 """What do models in pieces take, beside torch's modules used by hand, and beside what is foreseen of them?
 
-    python benchmarks/model_parallel.py [--quick] [--parts hand bubble plan]
+    python benchmarks/model_parallel.py [--quick] [--parts hand bytes bubble plan]
 
-A GPT-like decoder in float32 under AdamW on real workers, one torch thread each. Three parts:
+A GPT-like decoder in float32 under AdamW on real workers, one torch thread each. Four parts:
 
 - `hand`: on 2, 4 and 8 workers, by layers (1F1B), by neurons and heads, with shards (ZeRO 3), and all at once: seconds
   a step of the slowest worker, live bytes that it holds at most, and its loss. By hand: `parallelize_module`,
   `fully_shard`, `PipelineStage` and `Schedule1F1B` of torch, over gloo, as its tutorials have them. In turn (A B A B).
+- `bytes`: the same with each worker on a host of its own (network namespaces; as root, on Linux): bytes that go into
+  or out of a worker in a step, where it is most.
 - `bubble`: the idle share of each schedule by `sharding.stages.clock`, which `quorate plan` and `schedule="auto"` use,
   with times of passes that were measured on this machine, over the formula of the paper of each.
 - `plan`: seconds a step that `quorate plan` foresees, from blocks that it has timed alone and a link that was measured
@@ -32,13 +34,15 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import model_parallel_layouts as layouts  # noqa: E402
 import record  # noqa: E402
+from hosts import through_the_cable as through_a_cable  # noqa: E402
 from sharded import Peak, live  # noqa: E402
 
+from tests.support.hosts import are_possible, hosts  # noqa: E402
 from tests.support.processes import run_real_world  # noqa: E402
 
 WIDTH, LAYERS, TOKENS, LENGTH, BATCH, MICROBATCHES, HEAD = 256, 8, 256, 64, 8, 4, 32
 HAND, OURS = "by hand", "quorate"
-PARTS = ("hand", "bubble", "plan")
+PARTS = ("hand", "bytes", "bubble", "plan")
 STEPS = 15
 """Of a run for `plan`; they take as long as their blocks are timed, and longer."""
 WATCHED = 2
@@ -199,6 +203,11 @@ def ours(model: Any, mesh: Mesh, world: Any) -> Any:
     return passes, optimizer
 
 
+def through_the_cable() -> tuple[int, int]:
+    """Bytes that the host of this worker has been sent, and has sent, where it has a cable."""
+    return through_a_cable() if "cable" in Path("/proc/net/dev").read_text() else (0, 0)
+
+
 def train(side: str, mesh: Mesh, steps: int, world: Any) -> dict[str, float]:
     """One worker's part."""
     import torch
@@ -215,10 +224,13 @@ def train(side: str, mesh: Mesh, steps: int, world: Any) -> dict[str, float]:
     share = world.rank // mesh.tensor % mesh.shards
     ids = torch.randint(0, TOKENS, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(share))
     seconds, peak, loss = list[float](), None, None
+    carried, came, went = (0, 0), 0, 0
     for step in range(steps + 2 + WATCHED):
         if step == steps + 2:
             peak = Peak()  # which looks so often that it takes time, so not while steps are timed
+            came, went = (now - then for now, then in zip(through_the_cable(), carried, strict=True))
         world.barrier()
+        carried = through_the_cable() if step == 2 else carried
         begin = time.monotonic()
         optimizer.zero_grad()
         loss = passes(ids[:, :-1], ids[:, 1:])
@@ -230,8 +242,22 @@ def train(side: str, mesh: Mesh, steps: int, world: Any) -> dict[str, float]:
         optimizer.finish()
     world.barrier()
     timed = sorted(seconds[2 : steps + 2])
-    found = {"seconds": timed[len(timed) // 2], "peak": float(peak.live - before)}
+    found = {"seconds": timed[len(timed) // 2], "peak": float(peak.live - before), "bytes": max(came, went) / steps}
     return found if loss is None else {**found, "loss": float(loss.detach())}
+
+
+def bytes_beside_hand(report: record.Report, meshes: Sequence[Mesh], steps: int = 3) -> None:
+    """Both sides on each mesh, with a host for each worker. The bar is 1.0, but for half a percent of headers."""
+    for mesh in meshes:
+        found = dict[str, float]()
+        for side in (HAND, OURS):
+            with hosts(mesh.workers) as on:
+                task = partial(train, side, mesh, steps)
+                said = run_real_world(mesh.workers, task, 300.0, on=on, environment={"OMP_NUM_THREADS": "1"})
+            found[side] = max(one["bytes"] for one in said) / 1e6
+            print(f"{mesh.name}, {side}: {found[side]:.2f} MB in a step", flush=True)
+            report.rows.append(record.figure(f"{mesh.name}, {side}: MB into or out of a worker", [found[side]]))
+        report.bar(f"{mesh.name}: by hand / quorate, bytes", found[HAND] / found[OURS], at_least=0.995)
 
 
 def beside_hand(report: record.Report, turns: int, steps: int, meshes: Sequence[Mesh]) -> None:
@@ -251,6 +277,13 @@ def beside_hand(report: record.Report, turns: int, steps: int, meshes: Sequence[
         ratios = [slowest(a) / slowest(b) for a, b in zip(found[HAND], found[OURS], strict=True)]
         report.rows.append(record.figure(f"{mesh.name}: by hand / quorate, seconds", ratios))
         report.bar(f"{mesh.name}: the interval of by hand / quorate reaches", report.rows[-1].high, at_least=1.0)
+        peaks = [
+            max(one["peak"] for one in a) / max(one["peak"] for one in b) for a, b in zip(*found.values(), strict=True)
+        ]
+        report.rows.append(record.figure(f"{mesh.name}: by hand / quorate, memory", peaks))
+        report.bar(
+            f"{mesh.name}: the interval of by hand / quorate, memory, reaches", report.rows[-1].high, at_least=1.0
+        )
         ends = [max(one["loss"] for one in said if "loss" in one) for each in found.values() for said in each]
         report.bar(f"{mesh.name}: losses differ by", max(ends) - min(ends), at_most=1e-3)
 
@@ -272,6 +305,11 @@ def main() -> int:
     report = record.Report("model_parallel", about)
     if "hand" in told.parts:
         beside_hand(report, turns, steps, MESHES[:2] if told.quick else MESHES)
+    if "bytes" in told.parts:
+        if not are_possible():
+            print("the part `bytes` needs root on Linux, to make network namespaces", file=sys.stderr)
+            return 2
+        bytes_beside_hand(report, MESHES[:2] if told.quick else MESHES)
     if "bubble" in told.parts:
         layouts.bubbles(report, *passes_of_a_block())
     if "plan" in told.parts:

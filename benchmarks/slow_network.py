@@ -158,7 +158,8 @@ def train(way: Way, world: Any) -> dict[str, float]:
 
 def measured(on: Sequence[Host], rate: str, way: Way, on_each: int) -> dict[str, float]:
     """The slowest worker's seconds a step, and the busiest host's bytes."""
-    said = run_slowed(on, rate, on_each, lambda folder: partial(train, replace(way, folder=folder)))
+    places = [host for host in on for _ in range(on_each)]
+    said = run_slowed(places, rate, lambda folder: partial(train, replace(way, folder=folder)))
     return {name: max(one[name] for one in said) for name in ("step", "bytes")}
 
 

@@ -1,0 +1,54 @@
+"""Sums of workers that compute layers together: what they cost, and that their bits are those of one all-reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from quorate.core.contracts import Wire
+from quorate.sharding.tensor.activations import Together
+from quorate.sharding.traffic import Traffic
+from quorate.wire.group import GroupWire
+from quorate.wire.metered import Metered
+from quorate.wire.virtual.world import VirtualWorld
+
+LARGE = (6, 4, 1000)
+NBYTES = 4 * 6 * 4 * 1000
+
+
+def summed(shape: tuple[int, ...], strange: bool = False) -> Any:
+    """Of one worker: the sum, that of an all-reduce, and the bytes that it has sent for the former."""
+
+    def task(wire: Wire) -> tuple[torch.Tensor, torch.Tensor, int]:
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(wire.rank))
+        x = x.transpose(0, -1) if strange else x
+        metered = Metered(wire)
+        group, mesh = GroupWire(metered, range(wire.size)), Any
+        found = Together(group, Traffic(), mesh).sum(x)  # type: ignore[arg-type]
+        sent = metered.meter.total_out
+        whole = GroupWire(wire, range(wire.size)).all_reduce(x.clone(memory_format=torch.contiguous_format)).wait()
+        return found, whole, sent
+
+    return task
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("strange", [False, True])
+def test_a_large_sum_is_sent_in_pieces(size: int, strange: bool) -> None:
+    """2 (T - 1) / T of it, and the bits of a sum that is sent whole."""
+    for found, whole, sent in VirtualWorld(size).run(summed(LARGE, strange)):
+        assert found.shape == whole.shape and torch.equal(found, whole) and found.is_contiguous()
+        assert sent == 2 * (size - 1) * NBYTES // size
+
+
+@pytest.mark.parametrize(("shape", "nbytes"), [((4, 10), 160), ((4, 5000), 80000)])
+def test_a_small_or_uneven_sum_is_sent_whole(shape: tuple[int, ...], nbytes: int) -> None:
+    for found, whole, sent in VirtualWorld(3).run(summed(shape)):
+        assert torch.equal(found, whole) and sent == 2 * nbytes
+
+
+def test_an_empty_sum() -> None:
+    for found, whole, _ in VirtualWorld(3).run(summed((0, 4))):
+        assert found.shape == whole.shape == (0, 4)
