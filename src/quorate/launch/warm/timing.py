@@ -30,7 +30,7 @@ from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
 from quorate.launch.warm.probes import fixed_shares, seconds_of_a_byte, tensors_in
 from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.steps import SECONDS, STEPS
+from quorate.launch.warm.steps import MOST_STEPS, SECONDS, STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
 from quorate.sharding.tensor.finding import tensor_plan
@@ -111,7 +111,8 @@ class Timer:
     @property
     def is_enough(self) -> bool:
         """Whether steps have been timed for long enough."""
-        return self.has_fewest and sum(self.seconds) >= SECONDS
+        timed = self.seconds
+        return self.has_fewest and (sum(timed) >= SECONDS or len(timed) >= MOST_STEPS)
 
     @property
     def seconds(self) -> list[float]:
