@@ -10,7 +10,7 @@ A GPT-like decoder in float32 under AdamW on real workers, one torch thread each
 - `bytes`: the same with each worker on a host of its own (network namespaces; as root, on Linux): bytes that go into
   or out of a worker in a step, where it is most.
 - `bubble`: the idle share of each schedule by `sharding.stages.clock`, which `quorate plan` and `schedule="auto"` use,
-  with times of passes that were measured on this machine, over the formula of the paper of each.
+  with times of passes that were measured on this machine, over the formula of each.
 - `plan`: seconds a step that `quorate plan` foresees, from blocks that it has timed alone and a link that was measured
   between two workers, over those that `quorate run` takes, for layouts of 2 and 4 workers.
 """
@@ -34,7 +34,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import model_parallel_layouts as layouts  # noqa: E402
 import record  # noqa: E402
-from hosts import through_the_cable as through_a_cable  # noqa: E402
+from hosts import through_the_cable  # noqa: E402
 from sharded import Peak, live  # noqa: E402
 
 from tests.support.hosts import are_possible, hosts  # noqa: E402
@@ -203,9 +203,9 @@ def ours(model: Any, mesh: Mesh, world: Any) -> Any:
     return passes, optimizer
 
 
-def through_the_cable() -> tuple[int, int]:
+def exchanged() -> tuple[int, int]:
     """Bytes that the host of this worker has been sent, and has sent, where it has a cable."""
-    return through_a_cable() if "cable" in Path("/proc/net/dev").read_text() else (0, 0)
+    return through_the_cable() if "cable" in Path("/proc/net/dev").read_text() else (0, 0)
 
 
 def train(side: str, mesh: Mesh, steps: int, world: Any) -> dict[str, float]:
@@ -228,9 +228,9 @@ def train(side: str, mesh: Mesh, steps: int, world: Any) -> dict[str, float]:
     for step in range(steps + 2 + WATCHED):
         if step == steps + 2:
             peak = Peak()  # which looks so often that it takes time, so not while steps are timed
-            came, went = (now - then for now, then in zip(through_the_cable(), carried, strict=True))
+            came, went = (now - then for now, then in zip(exchanged(), carried, strict=True))
         world.barrier()
-        carried = through_the_cable() if step == 2 else carried
+        carried = exchanged() if step == 2 else carried
         begin = time.monotonic()
         optimizer.zero_grad()
         loss = passes(ids[:, :-1], ids[:, 1:])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+WHOLE_BYTES = 1 << 16
+"""Of a tensor that is not cut: more messages, and a second hop, cost more than they save."""
+
 
 def piece(numel: int, rank: int, size: int) -> slice:
     """The elements that `rank` of `size` sees to, in whole cache lines whatever the type."""

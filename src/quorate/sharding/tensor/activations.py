@@ -23,9 +23,7 @@ from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
 from quorate.core.errors import Mismatch
 from quorate.sharding.traffic import Traffic
-
-_WHOLE_BYTES = 1 << 16
-"""Of what is sent whole: a second hop takes longer."""
+from quorate.wire.cut import WHOLE_BYTES
 
 
 class Together:
@@ -56,7 +54,7 @@ class Together:
         In pieces where that is less, as a group's `all_reduce` sends the whole to each. Either way an element is added
         in the same order.
         """
-        if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > _WHOLE_BYTES:
+        if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
             flat = x.detach().contiguous().view(-1)
             mine = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
             each = self.traffic.wait(self.wire.all_gather(mine.contiguous()), self.wire.clock)

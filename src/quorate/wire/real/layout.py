@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorate.core.hosts import by_host
-from quorate.wire.cut import piece
-
-WHOLE_BYTES = 1 << 16
-"""Of a tensor that is not cut: more messages cost more than they save."""
+from quorate.wire.cut import WHOLE_BYTES, piece
 
 
 @dataclass(frozen=True)

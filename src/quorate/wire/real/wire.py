@@ -18,6 +18,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
@@ -27,7 +28,7 @@ from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
-from quorate.wire.real.layout import WHOLE_BYTES, layout_of
+from quorate.wire.real.layout import layout_of
 from quorate.wire.real.links import Lane
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import abandon, gloo, nccl, summable

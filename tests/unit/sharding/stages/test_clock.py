@@ -30,6 +30,27 @@ def test_formulas_of_equal_stages(name: str, workers: int, chunks: int, microbat
     assert played.busy == (3.0 * chunks * microbatches,) * workers
 
 
+PASS = draw.floats(0.75, 1.25)
+
+
+@given(draw.sampled_from([(2, 8), (4, 8), (4, 16), (8, 16)]), PASS, PASS, PASS)
+@settings(max_examples=60, deadline=None)
+def test_unequal_passes_make_another_path_the_longest(shape: tuple[int, int], f: float, b: float, w: float) -> None:
+    """Idle for each worker but one: filling the pipeline, emptying it, or waiting for the first gradient."""
+    workers, microbatches = shape
+
+    def idle(name: str, f: float, b: float, w: float) -> float:
+        times = [[seconds] * (2 * workers) for seconds in (f, b, w)]
+        played = clock(order(name, workers, 2, microbatches), *times)
+        return (played.seconds - 2 * microbatches * (f + b + w)) / (workers - 1)
+
+    assert idle("interleaved-zero-bubble", f, b, w) == pytest.approx(max(f, b, f + b - w))
+    assert idle("zbv", f, b, w) >= max(f, b) - 1e-9
+    longest = max(f, b, w)
+    assert idle("zbv", f, longest, w) == pytest.approx(longest)
+    assert idle("dualpipev", f, b, w) >= max(f, f + b - w) - 1e-9
+
+
 def test_the_published_bubbles() -> None:
     """Narayanan et al. 2021: 3 / 11 with 4 workers and 8 micro-batches, and about half of it interleaved by two."""
     assert bubble_by_formula("1f1b", 4, 1, 8) == pytest.approx(3 / 11)
