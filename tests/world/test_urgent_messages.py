@@ -43,9 +43,9 @@ def test_an_urgent_message_overtakes_a_large_one(encrypted: bool) -> None:
 
 def sends_by(wire: Any) -> dict[str, str]:
     """The congestion control of this worker's connections to other hosts, by lane."""
-    wire.send(Message(), 1 - wire.rank, "x").wait()
-    wire.receive(1 - wire.rank, "x").wait()
     wire.all_reduce(torch.ones(1 << 18)).wait()  # not by messages, as small ones go
+    wire.send(Message(), 1 - wire.rank, "x").wait()
+    wire.receive(1 - wire.rank, "x").wait()  # the other one has the sum, so this worker's part of it has been sent
     links = wire.endpoint.mailbox._links
     return {
         lane.value: link.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()

@@ -18,6 +18,14 @@ def weighed(pushes: Sequence[Push], terms: ServerTerms, version: int, everyone: 
         Taken(push.source, push.number, count / total, age)
         for push, count, age in zip(pushes, counts, ages, strict=True)
     )
-    among = max(1, everyone) if terms.step_size == "share" else len(pushes)
-    is_whole = terms.mode == "sync" or (terms.mode == "bounded" and not terms.max_staleness)
-    return taken, 1.0 if is_whole else total / among
+    return taken, _rate(total, len(pushes), terms, everyone)
+
+
+def _rate(total: float, pushes: int, terms: ServerTerms, everyone: int) -> float:
+    """A step of fewer gradients than `backup` leaves, as where some have ended, goes less far."""
+    if terms.mode == "sync":
+        is_whole = terms.step_size == "full" or not terms.backup
+        return 1.0 if is_whole else min(1.0, total / max(1, everyone - terms.backup))
+    if terms.mode == "bounded" and not terms.max_staleness:
+        return 1.0
+    return total / (max(1, everyone) if terms.step_size == "share" else pushes)

@@ -5,8 +5,8 @@ once per worker. A worker pushes its gradient and pulls parameters; the user's o
 `mode` sets how much workers wait for each other: not at all (`async`), when a worker is more than `max_staleness` steps
 ahead of another (`bounded`), or for all but `backup` workers in every step (`sync`). If a step has k gradients of P
 workers, its learning rate is multiplied by k / P, so that P gradients move the parameters as far as one step of
-synchronous training does, with any optimizer. The first server decides on the order and the others follow it, so a
-worker reads the same version of all parts.
+synchronous training does, with any optimizer; under `sync` with b backups by k / (P - b), where k is less. The first
+server decides on the order and the others follow it, so a worker reads the same version of all parts.
 
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: P times the gradient
 each way for a single server. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring

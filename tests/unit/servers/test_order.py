@@ -198,6 +198,21 @@ def test_learning_rates_are_shares_of_a_synchronous_step() -> None:
     assert min(rates(mode="async", step_size="full", staleness_scaling="inverse")) < 1.0
 
 
+@pytest.mark.parametrize(("terms", "rate"), [({}, 0.5), ({"late": "carry"}, 0.5), ({"step_size": "full"}, 1.0)])
+def test_those_that_go_on_alone_after_a_backup_go_less_far(terms: dict[str, Any], rate: float) -> None:
+    """Of three one is a backup, so two gradients are a whole step; three that come, one carried, are no more."""
+    order = Order(ServerTerms(servers=(0,), backup=1, **terms), range(3))
+    order.came(Push(0, 1, 0))
+    (whole,) = order.came(Push(1, 1, 0))
+    order.came(Push(2, 1, 0))
+    order.came(Push(0, 2, 1))
+    more = [one for one in order.came(Push(1, 2, 1)) if one.taken]
+    assert [whole.rate, *(one.rate for one in more)] == [1.0, 1.0]
+    order.leaves(0, "ended")
+    order.leaves(1, "ended")
+    assert [one.rate for one in order.came(Push(2, 2, 2)) if one.taken] == [rate]
+
+
 def test_an_age_divides_what_a_gradient_counts() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", softsync=1, staleness_scaling="inverse"), range(2), 10)
     assert not [one for one in order.came(Push(0, 1, version=10, reads=False)) if one.taken]

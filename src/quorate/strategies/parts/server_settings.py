@@ -26,7 +26,8 @@ class ServerSettings(Strategy):
     softsync: int | None = None
     """Under `async`, n: a step is of the first P // n gradients that come, which are about n steps old."""
     step_size: Literal["share", "full"] = "share"
-    """Whether the learning rate of a step of k gradients is multiplied by k / P, or not (as in the papers)."""
+    """Whether the learning rate of a step of k gradients is multiplied by k / P (with `backup` by k / (P - backup), if
+    that is less than 1), or not (as in the papers)."""
     staleness_scaling: Literal["none", "inverse", "gap"] = "none"
     """What a gradient counts: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as in
     the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has moved
