@@ -96,15 +96,13 @@ def foreseen() -> Model:
 @pytest.mark.skipif(not KNOWS, reason="live bytes are those of glibc")
 @pytest.mark.parametrize("zero", [2, 3])
 def test_live_bytes_are_those_of_the_formula(zero: Mode) -> None:
-    """After a step gradients are there, until `zero_grad`. On the CPU they lie in shared memory, and beside them the
-    newest messages, which are pieces of blocks; and one more of these, until the other worker has read it.
-    """
+    """After a step gradients are there, until `zero_grad`; and the newest messages, which are pieces of blocks, and lie
+    in shared memory: one more of these, until the other worker has read it."""
     piece = 4 * sum(p.numel() for p in Block().parameters()) // WORKERS
     wanted = held(foreseen(), zero, WORKERS)
     for (forward, *_), (allocated, more, shared) in run_real_world(WORKERS, partial(task, zero), 120.0):
-        assert 1.0 <= allocated / (wanted.parameters + wanted.optimizer) < 1.05
-        assert wanted.gradients <= shared and more < wanted.gradients + wanted.exchanged + piece
-        assert (allocated + shared) / wanted.between_steps >= 1.0 and (allocated + more) / wanted.between_steps < 1.1
+        assert 1.0 <= allocated / wanted.between_steps < 1.05
+        assert max(shared, more) < wanted.exchanged + piece
         whole = forward - allocated
         assert whole < 1.25 * wanted.gathered
         assert (whole > wanted.between_steps / 4) == (zero == 2), "ZeRO 2 keeps all of it until the backward pass"

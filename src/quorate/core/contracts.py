@@ -264,9 +264,10 @@ class Wire(ABC):
         """
 
     @abstractmethod
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which sums and shared messages
-        need no copying; from any thread."""
+        need no copying; from any thread. Where memory of this size is there, but others still read it, they are waited
+        for, for at most `patience` seconds, before more is taken."""
 
     def trim(self) -> None:
         """Give back the memory of tensors made by `empty` that nobody holds; else it is kept for the next ones."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
@@ -78,10 +77,9 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
     if layout.zero != 3:
         return passes
     found = []
-    worker_of = {number: worker for worker, owned in enumerate(layout.owned) for number in owned}
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
-        share = gathers(layout, worker_of[number]) / (2 * layout.microbatches)
+        share = gathers(layout) / (2 * layout.microbatches)
         work = share * model.gathering * stage.numbers
         gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
         if cluster.hides(layout.shards, layout.tensor):
@@ -91,17 +89,17 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
     return _passes(found)
 
 
-def gathers(layout: Layout, worker: int) -> int:
-    """How often a worker of a pipeline gathers a stage in a step.
+def gathers(layout: Layout) -> int:
+    """How often a stage is gathered in a step.
 
-    With ZeRO 3 for each pass, without a pipeline; in one for the forward passes before the first backward pass, and for
-    that one, behind which parameters stay.
+    With ZeRO 3 for each pass, without a pipeline; in one not for a pass behind a backward pass, as parameters stay
+    gathered behind these: whatever the order, once more than there are micro-batches.
     """
     if layout.zero != 3:
         return 1
     if not layout.schedule:
         return 2 * layout.microbatches
-    return min(layout.microbatches, ceil(most_held(layout, worker, exact=False) / layout.chunks)) + 1
+    return layout.microbatches + 1
 
 
 def _passes(seconds: Iterable[Sequence[float]]) -> Passes:

@@ -3,7 +3,7 @@
 The step is a pipeline's (`sharding.stages.clock`), or without one its passes one after another; before it parameters
 are gathered, behind it gradients are reduced over shards and replicas, and the optimizer steps. Exchanges that overlap
 hide behind the passes of one micro-batch: a gather behind the forward pass, sums behind the backward pass. With
-ZeRO 3 each pass of each micro-batch gathers, in a pipeline only those up to the first backward pass. Bytes held are
+ZeRO 3 each pass of each micro-batch gathers, in a pipeline not those behind a backward pass. Bytes held are
 `sharding.memory`'s, of the worker that holds most.
 
 Where one worker's steps varied as they were timed, those of many end with the slowest (`planning.waiting`).
@@ -65,7 +65,7 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
         memory=max(
             _memory(layout, model, one.mine[worker], worker, one.examples, exact=exact) for worker in {*held, one.most}
         ),
-        sent=_sent(layout, model, one.mine[one.most], one.most, one.numbers, one.examples),
+        sent=_sent(layout, model, one.mine[one.most], one.numbers, one.examples),
         bubble=unsent.bubble,
         parts={
             "computing": busy[0],
@@ -167,17 +167,20 @@ def _waited(seconds: float, behind: float, *, hides: bool) -> float:
 
 def _memory(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, examples: float, *, exact: bool) -> float:
     saved, again = max(stage.saved for stage in mine), max(stage.again for stage in mine)
-    activations = (most_held(layout, worker, exact=exact) * saved + again) * examples
+    microbatches = most_held(layout, worker, exact=exact)
     whole = model.bytes_each * model.numbers_of(mine) if layout.keeps_whole_gradients else 0
-    return model.held(mine, layout.zero, layout.shards) + activations + whole
+    found = model.held(mine, layout.zero, layout.shards) + microbatches * saved * examples
+    if layout.schedule and layout.zero == 3:  # behind a backward pass all is gathered, and less is saved
+        found = max(found, model.held(mine, 2, layout.shards) + (microbatches - 1) * saved * examples)
+    return found + again * examples + whole
 
 
-def _sent(layout: Layout, model: Model, mine: Sequence[Stage], worker: int, numbers: float, examples: float) -> float:
+def _sent(layout: Layout, model: Model, mine: Sequence[Stage], numbers: float, examples: float) -> float:
     """Bytes in a step, of rings: a sum over n is 2 (n - 1) / n of what is summed, a gather half."""
     each = examples * layout.microbatches
     sums = sum(2 * stage.sums[1] + stage.sums_again[1] for stage in mine) * each
     handed = 2 * len(mine) * mine[0].output * each if layout.stages > 1 else 0.0
-    shards = numbers * (gathers(layout, worker) * model.gathered_each + layout.reduces * model.bytes_each)
+    shards = numbers * (gathers(layout) * model.gathered_each + layout.reduces * model.bytes_each)
     piece = model.bytes_each * numbers / layout.shards
     ring = 2 * _others(layout.replicas) * piece
     replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": NEIGHBOURS * piece}.get(layout.strategy, ring)

@@ -19,17 +19,22 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.sharding.traffic import Traffic
 from quorate.wire.exchange import Swap, describe, sum_in_order
 
+_PATIENCE = 1.0
+"""Seconds for which a buffer is waited for that others still read: they have to come as far for the next exchange."""
+
 
 class Collected(dist.Work):
     """A collective under way, as torch wants it."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         super().__init__()
-        self._finish = finish
+        self._finish: Callable[[], None] | None = finish
 
     def wait(self, timeout: Any = None) -> bool:
         """Return when the result is there. Raises as `core.contracts.Work.wait`."""
-        self._finish()
+        if self._finish is not None:
+            self._finish()
+            self._finish = None  # which holds what has come
         return True
 
 
@@ -56,7 +61,7 @@ class Pieces:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory from which a message needs no copying."""
         (numel,) = size
-        return self.wire.empty(numel, dtype)
+        return self.wire.empty(numel, dtype, patience=_PATIENCE)
 
     def end(self, finish: Callable[[], None], is_async: bool) -> Collected | None:
         """Wait now, or let torch wait."""
@@ -91,12 +96,20 @@ class WireReduceScatter:
     """Implements torch's `ReduceScatter`."""
 
     def __init__(self, pieces: Pieces) -> None:
-        self._pieces, self.allocate = pieces, pieces.allocate
+        self._pieces, self._has_input = pieces, False
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """For the input, which travels, and then for the output, which stays: it becomes the gradient."""
+        self._has_input = not self._has_input
+        if self._has_input:
+            return self._pieces.allocate(size, dtype=dtype, device=device)
+        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: object, op: Any, async_op: bool = False
     ) -> Collected | None:
         pieces, wire = self._pieces, self._pieces.wire
+        self._has_input = False
         given = list(input_tensor.detach().chunk(wire.size))
         work = pieces.swap(f"reduce_scatter {describe(output_tensor)}", given)
 

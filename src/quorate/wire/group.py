@@ -109,8 +109,8 @@ class GroupWire(CollectivesByMessages):
 
         return Together([work], ours, self.clock)
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return self.parent.empty(numel, dtype)
+    def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
+        return self.parent.empty(numel, dtype, patience=patience)
 
     def trim(self) -> None:
         self.parent.trim()

@@ -104,8 +104,8 @@ class Wrapped(Wire):
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         return self._call("receive", lambda: self.inner.receive(source, tag, needs), None, source)
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return self.inner.empty(numel, dtype)
+    def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
+        return self.inner.empty(numel, dtype, patience=patience)
 
     def trim(self) -> None:
         self.inner.trim()

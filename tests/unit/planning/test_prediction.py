@@ -170,6 +170,21 @@ def test_stages() -> None:
     assert slow.seconds == 60 + 2 * 2 + slow.parts["stages"] - 4 and slow.parts["stages"] >= 2 * 2
 
 
+@pytest.mark.parametrize("saved", [500.0, 50_000.0])
+def test_a_pipeline_of_shards(saved: float) -> None:
+    """Four blocks in a stage, one example in a micro-batch. A stage is gathered once more than there are micro-batches.
+    Held is most behind a forward pass, with what two micro-batches have saved, or behind a backward pass, with one's
+    and all of the stage; in both beside whole gradients."""
+    layout = Layout(stages=2, shards=2, schedule="1f1b", zero=3, microbatches=4)
+    found = predict(layout, model(8, saved=saved), cluster(4))
+    block, stage = 4 * PSI, 4 * 4 * PSI
+    assert found.sent == 0.5 * (5 + 1) * stage + 2 * 100 * 4
+    forward = 2 * block + block + 2 * 4 * saved
+    backward = stage + 4 * saved
+    assert (backward > forward) is (saved == 500)
+    assert found.memory == 16 * 4 * PSI / 2 + (4 + 4 + 2) * PSI + stage + max(forward, backward)
+
+
 def test_the_formula_for_a_first_choice() -> None:
     """Where stages are equal and messages take no time it is what is played."""
     for name, schedule in SCHEDULES.items():

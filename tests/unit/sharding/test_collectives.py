@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +76,32 @@ def test_reduce_scatter_adds_in_order_of_rank(size: int, dtype: torch.dtype, ope
     whole = sum_in_order([numbers(rank, size, dtype) for rank in range(size)], places)
     wanted = whole / size if operation == "AVG" else whole
     assert torch.equal(torch.cat(found), wanted)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_what_stays_of_a_sum_is_in_memory_of_its_own(calls: int) -> None:
+    """As FSDP allocates: the input, which is lent to the others, and the output, which becomes the gradient."""
+
+    def task(wire: Wire) -> list[bool]:
+        pieces = pieces_of(wire)
+        lent, scatter = pieces.allocate, WireReduceScatter(pieces)
+        given, where = list[int](), torch.device("cpu")
+
+        def allocate(size: Sequence[int], **how: Any) -> Tensor:
+            found = lent(size, **how)
+            given.append(found.data_ptr())
+            return found
+
+        pieces.allocate = allocate  # type: ignore[method-assign]
+        are_lent = list[bool]()
+        for _ in range(calls):
+            there = scatter.allocate([2 * NUMEL], dtype=torch.float32, device=where).fill_(1.0)
+            out = scatter.allocate([NUMEL], dtype=torch.float32, device=where)
+            scatter(out, there, None, dist.ReduceOp.SUM)
+            are_lent += [there.data_ptr() in given, out.data_ptr() in given]
+        return are_lent
+
+    assert VirtualWorld(2).run(task) == [[True, False] * calls] * 2
 
 
 def test_several_are_under_way_at_once() -> None:

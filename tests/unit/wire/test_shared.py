@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +80,36 @@ def test_a_block_is_used_again_when_all_have_let_go_of_it_and_not_before(arena: 
     kept = [arena.empty(NUMEL, torch.float32) for _ in range(3)]
     assert address in found | {x.data_ptr() for x in kept}
     assert len({x.data_ptr() for x in kept}) == 3
+
+
+def test_a_reader_that_lets_go_tells_the_owner_at_once(arena: Arena) -> None:
+    reader = lender(arena, 1)
+    x = arena.empty(NUMEL, torch.float32)
+    address, seen = x.data_ptr(), lent(arena, reader, 1, x)
+    del x
+    assert seen.numel() == NUMEL
+    del seen
+    assert arena.empty(NUMEL, torch.float32).data_ptr() == address
+
+
+def test_a_block_is_waited_for_as_long_as_patience_lasts(arena: Arena) -> None:
+    """For one that a reader holds, not for one that the owner does."""
+    reader = lender(arena, 1)
+    x = arena.empty(NUMEL, torch.float32)
+    address, seen = x.data_ptr(), [lent(arena, reader, 1, x)]
+    begin = time.monotonic()
+    assert arena.empty(NUMEL, torch.float32, patience=30.0).data_ptr() != address
+    arena.trim()
+    assert time.monotonic() - begin < 20.0
+    del x
+    begin = time.monotonic()
+    assert arena.empty(NUMEL, torch.float32, patience=0.3).data_ptr() != address
+    assert time.monotonic() - begin >= 0.3
+    arena.trim()
+    timer = threading.Timer(0.2, seen.clear)
+    timer.start()
+    assert arena.empty(NUMEL, torch.float32, patience=30.0).data_ptr() == address
+    timer.join()
 
 
 def test_the_owner_holds_a_block_too(arena: Arena) -> None:

@@ -42,11 +42,11 @@ class Ending:
         """Of each parameter that several workers have: its names there, and a tensor of its shape."""
         self._before: dict[str, Tensor] = {}
         self._sharded: list[Any] = []
-        self._syncs, self._reshards, self._keeps = True, False, False
+        self._syncs = True
 
     def shards(self, modules: list[Any], *, zero: Zero) -> None:
         """These are FSDP2's, each for itself. With ZeRO 1 gradients of `optimizer.accumulate()` are not reduced."""
-        self._sharded, self._reshards, is_accumulated = modules, zero == 3, zero == 1
+        self._sharded, is_accumulated = modules, zero == 1
         if is_accumulated:
             self._seat.traffic.reduces = self._reduces
 
@@ -87,14 +87,6 @@ class Ending:
             module.set_reshard_after_backward(False)
             module.set_requires_gradient_sync(False)
 
-    def goes_backward(self) -> None:
-        """A backward pass begins. Parameters stay gathered behind each until the step ends, so the first one has
-        brought together what a worker ever holds: forward passes between backward passes keep them, too."""
-        if self._reshards and not self._keeps:
-            self._keeps = True
-            for module in self._sharded:
-                module.set_reshard_after_forward(False)
-
     def backward_begins(self) -> None:
         """Gradients that are summed over workers are formed anew, as those of earlier backward passes have been."""
         self._before = {}
@@ -105,10 +97,6 @@ class Ending:
 
     def ended(self) -> None:
         """All passes of a step have been made."""
-        if self._keeps:
-            self._keeps = False
-            for module in self._sharded:
-                module.set_reshard_after_forward(True)
         with self._seat.traffic.pausing():
             if self._syncs:
                 for module in self._sharded:

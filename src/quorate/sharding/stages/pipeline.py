@@ -212,7 +212,6 @@ class Pipeline:
 
     def _backward(self, run: Run, stage: int, number: int, grads: list[Tensor], *, halves: bool) -> None:
         kept, route = run.kept[stage, number], run.routes[number]
-        self.ending.goes_backward()
         roots = list(kept.ends)
         for transfer, x in kept.sent.items():
             if x.requires_grad:

@@ -108,8 +108,13 @@ class Mailbox:
             self._poke()
         return outgoing
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(numel, dtype=dtype) if self._arena is None else self._arena.empty(numel, dtype)
+    def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
+        """See `Wire.empty`."""
+        if self._arena is None:
+            return torch.empty(numel, dtype=dtype)
+        for lender in tuple(self._lenders):  # the others wait, too, for what is read here
+            lender.settle()
+        return self._arena.empty(numel, dtype, patience)
 
     def trim(self) -> None:
         """See `Wire.trim`."""

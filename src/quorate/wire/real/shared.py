@@ -14,6 +14,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -32,6 +33,8 @@ _FILE_BYTES = 1 << 43
 """Of addresses, not of memory: only what is written to takes any."""
 _MOST_BLOCKS = 1 << 14
 _PAGE = 1 << 16
+_NAP = 1e-4
+"""Seconds between looks whether a block has been let go of."""
 _POPULATE_WRITE = 23
 """`MADV_POPULATE_WRITE`: Linux 5.14."""
 
@@ -95,9 +98,12 @@ class Arena:
         self.dead: Collection[int] = ()
         """Readers that have ended, and hold nothing any more."""
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A tensor (numel,) in a block of its own; in ordinary memory where it is small."""
+    def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
+        """A tensor (numel,) in a block of its own; in ordinary memory where it is small. See `Wire.empty`."""
         nbytes = numel * dtype.itemsize
+        until = time.monotonic() + patience if patience and nbytes >= LEAST_BYTES else 0.0
+        while until and self._is_read(nbytes) and time.monotonic() < until:
+            time.sleep(_NAP)
         block = self._take(nbytes) if nbytes >= LEAST_BYTES else None
         if block is None:
             return torch.empty(numel, dtype=dtype)
@@ -163,6 +169,13 @@ class Arena:
             self._end += wanted
             return block
 
+    def _is_read(self, nbytes: int) -> bool:
+        """Whether there are blocks for so many bytes, all of which somebody else has not let go of."""
+        with self._lock:
+            self._put_to_rest()
+            resting = [block for block in self._resting.get(_rounded(nbytes), []) if block.is_filled]
+            return bool(resting) and not any(map(self._is_free, resting))
+
     def trim(self) -> None:
         """Give back the memory of all blocks that nobody holds."""
         with self._lock:
@@ -192,7 +205,7 @@ class Arena:
 
 
 class Lender:
-    """What `rank` has of another process's arena; `tensor` and `settle` belong to one thread."""
+    """What `rank` has of another process's arena; `tensor` belongs to one thread."""
 
     def __init__(self, fd: int, rank: int, size: int) -> None:
         self._fd, self._rank = fd, rank
@@ -200,6 +213,7 @@ class Lender:
         self._table = np.frombuffer(_window(fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
         self._windows: dict[int, mmap.mmap] = {}
         self._let_go = deque[int]()
+        self._settling = threading.Lock()
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], place: Sequence[int]) -> Tensor:
         """The tensor at `place` (see `Arena.place`), not copied. Raises `ValueError` for a place that cannot be."""
@@ -215,13 +229,22 @@ class Lender:
             except (OSError, OverflowError) as error:
                 raise ValueError(f"no block of {length} bytes can be at {position}: {error}") from None
         array = np.frombuffer(window, np.uint8, nbytes, offset)
-        weakref.finalize(array, self._let_go.append, block).atexit = False
+        weakref.finalize(array, self._lets_go, block).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
+    def _lets_go(self, block: int) -> None:
+        """Wherever the last reference goes, which may be within `settle`."""
+        self._let_go.append(block)
+        self.settle()
+
     def settle(self) -> None:
-        """Tell the owner what was let go of."""
-        while self._let_go:
-            self._table[self._let_go.popleft(), self._rank] += 1
+        """Tell the owner what was let go of, unless another thread does; from any thread."""
+        if self._settling.acquire(blocking=False):
+            try:
+                while self._let_go:
+                    self._table[self._let_go.popleft(), self._rank] += 1
+            finally:
+                self._settling.release()
 
     def close(self) -> None:
         os.close(self._fd)

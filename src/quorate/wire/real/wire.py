@@ -265,9 +265,9 @@ class RealWire(CollectivesByMessages):
     def _tag(self, tag: str) -> str:
         return f"{self.name}:{tag}"
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         mailbox = self.endpoint.mailbox
-        return torch.empty(numel, dtype=dtype) if mailbox is None else mailbox.empty(numel, dtype)
+        return torch.empty(numel, dtype=dtype) if mailbox is None else mailbox.empty(numel, dtype, patience)
 
     def trim(self) -> None:
         if self.endpoint.mailbox is not None:

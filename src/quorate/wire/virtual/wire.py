@@ -129,7 +129,7 @@ class VirtualWire(Wire):
             self._known(source, "sender")
         return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout, needs)
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         """Ordinary memory: all virtual workers share it."""
         return torch.empty(numel, dtype=dtype)
 
