@@ -306,6 +306,31 @@ def check_groups(wire: Wire) -> bytes:
     return bits(total)
 
 
+def check_large_sums_of_groups(wire: Wire) -> bytes:
+    """In halves: workers wait for them in different orders, and the order of addition is that of the group."""
+    some = wire.group(list(reversed(range(wire.size))))
+    given = [_uneven(wire.rank, number, 20_001 + 64 * number) for number in range(3)]
+    sums = [some.all_reduce(x.clone()) for x in given]
+    beside = wire.all_reduce(torch.ones(3))
+    found = list[torch.Tensor]([torch.empty(0)] * 3)
+    for number in (0, 1, 2) if wire.rank % 2 else (2, 1, 0):
+        found[number] = sums[number].wait()
+    assert beside.wait().tolist() == [wire.size] * 3
+    hosts = [some.host_of(rank) for rank in range(wire.size)]
+    for x, total in zip(given, found, strict=True):
+        assert torch.equal(total, sum_in_order(some.all_gather(x).wait(), hosts))
+    assert all(work.done() for work in sums)
+    rounded = _uneven(wire.rank, 3, 40_001).bfloat16()
+    found.append(some.all_reduce(rounded.clone()).wait())
+    assert torch.equal(found[-1], sum_in_order(some.all_gather(rounded).wait(), hosts))
+    return bits(torch.stack([x.double().sum() for x in found]))
+
+
+def _uneven(rank: int, number: int, numel: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(100 * number + rank)
+    return torch.randn(numel, generator=draw) * 3.0**rank
+
+
 def check_a_leaf_that_requires_gradients(wire: Wire) -> bytes:
     x = torch.ones(3, requires_grad=True)
     with torch.no_grad():

@@ -19,6 +19,7 @@ WAITS: dict[str, Callable[[Wire, int], Any]] = {
     "receive from anyone": lambda wire, dead: wire.receive(None, "never").wait(),
     "board": lambda wire, dead: wire.board.wait(["never"]),
     "group": lambda wire, dead: wire.group(range(wire.size)).all_reduce(torch.ones(2)).wait(),
+    "large sum of a group": lambda wire, dead: wire.group(range(wire.size)).all_reduce(torch.ones(1 << 15)).wait(),
     "channel": lambda wire, dead: wire.channel("c").all_reduce(torch.ones(2)).wait(),
     "spawned": lambda wire, dead: wire.spawn(lambda own: own.barrier().wait(), "s").wait(),
 }

@@ -57,13 +57,13 @@ def test_what_is_done_outlives_a_death(workers: Workers) -> None:
     assert [fate.result for fate in fates[1:]] == [[*range(workers.size), 7]] * (workers.size - 1)
 
 
-NEEDS_EVERYONE = ("all_reduce", "barrier", "receive", "group", "channel")
+NEEDS_EVERYONE = ("all_reduce", "barrier", "receive", "group", "large sum of a group", "channel")
 
 ENDED: list[tuple[Workers, str]] = [
     *(
         (VirtualWorkers(n), wait)
         for n in (2, 3, 5)
-        for wait in ("all_reduce", "barrier", "receive", "group", "channel")
+        for wait in ("all_reduce", "barrier", "receive", "group", "large sum of a group", "channel")
     ),
     *((RealWorkers(3), wait) for wait in ("all_reduce", "receive")),
 ]

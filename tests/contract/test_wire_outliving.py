@@ -24,6 +24,7 @@ COLLECTIVES: dict[str, Callable[[Wire], Work[Any]]] = {
     "all_gather_into": lambda wire: wire.all_gather_into(torch.zeros(99), torch.ones(len(_own(wire)))),
     "barrier": lambda wire: wire.barrier(),
     "group": lambda wire: wire.group(range(wire.size)).all_reduce(torch.ones(2)),
+    "large sum of a group": lambda wire: wire.group(range(wire.size)).all_reduce(torch.ones(1 << 15)),
     "channel": lambda wire: wire.channel("c").all_reduce(torch.ones(2)),
 }
 DIES, IS_LATE = 1, 2
@@ -84,6 +85,7 @@ def work_is_done_by_a_death(collective: str, wire: Wire) -> list[bool]:
 CASES: list[Any] = [
     *((VirtualWorkers(3), collective, times) for collective in COLLECTIVES for times in (0, 2)),
     *((RealWorkers(3), collective, 0) for collective in ("all_reduce", "all_gather", "all_gather_into", "group")),
+    (RealWorkers(3), "large sum of a group", 0),
     *((RealWorkers(3), collective, 2) for collective in ("all_reduce",)),
     *(
         pytest.param(WorkersOnHosts((2, 1)), collective, 2, marks=pytest.mark.on_hosts)
@@ -102,7 +104,7 @@ def test_a_collective_ends_whoever_of_its_members_dies(workers: Workers, collect
     assert fates[IS_LATE].error is None, fates[IS_LATE]
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "group"])
+@pytest.mark.parametrize("collective", ["all_reduce", "group", "large sum of a group"])
 @pytest.mark.parametrize("workers", in_both_worlds((3,), (3,)), ids=in_words)
 def test_asking_alone_shows_that_it_has_ended(workers: Workers, collective: str) -> None:
     fates = workers.fates(partial(work_is_done_by_a_death, collective))

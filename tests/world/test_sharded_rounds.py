@@ -78,7 +78,8 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
     assert f"rank {mate} (replica {who // 2}, shard {mate % 2}; host " in said
     assert f"left, as rank {who} of its replica had died" in said
     live = {one.round.live for one in read_run(tmp_path / "runs" / "here").merged()}
-    assert live == {size - 2, size} and re.search(r"of (\d to )?\d workers in each", said), "counted by their workers"
+    assert {size - 2, size} <= live <= {*range(2, size + 1, 2)}, "counted by their workers; one may stand still"
+    assert re.search(r"of (\d to )?\d workers in each", said)
     assert [rank for rank, end in enumerate(ends) if not end] == sorted([who, mate])
     assert len({end for end in ends if end}) == 1 and ends[who ^ 2].endswith("True")
 

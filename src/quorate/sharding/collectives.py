@@ -17,7 +17,8 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.sharding.traffic import Traffic
-from quorate.wire.exchange import Swap, describe, sum_in_order
+from quorate.wire.exchange import describe, sum_in_order
+from quorate.wire.swap import Swap
 
 _PATIENCE = 1.0
 """Seconds for which a buffer is waited for that others still read: they have to come as far for the next exchange."""

@@ -23,7 +23,7 @@ from quorate.core.axes import rows_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.local_tensor import is_sharded, local
 from quorate.sharding.traffic import Traffic
-from quorate.wire.exchange import Swap
+from quorate.wire.swap import Swap
 
 
 class WholeTensors:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.wire.exchange import CollectivesByMessages
+from quorate.wire.cut import WHOLE_BYTES
+from quorate.wire.exchange import CollectivesByMessages, assembled, describe, pieces_of
+from quorate.wire.halves import SumsInHalves
 from quorate.wire.work import Together
 
 _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
@@ -49,6 +51,7 @@ class GroupWire(CollectivesByMessages):
         self.rank, self.size = self.members.index(parent.rank), len(self.members) if size is None else size
         self.board, self.clock, self.timeout = parent.board, parent.clock, parent.timeout
         self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
+        self._halves = SumsInHalves(self)
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 
     @property
@@ -108,6 +111,20 @@ class GroupWire(CollectivesByMessages):
             return self.members.index(sender), message
 
         return Together([work], ours, self.clock)
+
+    def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        """In two halves: 2 (P - 1) / P of it is sent; of a small tensor, at once, P - 1 times all of it."""
+        if self.size <= 2 or x.nbytes <= WHOLE_BYTES or not x.is_contiguous():
+            return super().all_reduce(x)
+        operation, flat = f"all_reduce {describe(x)}", x.detach().view(-1)
+        pieces = [Message((one,), shared=True) for one in pieces_of(flat, self.size)]
+        first = self._swap(operation, pieces, self._sum)
+
+        def combine(messages: list[Message]) -> Tensor:
+            assembled(flat, [message.tensors[0].to(x.device) for message in messages])
+            return x
+
+        return self._halves.start(first, operation, f"collective/{next(self._calls)}", combine)
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         return self.parent.empty(numel, dtype, patience=patience)

@@ -23,7 +23,7 @@ from torch.nn import Module, Parameter, RNNBase
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together
-from quorate.wire.exchange import Swap
+from quorate.wire.swap import Swap
 
 SHARED = "shared_"
 
