@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
     )
     parser.addoption(
-        "--cases", choices=("all", "third"), default="all", help="of laws with many cases all, or every third one"
+        "--cases", choices=("all", "third"), default="all", help="of laws with several cases all, or every third one"
     )
     parser.addoption("--gpu", action="store_true", help="tests/contract with models on a GPU, as `make test-gpu` does")
     parser.addoption(

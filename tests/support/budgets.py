@@ -55,7 +55,7 @@ BUDGETS = {
     "world": 775,
 }
 """Seconds on one quiet core, set-up included, for all cases."""
-OF_THIRD = 0.8
+OF_THIRD = 0.7
 """What of it the cases take that `make test` runs: see `sampled`."""
 
 

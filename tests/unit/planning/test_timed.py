@@ -55,21 +55,14 @@ def test_a_script_without_end_is_timed_for_a_while(script: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_as_often_at_once_as_asked_for(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
-    told = timed(script, ["10"], axes=(), at_once=2)
-    assert capfd.readouterr().err.count("here") == 2
-    assert told["times"]["blocks"] and told["times"]["examples"] == 10
-
-
-@pytest.mark.slow
 def test_a_crowd_is_timed_as_one(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two workers for each of two cores: after two runs at once come four."""
+    """Two workers for each of two cores: after two runs at once, as asked for, come four."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
     told = timed(script, ["10"], axes=(), at_once=2, crowd=2.0)
     said = capfd.readouterr().err
     assert said.count("here") == 6 and "quorate: running it 4 times at once\n" in said
     assert told["times"]["crowding"] >= 1.0
+    assert told["times"]["blocks"] and told["times"]["examples"] == 10
 
 
 def test_a_crowd_takes_longer_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

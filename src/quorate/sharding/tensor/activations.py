@@ -49,10 +49,10 @@ class Together:
             raise Mismatch(f"workers that compute a model together have come to different calls; this one to {call}")
 
     def sum(self, x: Tensor) -> Tensor:
-        """Over all. Cost: 2 (T - 1) / T of it sent; (T - 1) of it where it is small, or T does not divide it.
+        """Over all. Cost: 2 (T - 1) / T of it sent; (T - 1) of it where it is small.
 
-        In pieces where that is less, as a group's `all_reduce` sends the whole to each. Either way an element is added
-        in the same order.
+        Where T divides it, pieces are exchanged here, without the task that a group's `all_reduce` has. Either way an
+        element is added in the same order.
         """
         if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
             flat = x.detach().contiguous().view(-1)
