@@ -59,7 +59,7 @@ def shard(
         for module in modules:
             module.set_custom_all_gather(gathering)
             module.set_custom_reduce_scatter(reducing)
-            module._set_unshard_async_op(True)
+            module._set_unshard_async_op(True)  # else a buffer is kept until the next block is gathered
     if rests is not None and is_on_host:
         count(modules, rests.boundary, gathering, is_converted=precision is not None)
     if zero == 1 and is_whole:

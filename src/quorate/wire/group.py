@@ -13,7 +13,8 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, assembled, describe, pieces_of
-from quorate.wire.halves import SumsInHalves
+from quorate.wire.halves import SumInHalves
+from quorate.wire.turns import Turns
 from quorate.wire.work import Together
 
 _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
@@ -51,7 +52,7 @@ class GroupWire(CollectivesByMessages):
         self.rank, self.size = self.members.index(parent.rank), len(self.members) if size is None else size
         self.board, self.clock, self.timeout = parent.board, parent.clock, parent.timeout
         self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
-        self._halves = SumsInHalves(self)
+        self._turns = Turns(self, "halves")
         self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
 
     @property
@@ -124,7 +125,9 @@ class GroupWire(CollectivesByMessages):
             assembled(flat, [message.tensors[0].to(x.device) for message in messages])
             return x
 
-        return self._halves.start(first, operation, f"collective/{next(self._calls)}", combine)
+        found = SumInHalves(self, first, operation, f"collective/{next(self._calls)}", combine)
+        self._turns.add(lambda channel: found.pass_on())
+        return found
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         return self.parent.empty(numel, dtype, patience=patience)

@@ -7,10 +7,7 @@ would wait for ever.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -18,59 +15,27 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.wire.swap import Swap
 
-T = TypeVar("T")
-
 _IDLE_SECONDS = 60.0
 
 
-class SumsInHalves:
-    """Those of one wire. `start` belongs to the thread of the wire; the task only sends on it."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire, self._lock = wire, threading.Lock()
-        self._waiting = deque[SumInHalves[Tensor]]()
-        self._is_working = False
-
-    def start(
-        self, first: Work[Tensor], operation: str, tag: str, combine: Callable[[list[Message]], Tensor]
-    ) -> Work[Tensor]:
-        """A sum of which the `first` exchange (a `Swap`) gives this worker's piece, and `combine` makes all pieces one;
-        never waits. Under `tag` nothing else is sent."""
-        one = SumInHalves(self._wire, first, operation, tag, combine)
-        with self._lock:
-            self._waiting.append(one)
-            is_working, self._is_working = self._is_working, True
-        if not is_working:
-            self._wire.spawn(self._run, "halves")
-        return one
-
-    def _run(self, wire: Wire) -> None:
-        while (one := self._next()) is not None:
-            one.pass_on()
-
-    def _next(self) -> SumInHalves[Tensor] | None:
-        with self._lock:
-            self._is_working = bool(self._waiting)
-            return self._waiting.popleft() if self._waiting else None
-
-
-class SumInHalves(Generic[T]):
-    """One sum under way."""
+class SumInHalves:
+    """One sum under way, of which the `first` exchange (a `Swap`) gives this worker's piece, and `combine` makes all
+    pieces one. Under `tag` nothing else is sent."""
 
     def __init__(
-        self, wire: Wire, first: Work[Tensor], operation: str, tag: str, combine: Callable[[list[Message]], T]
+        self, wire: Wire, first: Work[Tensor], operation: str, tag: str, combine: Callable[[list[Message]], Tensor]
     ) -> None:
         assert isinstance(first, Swap)
         self._wire, self._first, self._operation, self._tag, self._combine = wire, first, operation, tag, combine
         self._others = [peer for peer in range(wire.size) if peer != wire.rank]
         self._mine = wire.receive(wire.rank, tag, self._others)
         self._receives = [wire.receive(peer, tag, self._others) for peer in self._others]
-        self._second: Swap[T] | None = None
+        self._second: Swap[Tensor] | None = None
         self._error: Exception | None = None
 
     def pass_on(self) -> None:
-        """Form this worker's piece when the others' are here, however long that takes: how long is too long is for who
-        waits to say, and an error is for it to raise."""
+        """For the task: form this worker's piece when the others' are here, however long that takes. How long is too
+        long is for who waits to say, and an error is for it to raise."""
         try:
             mine = self._patiently()
             if mine.device.type == "cpu":  # so that it is not copied for each of them
@@ -95,7 +60,7 @@ class SumInHalves(Generic[T]):
             return self._second.done()
         return self._mine.done() and (self._error is not None or all(work.done() for work in self._receives))
 
-    def wait(self, timeout: float | None = None) -> T:
+    def wait(self, timeout: float | None = None) -> Tensor:
         clock, limit = self._wire.clock, self._wire.timeout if timeout is None else timeout
         deadline = clock.now() + limit
         if self._second is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -14,6 +13,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.reducers.algorithms.steps import Step
 from quorate.wire.exchange import describe
+from quorate.wire.turns import Turns
 from quorate.wire.work import Done
 
 T = TypeVar("T")
@@ -33,9 +33,7 @@ class SumsInTurn:
     def __init__(self, wire: Wire, pieces: int, steps: Sequence[Step]) -> None:
         self._wire, self._pieces, self._steps = wire, pieces, steps
         self._others = [rank for rank in range(wire.size) if rank != wire.rank]
-        self._lock = threading.Lock()
-        self._waiting = deque[SumInTurn]()
-        self._is_working = False
+        self._turns = Turns(wire, CHANNEL)
         self._started = 0
         self._error: Exception | None = None
         self.waits_for: tuple[int, ...] = ()
@@ -47,29 +45,19 @@ class SumsInTurn:
             return Done(x)
         number, self._started = self._started, self._started + 1
         one = SumInTurn(self, self._wire, number, x)
-        with self._lock:
-            self._waiting.append(one)
-            is_working, self._is_working = self._is_working, True
-        if not is_working:
-            self._wire.spawn(self._run, CHANNEL)
+        self._turns.add(partial(self._run, one))
         return one
 
     # -- the task
 
-    def _run(self, wire: Wire) -> None:
-        while (one := self._next()) is not None:
-            try:
-                if self._error is None:
-                    self._form(wire, one)
-            except Exception as error:  # the training thread raises it when it waits
-                self._error = error
-            one.error = self._error
-            self._wire.send(Message(), self._wire.rank, one.tag)
-
-    def _next(self) -> SumInTurn | None:
-        with self._lock:
-            self._is_working = bool(self._waiting)
-            return self._waiting.popleft() if self._waiting else None
+    def _run(self, one: SumInTurn, wire: Wire) -> None:
+        try:
+            if self._error is None:
+                self._form(wire, one)
+        except Exception as error:  # the training thread raises it when it waits
+            self._error = error
+        one.error = self._error
+        self._wire.send(Message(), self._wire.rank, one.tag)
 
     def _form(self, wire: Wire, one: SumInTurn) -> None:
         x = one.moved.view(-1)

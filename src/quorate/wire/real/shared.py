@@ -239,7 +239,7 @@ class Lender:
 
     def settle(self) -> None:
         """Tell the owner what was let go of, unless another thread does; from any thread."""
-        if self._settling.acquire(blocking=False):
+        while self._let_go and self._settling.acquire(blocking=False):  # again for what came while it was held
             try:
                 while self._let_go:
                     self._table[self._let_go.popleft(), self._rank] += 1

@@ -1,0 +1,36 @@
+"""What is done beside the thread of a wire, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from quorate.core.contracts import Wire
+
+
+class Turns:
+    """A task that is there as long as there is something to do; `add` is called by the thread of the wire. What is to
+    be done is given the task's own channel, and raises nothing."""
+
+    def __init__(self, wire: Wire, channel: str) -> None:
+        self._wire, self._channel, self._lock = wire, channel, threading.Lock()
+        self._waiting = deque[Callable[[Wire], None]]()
+        self._is_working = False
+
+    def add(self, job: Callable[[Wire], None]) -> None:
+        """Do this behind what was added before; never waits."""
+        with self._lock:
+            self._waiting.append(job)
+            is_working, self._is_working = self._is_working, True
+        if not is_working:
+            self._wire.spawn(self._run, self._channel)
+
+    def _run(self, wire: Wire) -> None:
+        while (job := self._next()) is not None:
+            job(wire)
+
+    def _next(self) -> Callable[[Wire], None] | None:
+        with self._lock:
+            self._is_working = bool(self._waiting)
+            return self._waiting.popleft() if self._waiting else None
