@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Wire
+from quorate.core.contracts import Wire, Write
 from quorate.wire.cut import piece
 from quorate.wire.exchange import sum_in_order
 
@@ -165,7 +168,7 @@ def check_all_to_all_single(wire: Wire) -> bytes:
             assert all(y.eq(10.0 * turn + rank).all() for rank, y in enumerate(found))
             before = x.clone()
             sums = torch.stack([y.float() for y in found]).sum(0)
-            wire.all_gather_into(x, sums.to(x.dtype)).wait()
+            wire.all_gather_into(x, writes(sums.to(x.dtype))).wait()
             wire.all_reduce(before).wait()
             assert x.equal(before)
     return b""
@@ -177,7 +180,7 @@ def check_all_gather_into(wire: Wire) -> bytes:
         for numel in (0, 1, 70, 300):
             for _ in range(2):
                 x, mine = torch.zeros(numel, dtype=dtype), ramp(wire.rank, dtype, (len(own(wire, wire.rank, numel)),))
-                assert wire.all_gather_into(x, mine).wait() is x
+                assert wire.all_gather_into(x, writes(mine)).wait() is x
                 assert x.tolist() == [
                     y for r in range(wire.size) for y in ramp(r, dtype, (len(own(wire, r, numel)),)).tolist()
                 ]
@@ -186,12 +189,49 @@ def check_all_gather_into(wire: Wire) -> bytes:
         for x in vectors:
             x.fill_(-1.0)
         pieces = [torch.full((len(own(wire, wire.rank, len(x))),), 10.0 * turn + wire.rank) for x in vectors]
-        works = [wire.all_gather_into(x, mine.to(x.dtype)) for x, mine in zip(vectors, pieces, strict=True)]
+        works = [wire.all_gather_into(x, writes(mine.to(x.dtype))) for x, mine in zip(vectors, pieces, strict=True)]
         for x, work in zip(vectors, works, strict=True):
             assert work.wait() is x
             assert all(x[list(here)[:1] + list(here)[-1:]].eq(10.0 * turn + r).all() for r, here in cut(wire, len(x)))
             assert x.double().sum() == sum(len(here) * (10.0 * turn + r) for r, here in cut(wire, len(x)))
     return b""
+
+
+def writes(mine: Tensor) -> Write:
+    """Writes just that."""
+
+    def write(into: Sequence[Tensor]) -> None:
+        for x in into:
+            x.copy_(mine)
+
+    return write
+
+
+def check_pieces_are_made_where_they_lie(wire: Wire) -> bytes:
+    """Each worker makes its piece of the pieces of all, once, in its own thread; and they may lie in one memory."""
+    for numel in (0, 70, 1000, 300_000):
+        given = [wire.empty(numel, torch.float32), torch.zeros(numel)]
+        for x in given:
+            x.copy_(torch.arange(numel) + wire.rank)
+            half = HalfOf(wire.all_to_all_single(x).wait())
+            assert wire.all_gather_into(x, half).wait() is x
+            expected = 0.5 * (wire.size * torch.arange(numel) + sum(range(wire.size)))
+            assert torch.equal(x, expected.float())
+            assert half.called_in == [threading.get_ident()]
+    return b""
+
+
+class HalfOf:
+    """Writes half of the sum of these, which may be where it is written to."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        self._given, self.called_in = given, list[int]()
+
+    def __call__(self, into: Sequence[Tensor]) -> None:
+        self.called_in.append(threading.get_ident())
+        half = 0.5 * torch.stack(list(self._given)).sum(0)
+        for x in into:
+            x.copy_(half)
 
 
 def own(wire: Wire, rank: int, numel: int) -> range:

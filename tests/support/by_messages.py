@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Wire, Work, Write
 from quorate.wire.group import GroupWire
 from quorate.wire.wrapped import Wrapped
 
@@ -44,8 +44,8 @@ class ByMessages(Wrapped):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._all.all_gather(x, shared=shared)
 
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
-        return self._all.all_gather_into(x, mine)
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
+        return self._all.all_gather_into(x, write)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         return self._all.all_to_all(pieces, shared=shared)

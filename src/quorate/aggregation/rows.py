@@ -41,7 +41,7 @@ class Rows:
     def columns(self) -> Iterator[tuple[slice, Tensor]]:
         """All, some at a time: which ones, and a copy of those of all vectors (n, some), valid until the next."""
         divisors = None if self._divisors is None else self._divisors[:, None].to(self.device, self.dtype)
-        memory = torch.empty(len(self) * min(self.width, self._step), dtype=self.dtype, device=self.device)
+        memory = torch.empty(len(self) * self.step, dtype=self.dtype, device=self.device)
         for here in self._slices():
             found = memory[: len(self) * (here.stop - here.start)].view(len(self), -1)
             if divisors is None and self.centre is not None:
@@ -65,25 +65,28 @@ class Rows:
         for here in self._slices():
             yield here, [x[here] for x in self._vectors]
 
-    def weighed(self, weights: Sequence[float], into: Tensor) -> Tensor:
-        """The centre plus the sum of rows by their weights, written to `into` (c). No row is copied; those of weight 0
-        are not read."""
+    def weighed(self, weights: Sequence[float], into: Sequence[Tensor]) -> None:
+        """The centre plus the sum of rows by their weights, written to each vector (c) of `into`, which may be the
+        vectors themselves. No row is copied; those of weight 0 are not read."""
         divisors = [1.0] * len(self) if self._divisors is None else self._divisors.tolist()
         terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
         if self.centre is not None:
             terms.append((self.centre, 1.0 - sum(weights)))
+        found = torch.empty(self.step, dtype=self.dtype, device=self.device)
         for here in self._slices():
-            some = into[here]
+            some = found[: here.stop - here.start]
             torch.mul(terms[0][0][here], terms[0][1], out=some) if terms else some.zero_()
             for x, w in terms[1:]:
                 some.add_(x[here], alpha=w)
-        return into
+            for x in into:
+                x[here].copy_(some)
 
     @property
-    def _step(self) -> int:
-        return _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE
+    def step(self) -> int:
+        """Columns that are looked at together, at most."""
+        return min(self.width, _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE)
 
     def _slices(self) -> Iterator[slice]:
-        step = self._step
+        step = max(1, self.step)
         for begin in range(0, self.width, step):
             yield slice(begin, min(begin + step, self.width))

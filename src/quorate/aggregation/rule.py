@@ -95,23 +95,27 @@ class Rule(ABC):
         torch.mean(matrix(rows), 0, out=into)
 
 
-def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Tensor) -> Tensor:
-    """What `rule` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), written to `into` (c),
-    with the centre added."""
+def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Sequence[Tensor]) -> None:
+    """What `rule` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), with the centre added:
+    written to each vector (c) of `into`, which may be the rows themselves."""
     places = list(keep)
     if weights is not None and len(weights) == 1 and not rule.is_exact and rule.is_linear:
         of_all = [0.0] * len(rows)
         for place, weight in zip(places, weights[0].tolist(), strict=True):
             of_all[place] = weight
-        return rows.weighed(of_all, into)
+        rows.weighed(of_all, into)
+        return
+    found = torch.empty(rows.step, dtype=rows.dtype, device=rows.device)
     for here, given in rows.slices():
         some: Sequence[Tensor] = given if len(places) == len(rows) else [given[place] for place in places]
         if weights is not None:
             some = _selected(some, weights, is_exact=rule.is_exact)
-        rule.combine(some, into[here])
+        result = found[: here.stop - here.start]
+        rule.combine(some, result)
         if rows.centre is not None:
-            into[here] += rows.centre[here]
-    return into
+            result += rows.centre[here]
+        for x in into:
+            x[here].copy_(result)
 
 
 def _selected(rows: Sequence[Tensor], weights: Tensor, *, is_exact: bool) -> list[Tensor]:
@@ -144,4 +148,6 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
         raise ConfigurationError(f"none of the {len(vectors)} vectors is finite")
     left = rule.with_f(max(0, rule.f - int((~kept).sum())))
     weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
-    return mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, torch.empty_like(whole[0]))
+    found = torch.empty_like(whole[0])
+    mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, [found])
+    return found

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+Write = Callable[[Sequence["Tensor"]], None]
+"""Writes the same numbers to each of these tensors."""
+
 DEFAULT_TIMEOUT = 600.0
 """Seconds any wait lasts at most by default."""
 
@@ -214,9 +217,14 @@ class Wire(ABC):
         """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not. `shared`: see `Message.shared`."""
 
     @abstractmethod
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
-        """Write `mine` to this worker's piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one
-        length everywhere, which is returned with the pieces of all. `mine` is shared: see `Message.shared`."""
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
+        """Each worker writes its piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one length
+        everywhere, which is returned with the pieces of all.
+
+        `write(into)` writes the same numbers to each tensor of `into`. On one host these are this worker's pieces of
+        everyone's `x`, the same memory in which `all_to_all_single` finds them; elsewhere one tensor that is sent. It
+        is called once, at the latest by whoever waits, in the thread that launched this.
+        """
 
     @abstractmethod
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:

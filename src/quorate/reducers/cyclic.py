@@ -105,11 +105,12 @@ class Cyclic(OwnedPieces):
         self.newest = Outcome(absent, not_finite, outvoted, weights=[float(rank in present) for rank in range(size)])
         places = [ranks.index(rank) for rank in present]
 
-        def made(part: int, rows: Rows) -> Tensor:
-            into = self._like(rows)
-            if not places:
-                return into.fill_(torch.nan if not_finite else 0.0)
-            return mixed_rows(rows, places, weights[present].unsqueeze(0), Mean(f=0), into)
+        def made(part: int, rows: Rows, into: Sequence[Tensor]) -> None:
+            if places:
+                mixed_rows(rows, places, weights[present].unsqueeze(0), Mean(f=0), into)
+                return
+            for x in into:
+                x.fill_(torch.nan if not_finite else 0.0)
 
         return made
 

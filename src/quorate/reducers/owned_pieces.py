@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Wire, Work, Write
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.remembering import Remembering
 from quorate.wire.cost import all_reduce_bytes
@@ -25,8 +25,8 @@ from quorate.wire.cut import piece
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
-Made = Callable[[int, Rows], Tensor]
-"""What is made of the rows (n, c) of a part: one piece (c)."""
+Made = Callable[[int, Rows, Sequence[Tensor]], None]
+"""Writes what is made of the rows (n, c) of a part, one piece (c), to each of these vectors, which may be the rows."""
 
 
 class OwnedPieces(Remembering):
@@ -34,7 +34,7 @@ class OwnedPieces(Remembering):
 
     Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
     and as much in the second, as in an all-reduce; the sum of what is measured between the two. On one host neither is
-    copied on the way: owners read the vectors of others where they lie, and all read what owners have made.
+    copied on the way: owners read the vectors of others where they lie, and write what they make of them there.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
@@ -136,10 +136,9 @@ class OwnedPieces(Remembering):
         measured = self.wire.all_reduce(measured).wait()
         with self.spending("decode"):
             made = self._decided(measured, counts, everyone)
-            mine = {part: made(part, rows[part]) for part in order}
         numbers_of = {part: self._numbers(part, layout) for part in order}
         whole = {part: reals(into[part][:numbers]) for part, numbers in numbers_of.items()}
-        works = {part: self.wire.all_gather_into(whole[part], mine[part]) for part in order}
+        works = {part: self.wire.all_gather_into(whole[part], self._writing(made, part, rows[part])) for part in order}
         for part, work in works.items():
             work.wait()
             numbers = numbers_of[part]
@@ -155,11 +154,12 @@ class OwnedPieces(Remembering):
         centre = self._centre(part)
         return Rows(vectors, divisors, None if centre is None else centre[piece].to(vectors[0]))
 
-    def _like(self, rows: Rows) -> Tensor:
-        """A vector as wide as these, in memory from which workers of this host read it as it lies."""
-        if rows.device.type != "cpu":
-            return torch.empty(rows.width, dtype=rows.dtype, device=rows.device)
-        return self.wire.empty(rows.width, rows.dtype)
+    def _writing(self, made: Made, part: int, rows: Rows) -> Write:
+        def write(into: Sequence[Tensor]) -> None:
+            with self.spending("decode"):
+                made(part, rows, into)
+
+        return write
 
     def wire_bytes(self, size: int) -> int:
         """Bytes this worker sends for one sum among `size` workers."""
@@ -209,7 +209,9 @@ class OwnedPieces(Remembering):
         rows = {part: self._rows(part, some, counts, slice(0, len(some[0]))) for part, some in vectors.items()}
         made = self._decided(self._measured(rows, counts, ranks, self._draw()), counts, ranks)
         for part, one in rows.items():
-            yield part, made(part, one)
+            found = torch.empty(one.width, dtype=one.dtype, device=one.device)
+            made(part, one, [found])
+            yield part, found
 
     def part_of(self, part: int, vectors: Sequence[Tensor]) -> Tensor:
         """What becomes of one part of whole vectors of all, looked at alone; headers are summed."""

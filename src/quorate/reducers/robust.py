@@ -7,8 +7,8 @@ pieces, and sends the result to all. Non-finite vectors are left out first, and 
 
 Cost: With P workers and n bytes each worker sends (P - 1) / P n in the first exchange, which overlaps with the backward
 pass, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one host
-nothing is copied on the way, and the owners' results take a P-th of a vector of memory; elsewhere two vectors; one more
-if the rule starts from its newest result.
+nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of memory; one
+more if the rule starts from its newest result.
 
 When it loses: Where no worker is wrong: it is noisier than the mean, and on one host the mean is formed in shared
 memory. Other messages of workers are trusted: how many gradients there are, who stops, who saves. A rule protects
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
-from quorate.aggregation.products import Products, matrix
+from quorate.aggregation.products import inner_products, matrix
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.aggregation.votes import differing, vote
@@ -75,8 +75,6 @@ class Robust(OwnedPieces):
         """The centre before it, whose memory the next one takes."""
         self._is_lent = False
         """Whether somebody else may hold the centre."""
-        self._early: dict[int, Tensor | None] = {}
-        """What the rule makes of each part if all rows count; None: that is not known."""
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -129,23 +127,14 @@ class Robust(OwnedPieces):
         return size * size * (2 if self._redundancy.groups else 1)
 
     def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
-        """Inner products of all pairs; with votes also how many pieces of a pair differ.
-
-        A rule that mixes nothing combines the same columns at once, in case all rows turn out to count."""
-        found = torch.zeros(2, len(ranks), len(ranks), dtype=torch.float64)
-        groups, self._early = self._groups(ranks), {}
-        is_early = not (self.rule.mixes or groups) and bool((counts > 0).all())
-        rule = self._rule_of(len(ranks), 0)
-        products = Products(len(ranks), is_exact=rule.is_exact)
-        for part, one in rows.items():
-            into = self._early[part] = self._like(one) if is_early else None
-            for here, some in one.slices():
-                products.add(some)
-                if into is not None:
-                    rule.combine(some, into[here])
-                if groups:
+        """Inner products of all pairs; with votes also how many pieces of a pair differ."""
+        groups = self._groups(ranks)
+        found = torch.zeros(2 if groups else 1, len(ranks), len(ranks), dtype=torch.float64)
+        for one in rows.values():
+            found[0] += inner_products(one, is_exact=self.rule.is_exact)
+            if groups:
+                for _, some in one.slices():
                     found[1] += differing(matrix(some), groups)
-        found[0] = products.total
         return found if groups else found[0]
 
     def _groups(self, ranks: Sequence[int]) -> list[list[int]]:
@@ -189,15 +178,13 @@ class Robust(OwnedPieces):
 
         places = keep.nonzero().flatten().tolist()
 
-        def made(part: int, rows: Rows) -> Tensor:
+        def made(part: int, rows: Rows, into: Sequence[Tensor]) -> None:
             """Zeros where nobody has a gradient, and NaN where nobody's is finite."""
-            early = self._early.pop(part, None)
-            if early is not None and len(places) == len(rows):
-                return early
-            into = self._like(rows)
-            if not self._is_formed:
-                return into.fill_(torch.nan if wrong else 0.0)
-            return mixed_rows(rows, places, mixing, rule, into)
+            if places:
+                mixed_rows(rows, places, mixing, rule, into)
+                return
+            for x in into:
+                x.fill_(torch.nan if wrong else 0.0)
 
         return made
 

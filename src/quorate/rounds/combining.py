@@ -68,7 +68,7 @@ class ByRule:
         mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
         found = headers_of([vectors[rank] for rank in sorted(vectors)])
         for one, into in zip(rows, found.bare().parts, strict=True):
-            mixed_rows(one, keep.nonzero().flatten().tolist(), mixing, rule, into)
+            mixed_rows(one, keep.nonzero().flatten().tolist(), mixing, rule, [into])
             into.mul_(sum(weights.values()) / self.size)
         far = [kept[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
         mean = [1.0] * len(kept) if mixing is None else mixing.mean(0).tolist()

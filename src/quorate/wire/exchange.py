@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
 from quorate.wire.cut import piece
 from quorate.wire.swap import Swap
@@ -51,6 +51,15 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
 def describe(x: Tensor) -> str:
     """Shape and dtype in words: `float32 (3, 4)`."""
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+
+
+def piece_written(wire: Wire, x: Tensor, write: Write) -> Tensor:
+    """What `write` makes of this worker's piece of `x`, in memory that may be sent."""
+    numel = pieces_of(x, wire.size)[wire.rank].numel()
+    is_here = x.device.type == "cpu"
+    mine = wire.empty(numel, x.dtype) if is_here else torch.empty(numel, dtype=x.dtype, device=x.device)
+    write([mine])
+    return mine
 
 
 def pieces_of(x: Tensor, size: int) -> list[Tensor]:
@@ -122,7 +131,9 @@ class CollectivesByMessages(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,), shared=shared)), self._received)
 
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
+        mine = piece_written(self, x, write)
+
         def combine(messages: list[Message]) -> Tensor:
             return assembled(x, [message.tensors[0] for message in messages])
 

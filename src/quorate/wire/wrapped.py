@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Common, Message, Wire, Work
+from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.wire.exchange import pieces_of
 
 T = TypeVar("T")
@@ -74,8 +74,9 @@ class Wrapped(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._call("all_gather", lambda: self.inner.all_gather(x, shared=shared), x, None)
 
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
-        return self._call("all_gather", lambda: self.inner.all_gather_into(x, mine), mine, None)
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
+        mine = pieces_of(x, self.size)[self.rank]
+        return self._call("all_gather", lambda: self.inner.all_gather_into(x, write), mine, None)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         return self._call("all_to_all", lambda: self.inner.all_to_all(pieces, shared=shared), pieces, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quorate.core.contracts import Write
 from quorate.wire.cut import piece
 from quorate.wire.real.carried import numbers_of
 from quorate.wire.real.shared_segment import READY, SLOTS, Bytes, SharedSegment, small_bytes
@@ -28,7 +30,7 @@ class Sum:
         number: int,
         size: int,
         *,
-        mine: Bytes | None = None,
+        write: Write | None = None,
         is_looked_at: bool = False,
     ) -> None:
         self.x, self.number, self.operation = x, number, zlib.crc32(operation.encode())
@@ -39,11 +41,24 @@ class Sum:
         self.staged: Tensor | None = None
         self.narrow: torch.dtype | None = None
         """As what it travels between hosts, where that is smaller."""
-        self.mine = mine
-        """What this worker writes to its piece of everyone's; None: the sum of everyone's."""
+        self.write = write
+        """Writes this worker's piece of everyone's; None: it becomes the sum of everyone's."""
+        self.failed: BaseException | None = None
+        """What `write` has raised, which may have written some of it."""
         self.is_looked_at, self.found = is_looked_at, list[NDArray[Any]]()
         """Whether everyone only looks at its piece of everyone's; and these pieces, by rank."""
         self.is_shown = self.is_added = self.is_over = False
+
+    def written_to(self, into: Sequence[NDArray[Any]]) -> None:
+        """Have this worker's piece written there; once, as it may be made of what lies there."""
+        if self.failed is not None:
+            raise self.failed
+        assert self.write is not None
+        try:
+            self.write([torch.from_numpy(x).view(self.x.dtype) for x in into])
+        except BaseException as error:
+            self.failed = error
+            raise
 
 
 class Shelf:
@@ -62,8 +77,8 @@ class Shelf:
             slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
             one.own = slot.view(one.numbers.dtype)
             one.own[...] = one.numbers
-            if one.mine is not None:
-                one.own[piece(len(one.own), self._segment.rank, self._segment.size)] = one.mine.view(one.own.dtype)
+            if one.write is not None:
+                one.written_to([one.own[piece(len(one.own), self._segment.rank, self._segment.size)]])
         else:
             home = one.x
             if not self._segment.lends(home):

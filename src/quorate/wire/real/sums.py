@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quorate.core.contracts import Write
 from quorate.core.errors import QuorateError
 from quorate.wire.cut import piece
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Bytes, Send, SharedSegment, add_up, slices_at_once
+from quorate.wire.real.shared_segment import DONE, READY, SLOTS, Send, SharedSegment, add_up, slices_at_once
 from quorate.wire.real.shelf import Shelf, Sum
 
 _LOOK_SECONDS = 0.005
@@ -52,9 +53,9 @@ class Sums:
         """Launch the sum of `x`; every worker gives the same `operation`. Never waits. Nothing travels as `narrow`."""
         return self._begin(operation, x)
 
-    def put(self, operation: str, x: Tensor, mine: Bytes) -> Sum:
-        """Write `mine` to this worker's piece of everyone's `x`. Never waits."""
-        return self._begin(operation, x, mine=mine)
+    def put(self, operation: str, x: Tensor, write: Write) -> Sum:
+        """Have `write` write this worker's piece of everyone's `x`, in this thread. Never waits."""
+        return self._begin(operation, x, write=write)
 
     def look_at(self, operation: str, x: Tensor) -> Sum:
         """Find this worker's piece of everyone's `x`, where it lies. Never waits."""
@@ -79,11 +80,12 @@ class Sums:
             self.help()
         return one.is_over
 
-    def help(self) -> bool:
-        """Move on what can be; whether anything is left."""
+    def help(self, *, is_beside: bool = False) -> bool:
+        """Move on what can be, but for what others have to write where this is a thread beside; whether anything is
+        left."""
         if self._lock.acquire(blocking=False):
             try:
-                self._move()
+                self._move(is_beside=is_beside)
             finally:
                 self._lock.release()
         return not self._is_stopped and bool(self._hidden or self._shown or self._added)
@@ -141,17 +143,17 @@ class Sums:
 
     # -- one after the other, without waiting
 
-    def _move(self) -> None:
+    def _move(self, *, is_beside: bool = False) -> None:
         if self._is_stopped or not self._segment.is_open():
             return
-        while self._show_next() or self._add_next():
+        while self._show_next(is_beside) or self._add_next(is_beside):
             pass
         while self._added and not self._segment.late(DONE, self._added[0].number):
             self._finish(self._added.popleft())
 
-    def _show_next(self) -> bool:
+    def _show_next(self, is_beside: bool) -> bool:
         """Show the next sum if everyone, this worker too, has read the one whose slot it takes."""
-        if not self._hidden:
+        if not self._hidden or (is_beside and self._hidden[0].write is not None):
             return False
         one, before = self._hidden[0], self._hidden[0].number - SLOTS
         if (self._shown and self._shown[0].number <= before) or self._segment.late(DONE, before):
@@ -160,11 +162,13 @@ class Sums:
         self._shown.append(self._hidden.popleft())
         return True
 
-    def _add_next(self) -> bool:
+    def _add_next(self, is_beside: bool) -> bool:
         """Do this worker's part of the next sum if everyone's numbers are there."""
         if not self._shown or not self._may_add(self._shown[0].number):
             return False
         one = self._shown[0]
+        if is_beside and one.write is not None:
+            return False
         self._add(one)
         self._segment.post(DONE)
         self._shown.popleft()
@@ -187,8 +191,8 @@ class Sums:
             if one.is_looked_at:
                 one.found = [x[mine].copy() if one.is_small else x[mine] for x in brought]
                 return
-            if one.mine is not None:
-                self._put(one, one.mine.view(one.numbers.dtype), mine, brought)
+            if one.write is not None:
+                self._put(one, mine, brought)
                 return
             if one.is_small:
                 add_up(brought, one.numbers)
@@ -199,17 +203,14 @@ class Sums:
                 for x in brought[1:]:
                     np.copyto(x[here], total)
 
-    def _put(self, one: Sum, written: NDArray[Any], mine: slice, brought: Sequence[NDArray[Any]]) -> None:
-        """Write it to this worker's piece of everyone's; of small tensors take everyone's pieces."""
-        if one.is_small:
-            for rank, x in enumerate(brought):
-                here = piece(len(x), rank, len(brought))
-                one.numbers[here] = x[here]
+    def _put(self, one: Sum, mine: slice, brought: Sequence[NDArray[Any]]) -> None:
+        """Write this worker's piece of everyone's; of small tensors take everyone's pieces."""
+        if not one.is_small or len(brought) == 1:
+            one.written_to([x[mine] for x in brought])
             return
-        for here in slices_at_once(slice(0, len(written)), written.itemsize):
-            there = slice(mine.start + here.start, mine.start + here.stop)
-            for x in brought:
-                np.copyto(x[there], written[here])
+        for rank, x in enumerate(brought):
+            here = piece(len(x), rank, len(brought))
+            one.numbers[here] = x[here]
 
     def _finish(self, one: Sum) -> None:
         self._shelf.take_back(one)
@@ -245,7 +246,7 @@ class Beside:
                 under_way, self._all = self._all, set()
             for sums in under_way:
                 try:
-                    is_left = sums.help()
+                    is_left = sums.help(is_beside=True)
                 except (QuorateError, OSError, MemoryError):
                     continue  # whoever waits for it meets the same
                 if is_left:

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quorate.core.contracts import Common, Message, Wire, Work
+from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
-from quorate.wire.real.carried import is_small_float, numbers_of
+from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL
@@ -185,13 +184,12 @@ class RealWire(CollectivesByMessages):
             work = start(self._group(moved.device))
         return GroupWork(self.order, work, operation, count, x, moved)
 
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         operation = f"all_gather_into {describe(x)}"
         if self._goes_by_messages(operation, x) or not self._lies_here(x):
-            return super().all_gather_into(x, mine)
+            return super().all_gather_into(x, write)
         with self._alone():
-            bytes_of_mine = numbers_of(mine).view(np.uint8)
-            return self._in_memory(operation, x, lambda sums: sums.put(operation, x, bytes_of_mine))
+            return self._in_memory(operation, x, lambda sums: sums.put(operation, x, write))
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         operation = f"all_to_all_single {describe(x)}"

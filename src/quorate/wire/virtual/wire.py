@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work
+from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
-from quorate.wire.exchange import assembled, pieces_of
+from quorate.wire.exchange import assembled, piece_written, pieces_of
 from quorate.wire.failure import report_coming
 from quorate.wire.virtual.formation import Given
 from quorate.wire.virtual.rendezvous import Call
@@ -88,8 +88,9 @@ class VirtualWire(Wire):
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
         return self._launch(Call("all_gather", dtypes=(x.dtype,)), (x,))
 
-    def all_gather_into(self, x: Tensor, mine: Tensor) -> Work[Tensor]:
-        return Together([self.all_gather(mine)], lambda found: assembled(x, found[0]), self.clock)
+    def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
+        work = self.all_gather(piece_written(self, x, write))
+        return Together([work], lambda found: assembled(x, found[0]), self.clock)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         self._check_pieces("all_to_all", pieces)
