@@ -23,7 +23,8 @@ from torch import Tensor
 
 from quorate.aggregation import register
 from quorate.aggregation.distances import chosen, squared_distances
-from quorate.aggregation.median import median
+from quorate.aggregation.median import middle
+from quorate.aggregation.ordering import mean_in_order
 from quorate.aggregation.products import matrix
 from quorate.aggregation.rule import Rule
 from quorate.aggregation.scores import by_krum
@@ -51,7 +52,7 @@ class Bulyan(Rule):
 
     def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         many = max(1, len(rows) - 2 * self.f)
-        median(rows, into)
+        mean_in_order(rows, *middle(len(rows)), into)
         some = matrix(rows)
         nearest = (some - into).abs().argsort(dim=0, stable=True)[:many]
         torch.mean(some.gather(0, nearest), 0, out=into)

@@ -15,15 +15,10 @@ ICML 2018, Definition 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from quorate.aggregation import register
-from quorate.aggregation.ordering import in_order
 from quorate.aggregation.rule import Rule
 
 
@@ -39,15 +34,10 @@ class Median(Rule):
     def least(self) -> int:
         return 2 * self.f + 1
 
-    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
-        median(rows, into)
+    def middle(self, count: int) -> tuple[int, int]:
+        return middle(count)
 
 
-def median(rows: Sequence[Tensor], into: Tensor) -> None:
-    """Of each column of n rows (c): the middle one, or the mean of the two in the middle."""
-    count = len(rows)
-    low, *high = in_order(rows, (count - 1) // 2, count // 2 + 1, is_pair=count % 2 == 0)
-    if high:
-        torch.add(low, high[0], out=into).mul_(0.5)
-    else:
-        into.copy_(low)
+def middle(count: int) -> tuple[int, int]:
+    """The place in the middle of `count` numbers in order, or the two, as a range."""
+    return (count - 1) // 2, count // 2 + 1

@@ -8,19 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.aggregation.rows import Rows
-
 _CHUNK = 1 << 15
 _FEW = 12
-
-
-def inner_products(rows: Rows, *, is_exact: bool = True) -> Tensor:
-    """Of all pairs of rows (n, c): (n, n) in float64 on the CPU; those of pieces of vectors add up. Cost: n^2 c
-    products; where they are not to be exact to float64, sums of up to 2^16 are formed in float32."""
-    found = Products(len(rows), is_exact=is_exact)
-    for _, some in rows.slices():
-        found.add(some)
-    return found.total
 
 
 class Products:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+from quorate.aggregation.ordering import mean_in_order
+from quorate.aggregation.products import Products
 
 _COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
 """Columns that are looked at together, on a CPU and on other devices: there few, so that copies stay in the cache."""
@@ -65,21 +68,49 @@ class Rows:
         for here in self._slices():
             yield here, [x[here] for x in self._vectors]
 
-    def weighed(self, weights: Sequence[float], into: Sequence[Tensor]) -> None:
-        """The centre plus the sum of rows by their weights, written to each vector (c) of `into`, which may be the
-        vectors themselves. No row is copied; those of weight 0 are not read."""
+    def products(self, *, is_exact: bool) -> Tensor:
+        """The inner products of all pairs of rows: (n, n) in float64 on the CPU; those of pieces of vectors add up.
+
+        Cost: n^2 c products. Where they are not to be exact to float64, sums of up to 2^16 are formed in float32."""
+        found = Products(len(self), is_exact=is_exact)
+        for _, some in self.slices():
+            found.add(some)
+        return found.total
+
+    def write_weighed(self, weights: Sequence[float], into: Sequence[Tensor], *, is_exact: bool) -> None:
+        """Write the centre plus the sum of rows by their weights, formed in float64 where it `is_exact`, to each vector
+        (c) of `into`, which may be the vectors themselves. No row is copied; those of weight 0 are not read."""
         divisors = [1.0] * len(self) if self._divisors is None else self._divisors.tolist()
         terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
         if self.centre is not None:
             terms.append((self.centre, 1.0 - sum(weights)))
-        found = torch.empty(self.step, dtype=self.dtype, device=self.device)
+        dtype = torch.float64 if is_exact else self.dtype
+        found = torch.empty(self.step, dtype=dtype, device=self.device)
         for here in self._slices():
             some = found[: here.stop - here.start]
-            torch.mul(terms[0][0][here], terms[0][1], out=some) if terms else some.zero_()
+            torch.mul(terms[0][0][here].to(dtype), terms[0][1], out=some) if terms else some.zero_()
             for x, w in terms[1:]:
                 some.add_(x[here], alpha=w)
             for x in into:
                 x[here].copy_(some)
+
+    def write_middle(self, places: Sequence[int], first: int, last: int, into: Sequence[Tensor]) -> None:
+        """Write the mean of what stands at the places from `first` to `last` - 1 of each column in order, of the rows
+        at `places`, which are finite; to each vector (c) of `into`, which may be the vectors themselves."""
+        self.write_combined(places, lambda rows, found: mean_in_order(rows, first, last, found), into)
+
+    def write_combined(
+        self, places: Sequence[int], combine: Callable[[Sequence[Tensor], Tensor], None], into: Sequence[Tensor]
+    ) -> None:
+        """Write the centre plus what `combine` writes to a vector of those rows, some columns at a time; as above."""
+        memory = torch.empty(self.step, dtype=self.dtype, device=self.device)
+        for here, given in self.slices():
+            found = memory[: here.stop - here.start]
+            combine(given if len(places) == len(self) else [given[place] for place in places], found)
+            if self.centre is not None:
+                found += self.centre[here]
+            for x in into:
+                x[here].copy_(found)
 
     @property
     def step(self) -> int:

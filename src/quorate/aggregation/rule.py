@@ -16,7 +16,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from quorate.aggregation.products import inner_products, matrix
+from quorate.aggregation.ordering import mean_in_order
+from quorate.aggregation.products import matrix
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
@@ -53,7 +54,7 @@ class Rule(ABC):
     @property
     def is_linear(self) -> bool:
         """Whether what `combine` makes of mixed rows is their mean."""
-        return type(self).combine is Rule.combine
+        return type(self).combine is Rule.combine and type(self).middle is Rule.middle
 
     @property
     @abstractmethod
@@ -90,32 +91,39 @@ class Rule(ABC):
         """
         return None
 
+    def middle(self, count: int) -> tuple[int, int] | None:
+        """From which place to before which one of the numbers of a coordinate in order, `count` mixed ones, `combine`
+        takes the mean of. None: of all, or something else."""
+        return None
+
     def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         """Write to `into` (c) one vector of m mixed ones (c), coordinate by coordinate. `rows` are not changed."""
-        torch.mean(matrix(rows), 0, out=into)
+        middle = self.middle(len(rows))
+        if middle is None:
+            torch.mean(matrix(rows), 0, out=into)
+        else:
+            mean_in_order(rows, *middle, into)
 
 
 def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Sequence[Tensor]) -> None:
     """What `rule` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), with the centre added:
     written to each vector (c) of `into`, which may be the rows themselves."""
-    places = list(keep)
-    if weights is not None and len(weights) == 1 and not rule.is_exact and rule.is_linear:
+    places, is_exact = list(keep), rule.is_exact
+    if weights is None:
+        middle = rule.middle(len(places))
+        if middle is None:
+            rows.write_combined(places, rule.combine, into)
+        else:
+            rows.write_middle(places, *middle, into)
+    elif len(weights) == 1 and rule.is_linear:
         of_all = [0.0] * len(rows)
         for place, weight in zip(places, weights[0].tolist(), strict=True):
             of_all[place] = weight
-        rows.weighed(of_all, into)
-        return
-    found = torch.empty(rows.step, dtype=rows.dtype, device=rows.device)
-    for here, given in rows.slices():
-        some: Sequence[Tensor] = given if len(places) == len(rows) else [given[place] for place in places]
-        if weights is not None:
-            some = _selected(some, weights, is_exact=rule.is_exact)
-        result = found[: here.stop - here.start]
-        rule.combine(some, result)
-        if rows.centre is not None:
-            result += rows.centre[here]
-        for x in into:
-            x[here].copy_(result)
+        rows.write_weighed(of_all, into, is_exact=is_exact)
+    else:
+        rows.write_combined(
+            places, lambda some, found: rule.combine(_selected(some, weights, is_exact=is_exact), found), into
+        )
 
 
 def _selected(rows: Sequence[Tensor], weights: Tensor, *, is_exact: bool) -> list[Tensor]:
@@ -142,7 +150,7 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
     rule.check(len(vectors))
     whole = vectors if vectors.dtype == torch.float64 else vectors.float()
     rows = Rows(list(whole), centre=None if centre is None or not rule.has_centre else centre.to(whole))
-    gram = inner_products(rows, is_exact=rule.is_exact)
+    gram = rows.products(is_exact=rule.is_exact)
     kept = finite_rows(gram)
     if not bool(kept.any()):
         raise ConfigurationError(f"none of the {len(vectors)} vectors is finite")

@@ -14,14 +14,10 @@ ICML 2018, Definition 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from quorate.aggregation import register
-from quorate.aggregation.ordering import in_order
 from quorate.aggregation.rule import Rule
 
 
@@ -37,9 +33,5 @@ class TrimmedMean(Rule):
     def least(self) -> int:
         return 2 * self.f + 1
 
-    def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
-        middle = in_order(rows, self.f, len(rows) - self.f) if self.f else rows
-        into.copy_(middle[0])
-        for other in middle[1:]:
-            into.add_(other)
-        into.div_(len(middle))
+    def middle(self, count: int) -> tuple[int, int]:
+        return self.f, count - self.f

@@ -40,6 +40,9 @@ class Wrapping(Rule):
         """As of `Rule`; it is the rule behind that combines."""
         return self.inner.is_linear
 
+    def middle(self, count: int) -> tuple[int, int] | None:
+        return self.inner.middle(count)
+
     def behind(self, first: Tensor, then: Tensor | None) -> Tensor:
         """Two mixings as one."""
         return first if then is None else then @ first

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.aggregation.compiled_rows import compiled_rows
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work, Write
@@ -130,7 +131,7 @@ class OwnedPieces(Remembering):
             self._counts = weights.cpu()
         counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
         with self.spending("decode"):
-            rows = {part: self._rows(part, found[part][0], counts, pieces[part]) for part in order}
+            rows = {part: self._rows(part, found[part][0], counts, pieces[part], compiled_rows) for part in order}
             draw = self._draw().of(self.wire.rank)
             measured = self._measured(rows, counts, everyone, draw)
         measured = self.wire.all_reduce(measured).wait()
@@ -147,12 +148,14 @@ class OwnedPieces(Remembering):
         if len(order) == len(layout.parts):
             self._made([into[part] for part in order])
 
-    def _rows(self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice) -> Rows:
+    def _rows(
+        self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]
+    ) -> Rows:
         """Of a piece of a part, as if each counted 1."""
         is_even = bool(((counts == 1) | (counts <= 0)).all())
         divisors = None if is_even else counts.clamp_min(torch.finfo(torch.float32).tiny)
         centre = self._centre(part)
-        return Rows(vectors, divisors, None if centre is None else centre[piece].to(vectors[0]))
+        return made(vectors, divisors, None if centre is None else centre[piece].to(vectors[0]))
 
     def _writing(self, made: Made, part: int, rows: Rows) -> Write:
         def write(into: Sequence[Tensor]) -> None:
@@ -206,7 +209,8 @@ class OwnedPieces(Remembering):
         self, vectors: Mapping[int, Sequence[Tensor]], counts: Tensor, ranks: Sequence[int]
     ) -> Iterator[tuple[int, Tensor]]:
         """What becomes of these parts of the whole vectors of `ranks`, one after the other."""
-        rows = {part: self._rows(part, some, counts, slice(0, len(some[0]))) for part, some in vectors.items()}
+        # Each worker has these from passes of its own: they are torch's, which are the same everywhere.
+        rows = {part: self._rows(part, some, counts, slice(0, len(some[0])), Rows) for part, some in vectors.items()}
         made = self._decided(self._measured(rows, counts, ranks, self._draw()), counts, ranks)
         for part, one in rows.items():
             found = torch.empty(one.width, dtype=one.dtype, device=one.device)

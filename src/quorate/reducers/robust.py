@@ -28,7 +28,7 @@ from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
-from quorate.aggregation.products import inner_products, matrix
+from quorate.aggregation.products import matrix
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.aggregation.votes import differing, vote
@@ -131,7 +131,7 @@ class Robust(OwnedPieces):
         groups = self._groups(ranks)
         found = torch.zeros(2 if groups else 1, len(ranks), len(ranks), dtype=torch.float64)
         for one in rows.values():
-            found[0] += inner_products(one, is_exact=self.rule.is_exact)
+            found[0] += one.products(is_exact=self.rule.is_exact)
             if groups:
                 for _, some in one.slices():
                     found[1] += differing(matrix(some), groups)

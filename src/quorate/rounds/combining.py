@@ -14,7 +14,6 @@ import torch
 from quorate.aggregation.cyclic_code import cyclic_code
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.outliers import far_rows
-from quorate.aggregation.products import inner_products
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.core.codec import Draw
@@ -56,7 +55,7 @@ class ByRule:
         counts = torch.tensor([weights[rank] / self.size for rank in ranks], dtype=torch.float64)
         rows = [Rows([vectors[rank].bare().parts[part] for rank in ranks], counts) for part in range(len(like.parts))]
         gram = sum(
-            (inner_products(one, is_exact=self.rule.is_exact) for one in rows),
+            (one.products(is_exact=self.rule.is_exact) for one in rows),
             torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
         )
         keep = finite_rows(gram)

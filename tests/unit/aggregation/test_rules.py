@@ -15,7 +15,6 @@ from hypothesis import strategies as draw
 from torch import Tensor
 
 from quorate.aggregation import rules
-from quorate.aggregation.products import inner_products
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, aggregated, mixed_rows
 from quorate.core.codec import Draw
@@ -129,7 +128,7 @@ def test_pieces_of_vectors_give_pieces_of_the_result(name: str) -> None:
     rows, truth = honest(rule.least + 1, 4)
     rows = rows - truth if rule.has_centre else rows
     pieces = [Rows(list(piece)) for piece in rows.split([11, 0, 25, 4], 1)]
-    gram = torch.stack([inner_products(piece) for piece in pieces]).sum(0)
+    gram = torch.stack([piece.products(is_exact=True) for piece in pieces]).sum(0)
     weights = rule.mixing(gram, Draw(seed=5))
     found = [torch.empty(piece.width) for piece in pieces]
     for piece, into in zip(pieces, found, strict=True):

@@ -1,0 +1,177 @@
+"""Passes over columns of a few vectors, which numba compiles (the extra `kernels`); for vectors in the CPU's memory.
+
+A pass looks at `BLOCK` columns of all vectors at a time: these stay in the nearest cache while they are compared,
+multiplied or added up, and each vector is read from memory once. Results may be written where the vectors lie.
+
+Vectors are given by their addresses, as an array of integers, and are all as wide as `width`; `like` is an empty array
+of their dtype, float32 or float64. Each is divided by its divisor, which may be 1. A function is compiled for the
+dtypes that it is first called with, which takes about a second, and kept on disk for the next process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+BLOCK = 256
+_REORDERED = {"reassoc", "contract", "nsz"}
+"""What adds up may do so in any order, as several numbers at a time are; infinities and NaN stay what they are."""
+
+
+def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            found: Callable[..., Any] = numba.njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # there is no folder that it may keep anything in
+            found = numba.njit(nogil=True, **options)(function)
+        return found
+
+    return compiled
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(_context: Any, address: Any, like: Any) -> Any:
+    """To numbers of the dtype of `like`."""
+    kind = types.CPointer(like.dtype)
+
+    def generated(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.inttoptr(given[0], context.get_value_type(kind))
+
+    return kind(address, like), generated
+
+
+@_compiled(inline="always")
+def _columns(address, begin, end, like):  # type: ignore[no-untyped-def]
+    return numba.carray(_pointer(address, like), (end,))[begin:end]
+
+
+@_compiled(fastmath=_REORDERED, inline="always")
+def _dot(x, y, count):  # type: ignore[no-untyped-def]
+    found = x.dtype.type(0)
+    for k in range(count):
+        found += x[k] * y[k]
+    return found
+
+
+@_compiled(fastmath=_REORDERED, inline="always")
+def _two_dots(x, y, z, count):  # type: ignore[no-untyped-def]
+    """With y and with z; x is read once."""
+    first, second = x.dtype.type(0), x.dtype.type(0)
+    for k in range(count):
+        first += x[k] * y[k]
+        second += x[k] * z[k]
+    return first, second
+
+
+@_compiled(fastmath=_REORDERED)
+def add_products(addresses, divisors, centre, width, like, sums, found):  # type: ignore[no-untyped-def]
+    """Add to `found` (n, n; float64; its lower half) the inner products of all pairs of n vectors less the `centre`
+    (`width`, or empty: none). Those of a block are formed in the dtype of `sums`, an empty array."""
+    count = len(addresses)
+    seen = np.empty((count, BLOCK), sums.dtype)
+    for begin in range(0, width, BLOCK):
+        end = min(width, begin + BLOCK)
+        many = end - begin
+        for row in range(count):
+            given, own = _columns(addresses[row], begin, end, like), seen[row]
+            if divisors[row] != 1.0:
+                by = sums.dtype.type(divisors[row])
+                for k in range(many):
+                    own[k] = given[k] / by
+            elif len(centre):
+                here = centre[begin:end]
+                for k in range(many):
+                    own[k] = given[k] - here[k]
+            else:
+                for k in range(many):
+                    own[k] = given[k]
+            if divisors[row] != 1.0 and len(centre):
+                here = centre[begin:end]
+                for k in range(many):
+                    own[k] -= here[k]
+        for row in range(count):
+            other = 0
+            while other < row:
+                first, second = _two_dots(seen[row], seen[other], seen[other + 1], many)
+                found[row, other] += first
+                found[row, other + 1] += second
+                other += 2
+            if other == row:
+                found[row, row] += _dot(seen[row], seen[row], many)
+
+
+@_compiled()
+def write_weighed(addresses, weights, centre, weight, width, like, sums, into):  # type: ignore[no-untyped-def]
+    """Write the sum of vectors by their `weights`, and of the `centre` (`width`, or empty: none) by its `weight`, to
+    all addresses of `into`. Vectors of weight 0 are not read. It is formed in the dtype of `sums`, an empty array."""
+    total, written = np.empty(BLOCK, sums.dtype), np.empty(BLOCK, like.dtype)
+    for begin in range(0, width, BLOCK):
+        end = min(width, begin + BLOCK)
+        many = end - begin
+        is_first = len(centre) == 0
+        if len(centre):
+            here, by = centre[begin:end], sums.dtype.type(weight)
+            for k in range(many):
+                total[k] = by * here[k]
+        for row in range(len(addresses)):
+            if weights[row] == 0.0:
+                continue
+            given, by = _columns(addresses[row], begin, end, like), sums.dtype.type(weights[row])
+            if is_first:
+                for k in range(many):
+                    total[k] = by * given[k]
+            else:
+                for k in range(many):
+                    total[k] += by * given[k]
+            is_first = False
+        if is_first:
+            total[:] = 0.0
+        for k in range(many):
+            written[k] = total[k]
+        for place in range(len(into)):
+            there = _columns(into[place], begin, end, like)
+            for k in range(many):
+                there[k] = written[k]
+
+
+@_compiled()
+def write_middle(addresses, divisors, pairs, first, last, width, like, into):  # type: ignore[no-untyped-def]
+    """Write to all addresses of `into` the mean of what stands at the places from `first` to `last` - 1 of each column
+    in order. `pairs` (m, 2) of places are put in order for that, one after the other; numbers are finite."""
+    count = len(addresses)
+    seen, total = np.empty((count, BLOCK), like.dtype), np.empty(BLOCK, like.dtype)
+    many_of = like.dtype.type(last - first)
+    for begin in range(0, width, BLOCK):
+        end = min(width, begin + BLOCK)
+        many = end - begin
+        for row in range(count):
+            given, own = _columns(addresses[row], begin, end, like), seen[row]
+            for k in range(many):
+                own[k] = given[k]
+            if divisors[row] != 1.0:
+                by = like.dtype.type(divisors[row])
+                for k in range(many):
+                    own[k] /= by
+        for pair in range(len(pairs)):
+            low, high = seen[pairs[pair, 0]], seen[pairs[pair, 1]]
+            for k in range(many):
+                one, other = low[k], high[k]
+                low[k] = one if one < other else other
+                high[k] = other if one < other else one
+        for k in range(many):
+            total[k] = seen[first, k]
+        for place in range(first + 1, last):
+            own = seen[place]
+            for k in range(many):
+                total[k] += own[k]
+        for k in range(many):
+            total[k] /= many_of
+        for place in range(len(into)):
+            there = _columns(into[place], begin, end, like)
+            for k in range(many):
+                there[k] = total[k]
