@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,11 +53,11 @@ class CenteredClipping(Rule):
         return 2 * self.f + 1
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
-        count = len(gram)
-        v = torch.zeros(count, dtype=torch.float64)  # the result is the sum of so much of each vector, from the centre
+        count, given = len(gram), gram.numpy()
+        v = np.zeros(count)  # the result is the sum of so much of each vector, from the centre
         for _ in range(self.iterations):
-            distances = from_mixed(gram, v).sqrt()
-            radius = float(distances.sort().values[(count - 1) // 2]) if self.tau is None else self.tau
-            pulls = torch.where(distances > radius, radius / distances.clamp_min(1e-300), torch.ones_like(distances))
+            distances = np.sqrt(from_mixed(given, v))
+            radius = float(np.sort(distances)[(count - 1) // 2]) if self.tau is None else self.tau
+            pulls = np.where(distances > radius, radius / np.maximum(distances, 1e-300), 1.0)
             v = v + (pulls - pulls.sum() * v) / count
-        return v[None, :]
+        return torch.from_numpy(v[None, :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from quorate.aggregation.distances import squared_distances
@@ -17,6 +17,6 @@ def far_rows(gram: Tensor) -> list[int]:
     count = len(gram)
     if count < 3:
         return []
-    others = squared_distances(gram)[~torch.eye(count, dtype=torch.bool)].reshape(count, count - 1).sqrt()
-    usual = others.median(1).values
-    return [place for place in range(count) if float(usual[place]) > _FAR * float(usual.median())]
+    distances = np.sort(squared_distances(gram).numpy(), 1)  # of each from itself, 0, in front
+    usual = np.sqrt(distances[:, 1 + (count - 2) // 2])
+    return [int(place) for place in np.flatnonzero(usual > _FAR * np.sort(usual)[(count - 1) // 2])]

@@ -10,14 +10,15 @@ A strategy that keeps something returns from `start` a dataclass whose fields ar
 law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
 sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
+total     of every worker       everyone gets the sum of the old workers'; in a world of the same size, too
 keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
 clients   of every worker       a dict by client: each client's goes to the worker that plays it
 average   of every worker       everyone gets the mean of the old workers'
 own       of every worker       refused, with a sentence
 drop      not at all            what `start` makes
 
-In a world of the same size all of them but `drop` come back as they were. A value is a `Flat`, a tensor, a number, or
-lists, tuples and dicts of these; None stands for nothing yet.
+In a world of the same size all of them but `total` and `drop` come back as they were. A value is a `Flat`, a tensor, a
+number, or lists, tuples and dicts of these; None stands for nothing yet.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def laws_of(state: Any) -> dict[str, str]:
 
 def resized(law: str, name: str, old: Sequence[Any], rank: int, size: int) -> Any:
     """What worker `rank` of `size` gets of a field that the `old` workers had, by their rank."""
-    if len(old) == size and law != "same":
+    if len(old) == size and law not in ("same", "total"):
         return old[rank]
     return LAWS[law](name, old, rank, size)
 
@@ -90,6 +91,13 @@ def _sum(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
     mine = [old[other] for other in dealt(len(old), rank, size)]
     total = mine[0] if mine else _combined(name, [old[0]], lambda values: values[0] * 0)
     for more in mine[1:]:
+        total = _combined(name, [total, more], lambda values: values[0] + values[1])
+    return total
+
+
+def _total(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
+    total = old[0]
+    for more in old[1:]:
         total = _combined(name, [total, more], lambda values: values[0] + values[1])
     return total
 
@@ -137,6 +145,7 @@ def _clients(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
 LAWS: dict[str, Resize] = {
     "same": _same,
     "sum": _sum,
+    "total": _total,
     "keyed": _keyed,
     "clients": _clients,
     "average": _average,

@@ -113,6 +113,3 @@ class Cyclic(OwnedPieces):
                 x.fill_(torch.nan if not_finite else 0.0)
 
         return made
-
-    def _made(self, parts: Sequence[Tensor]) -> None:
-        """Nothing is remembered."""

@@ -19,7 +19,7 @@ from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.peers import NUMBERS, Peers, signs_of, sketch_of
 from quorate.core.codec import Draw
 from quorate.core.contracts import Work
-from quorate.reducers.owned_pieces import reals
+from quorate.reducers.centre import reals
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.wrapped import Wrapped
 from quorate.wire.work import Together

@@ -20,6 +20,7 @@ from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work, Write
 from quorate.core.vectors import Flat, Layout
+from quorate.reducers.centre import reals
 from quorate.reducers.remembering import Remembering
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.cut import piece
@@ -57,9 +58,8 @@ class OwnedPieces(Remembering):
     def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
         """What becomes of the vectors of `ranks`, of which all together that was measured."""
 
-    @abstractmethod
-    def _made(self, parts: Sequence[Tensor]) -> None:
-        """What has become of whole vectors: all parts, with their headers."""
+    def _formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
+        """All parts are made: whole ones, of the vectors of `ranks`; None: each owner has made its pieces of all."""
 
     @abstractmethod
     def _draw(self) -> Draw:
@@ -69,8 +69,12 @@ class OwnedPieces(Remembering):
     def _measured_numbers(self, size: int) -> int:
         """How many numbers `_measured` gives."""
 
-    def _centre(self, part: int) -> Tensor | None:
-        """From where vectors are looked at, of one part, as real numbers."""
+    def _room(self, part: int) -> Tensor | None:
+        """Where else this worker's piece of what becomes of a part is to be written; None: nowhere."""
+        return None
+
+    def _centre(self, part: int, here: slice) -> Tensor | None:
+        """From where vectors are looked at: that piece of a part, as real numbers."""
         return None
 
     def factor(self, size: int, weight: float) -> float:
@@ -146,7 +150,7 @@ class OwnedPieces(Remembering):
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
         if len(order) == len(layout.parts):
-            self._made([into[part] for part in order])
+            self._formed()
 
     def _rows(
         self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]
@@ -154,13 +158,14 @@ class OwnedPieces(Remembering):
         """Of a piece of a part, as if each counted 1."""
         is_even = bool(((counts == 1) | (counts <= 0)).all())
         divisors = None if is_even else counts.clamp_min(torch.finfo(torch.float32).tiny)
-        centre = self._centre(part)
-        return made(vectors, divisors, None if centre is None else centre[piece].to(vectors[0]))
+        centre = self._centre(part, piece)
+        return made(vectors, divisors, None if centre is None else centre.to(vectors[0]))
 
     def _writing(self, made: Made, part: int, rows: Rows) -> Write:
         def write(into: Sequence[Tensor]) -> None:
+            room = self._room(part)
             with self.spending("decode"):
-                made(part, rows, into)
+                made(part, rows, into if room is None else [*into, room])
 
         return write
 
@@ -202,7 +207,7 @@ class OwnedPieces(Remembering):
             if numbers[part] < into.numel():
                 tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
-        self._made(sums.parts)
+        self._formed(sums.parts, ranks)
         return sums
 
     def _of_whole(
@@ -227,8 +232,3 @@ class OwnedPieces(Remembering):
             reals(found[:numbers]).copy_(result)
         found[numbers:] = sum_in_order([x[numbers:] for x in vectors], list(everyone))
         return found
-
-
-def reals(x: Tensor) -> Tensor:
-    """Complex numbers as twice as many real ones, in the same memory; others as they are."""
-    return torch.view_as_real(x).flatten() if x.is_complex() else x

@@ -37,19 +37,21 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, ranks_in_words
 from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
-from quorate.core.vectors import Layout
-from quorate.reducers.owned_pieces import Made, OwnedPieces, reals
+from quorate.core.vectors import Flat, Layout
+from quorate.reducers.centre import Centre, OwnedCentre, WholeCentre
+from quorate.reducers.owned_pieces import Made, OwnedPieces
 from quorate.reducers.reducer import Reducer
 
 
 @dataclass(kw_only=True)
 class RobustState:
-    """What the rule looks from, the same on all workers."""
+    """What the rule looks from."""
 
     number: int = kept("same", default=0)
     """Results so far; what is drawn is drawn for each."""
-    centre: dict[str, Tensor] = kept("same", default_factory=dict)
-    """The newest result by the tensor's name, flat; empty where the rule does not look from it."""
+    centre: dict[str, Tensor] = kept("total", default_factory=dict)
+    """The newest result by the tensor's name, flat: what this worker has of it, and zeros; empty where the rule does
+    not look from it."""
 
 
 class Robust(OwnedPieces):
@@ -60,21 +62,24 @@ class Robust(OwnedPieces):
     as many. Raises `Mismatch` for a group without a majority, unless it may be left out.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, rule: Rule, seed: int, redundancy: Redundancy | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        rule: Rule,
+        seed: int,
+        redundancy: Redundancy | None = None,
+        *,
+        forms_whole_sums: bool = False,
+    ) -> None:
+        """With `forms_whole_sums` each worker forms whole ones by itself, of vectors that others give it."""
         super().__init__(layout, wire)
         self.rule, self._seed, self._state = rule, seed, RobustState()
         self._redundancy = Redundancy() if redundancy is None else redundancy
-        for segment in layout.segments if rule.has_centre else ():
-            about = layout.parts[segment.part]
-            self._state.centre[segment.name] = torch.zeros(segment.numel, dtype=about.dtype, device=about.device)
-        self._next: tuple[dict[str, Tensor], list[Tensor]] | None = None
-        self._of_parts: dict[str, Tensor] | None = None
-        self._centre_parts: list[Tensor] = []
-        """The centre as it lies in parts; of `_of_parts`."""
-        self._spare: list[Tensor] = []
-        """The centre before it, whose memory the next one takes."""
-        self._is_lent = False
-        """Whether somebody else may hold the centre."""
+        self._from: Centre | None = None
+        if rule.has_centre:
+            self._from = WholeCentre(layout) if forms_whole_sums else OwnedCentre(layout, wire)
+            self._state.centre = self._from.entries()
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -87,7 +92,9 @@ class Robust(OwnedPieces):
     @property
     def state(self) -> RobustState:
         self.commit()
-        self._is_lent = True
+        if self._from is not None:
+            self._from.see(self._state.centre)
+            self._state.centre = self._from.entries()
         return self._state
 
     def share(self, state: RobustState) -> None:
@@ -103,19 +110,15 @@ class Robust(OwnedPieces):
         assert isinstance(before, Robust)
         old = before.state
         self._state.number = old.number
-        for name, x in self._state.centre.items():
-            if name in old.centre and old.centre[name].numel() == x.numel():
-                x.copy_(old.centre[name])
+        if self._from is not None:
+            self._state.centre = dict(old.centre)
 
     def commit(self) -> None:
         """The newest sum counts: the rule looks from its result."""
         if self._is_over:
             self._state.number += 1
-            if self._next is not None:
-                self._spare = [] if self._is_lent else self._centre_parts
-                self._is_lent = False
-                self._state.centre, self._centre_parts = self._next
-                self._of_parts, self._next = self._state.centre, None
+            if self._from is not None:
+                self._from.commit()
             self._is_over = False
 
     # -- of pieces
@@ -188,32 +191,35 @@ class Robust(OwnedPieces):
 
         return made
 
-    def _made(self, parts: Sequence[Tensor]) -> None:
-        if self.rule.has_centre and self._is_formed:
-            given = [part[: self._numbers(number, self.layout)] for number, part in enumerate(parts)]
-            whole, self._spare = self._spare or [torch.empty_like(part) for part in given], []
-            for part, into in zip(given, whole, strict=True):
-                into.copy_(part)
-            self._next = self._by_name(whole), whole
+    def _formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
+        if self._from is not None and self._is_formed:
+            self._from.formed(parts, ranks)
 
-    def _by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The tensors that lie in these parts, flat, in the same memory."""
-        return {one.name: parts[one.part][one.offset : one.offset + one.numel] for one in self.layout.segments}
+    def _room(self, part: int) -> Tensor | None:
+        return self._from.room(part) if self._from is not None and self._is_formed else None
 
-    def _centre(self, part: int) -> Tensor | None:
-        if not self.rule.has_centre:
+    def _centre(self, part: int, here: slice) -> Tensor | None:
+        if self._from is None:
             return None
-        kept_parts, centre = self._centre_parts, self._state.centre
-        if centre is not self._of_parts:  # it is a checkpoint's, or of other parameters
-            self._of_parts, self._centre_parts = centre, []
-            for number, about in enumerate(self.layout.parts):
-                whole = torch.zeros(self._numbers(number, self.layout), dtype=about.dtype, device=about.device)
-                for index in self.layout.by_part[number]:
-                    one = self.layout.segments[index]
-                    whole[one.offset : one.offset + one.numel] = centre[one.name].to(whole)
-                self._centre_parts.append(whole)
-            kept_parts = self._centre_parts
-        return reals(kept_parts[part])
+        self._from.see(self._state.centre)
+        return self._from.looked_from(part, here)
+
+    # -- for sums that are formed anew
+
+    def message(self, x: Flat) -> tuple[Tensor, ...]:
+        if self._from is None:
+            return x.parts
+        self._from.see(self._state.centre)
+        return *x.parts, *self._from.message()
+
+    def sum_of(
+        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+    ) -> Flat:
+        count = len(like.parts)
+        rest = [one[count:] for one in found if len(one) > count]
+        if self._from is not None and rest:
+            self._from.gathered(rest)
+        return super().sum_of([one[:count] for one in found], ranks, hosts, like)
 
     def _rule_of(self, count: int, excluded: int) -> Rule:
         """For `count` gradients: f is what it was, less what was left out, and no more than so many bear."""

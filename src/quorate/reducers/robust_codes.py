@@ -34,6 +34,7 @@ from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.rule import Rule
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire, Work
+from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.coded import Coded, CodedState
 from quorate.reducers.reducer import Reducer
@@ -45,6 +46,9 @@ from quorate.wire.work import Together
 class RobustCodesState(RobustState, CodedState):
     """What the codec of one worker remembers, and what the rule looks from."""
 
+    centre: dict[str, Tensor] = kept("same", default_factory=dict)
+    """Of `RobustState`, all of it."""
+
 
 class RobustCodes(Coded):
     """What `rule` makes of the decoded vectors of all workers, in the place of P times their mean.
@@ -54,7 +58,7 @@ class RobustCodes(Coded):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int) -> None:
         super().__init__(layout, wire, codec, seed)
-        self._robust = Robust(layout, wire, rule, seed)
+        self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True)
         of_rule = self._robust.state
         self._state: RobustCodesState = RobustCodesState(
             memory=self._state.memory, sums=self._state.sums, number=of_rule.number, centre=of_rule.centre
