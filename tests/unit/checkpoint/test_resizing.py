@@ -40,6 +40,7 @@ class Memory:
     residual: Flat | None = kept("sum", default=None)
     mass: float = kept("sum", default=1.0)
     speed: list[float] = kept("average", default_factory=list)
+    pieces: list[float] = kept("total", default_factory=list)
     scratch: int = kept("drop", default=0)
 
 
@@ -52,7 +53,7 @@ class Remembers(Strategy):
     def start(self, worker: Worker) -> Any:
         if self.own:
             return Own(worker.rank)
-        return Memory(worker.parameters, None, 1.0, [float(worker.rank), 1.0], 0)
+        return Memory(worker.parameters, None, 1.0, [float(worker.rank), 1.0], [float(worker.rank), 1.0], 0)
 
     def step(self, worker: Worker) -> None:
         worker.update(worker.gradient)
@@ -104,6 +105,7 @@ def test_every_law(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert sum(float(state.residual.parts[0][0]) for state in new if state.residual is not None) == 1 + 2 + 3
     expected = [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]] if size == 3 else [[1.0, 1.0]] * size
     assert [state.speed for state in new] == expected
+    assert [state.pieces for state in new] == [[3.0, 3.0]] * size, "also where there are as many workers"
     assert ("resized by the law sum: residual of Remembers" in capsys.readouterr().err) == (size != 3)
 
 

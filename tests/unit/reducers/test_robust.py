@@ -182,21 +182,3 @@ def test_unless_asked_for_f_is_one_where_there_are_enough(size: int, f: int) -> 
         return reducer.rule.f
 
     assert VirtualWorld(size).run(task) == [f] * size
-
-
-def test_a_state_that_was_asked_for_is_not_written_over() -> None:
-    """A checkpoint may still be written from it while training goes on; else its memory is used again."""
-
-    def task(wire: Wire) -> None:
-        reducer = Robust(LAYOUT, wire, rules.get("centered-clipping")(), seed=7)
-        for step in range(2):
-            reducer.start(drawn(wire.rank, step)).wait()
-        lent = reducer.state.centre
-        before = {name: x.clone() for name, x in lent.items()}
-        for step in range(2, 5):
-            reducer.start(drawn(wire.rank, step)).wait()
-        assert all(torch.equal(x, before[name]) for name, x in lent.items())
-        reducer.commit()
-        assert len(reducer._spare) == len(LAYOUT.parts)
-
-    VirtualWorld(3, timeout=30.0).run(task)
