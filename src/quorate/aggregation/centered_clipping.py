@@ -4,7 +4,8 @@ Idea: Each vector x pulls the newest result v by (x - v) min(1, tau / |x - v|), 
 a few times in a row. A wrong vector pulls by at most tau / n, whatever it is. With worker momentum the vectors of
 honest workers are near each other, and attacks that are small in each step do not accumulate unseen.
 
-Cost: n^2 d products for inner products, one pass for the weighted mean, one vector of memory: the newest result.
+Cost: n^2 d products for inner products, one pass for the weighted mean. Memory for the newest result, of which each of
+P workers keeps its piece: d / P numbers.
 
 When it loses: With a wrong radius: a small one follows slowly, a large one lets wrong vectors pull. Without worker
 momentum it is weak against attacks that last many steps. There are attacks designed against it (Ozfatura et al. 2023).

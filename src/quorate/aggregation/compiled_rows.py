@@ -39,9 +39,10 @@ def _kernels() -> ModuleType | None:
 
 
 class CompiledRows(Rows):
-    """As `Rows`, of contiguous float32 or float64 on the CPU; two to three times as fast."""
+    """As `Rows`, of contiguous float32 or float64 on the CPU; an exchange by a rule takes half the time with it."""
 
     def products(self, *, is_exact: bool) -> Tensor:
+        """As of `Rows`; where they are not to be exact, sums of 256 products are formed in float32."""
         count, kernels = len(self), _kernels()
         assert kernels is not None
         lower = np.zeros((count, count))
@@ -50,6 +51,7 @@ class CompiledRows(Rows):
         return found.tril() + found.tril(-1).T
 
     def write_weighed(self, weights: Sequence[float], into: Sequence[Tensor], *, is_exact: bool) -> None:
+        """As of `Rows`."""
         addresses, divisors = self._given()
         kernels = _kernels()
         assert kernels is not None
@@ -57,6 +59,7 @@ class CompiledRows(Rows):
         kernels.write_weighed(addresses, each, self._from, 1.0 - sum(weights), self.width, *types, _addresses(into))
 
     def write_middle(self, places: Sequence[int], first: int, last: int, into: Sequence[Tensor]) -> None:
+        """As of `Rows`, with the same bits."""
         kernels, chosen = _kernels(), list(places)
         if len(chosen) > FEW or self.centre is not None:
             super().write_middle(places, first, last, into)

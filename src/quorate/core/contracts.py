@@ -219,12 +219,8 @@ class Wire(ABC):
     @abstractmethod
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         """Each worker writes its piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one length
-        everywhere, which is returned with the pieces of all.
-
-        `write(into)` writes the same numbers to each tensor of `into`. On one host these are this worker's pieces of
-        everyone's `x`, the same memory in which `all_to_all_single` finds them; elsewhere one tensor that is sent. It
-        is called once, at the latest by whoever waits, in the thread that launched this.
-        """
+        everywhere, which is returned. `write` gets, once, where to: on one host this worker's pieces of everyone's `x`,
+        which `all_to_all_single` shows; else a tensor to be sent. It is called by who launches this, asks or waits."""
 
     @abstractmethod
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:

@@ -7,8 +7,8 @@ pieces, and sends the result to all. Non-finite vectors are left out first, and 
 
 Cost: With P workers and n bytes each worker sends (P - 1) / P n in the first exchange, which overlaps with the backward
 pass, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one host
-nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of memory; one
-more if the rule starts from its newest result.
+nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of memory. A
+rule that starts from its newest result takes a P-th of a vector more: each owner keeps its piece.
 
 When it loses: Where no worker is wrong: it is noisier than the mean, and on one host the mean is formed in shared
 memory. Other messages of workers are trusted: how many gradients there are, who stops, who saves. A rule protects
@@ -49,7 +49,7 @@ class RobustState:
 
     number: int = kept("same", default=0)
     """Results so far; what is drawn is drawn for each."""
-    centre: dict[str, Tensor] = kept("total", default_factory=dict)
+    newest: dict[str, Tensor] = kept("total", default_factory=dict)
     """The newest result by the tensor's name, flat: what this worker has of it, and zeros; empty where the rule does
     not look from it."""
 
@@ -79,7 +79,7 @@ class Robust(OwnedPieces):
         self._from: Centre | None = None
         if rule.has_centre:
             self._from = WholeCentre(layout) if forms_whole_sums else OwnedCentre(layout, wire)
-            self._state.centre = self._from.entries()
+            self._state.newest = self._from.entries()
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -93,8 +93,8 @@ class Robust(OwnedPieces):
     def state(self) -> RobustState:
         self.commit()
         if self._from is not None:
-            self._from.see(self._state.centre)
-            self._state.centre = self._from.entries()
+            self._from.see(self._state.newest)
+            self._state.newest = self._from.entries()
         return self._state
 
     def share(self, state: RobustState) -> None:
@@ -111,7 +111,7 @@ class Robust(OwnedPieces):
         old = before.state
         self._state.number = old.number
         if self._from is not None:
-            self._state.centre = dict(old.centre)
+            self._state.newest = dict(old.newest)
 
     def commit(self) -> None:
         """The newest sum counts: the rule looks from its result."""
@@ -201,7 +201,7 @@ class Robust(OwnedPieces):
     def _centre(self, part: int, here: slice) -> Tensor | None:
         if self._from is None:
             return None
-        self._from.see(self._state.centre)
+        self._from.see(self._state.newest)
         return self._from.looked_from(part, here)
 
     # -- for sums that are formed anew
@@ -209,7 +209,7 @@ class Robust(OwnedPieces):
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         if self._from is None:
             return x.parts
-        self._from.see(self._state.centre)
+        self._from.see(self._state.newest)
         return *x.parts, *self._from.message()
 
     def sum_of(

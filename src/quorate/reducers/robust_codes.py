@@ -46,7 +46,7 @@ from quorate.wire.work import Together
 class RobustCodesState(RobustState, CodedState):
     """What the codec of one worker remembers, and what the rule looks from."""
 
-    centre: dict[str, Tensor] = kept("same", default_factory=dict)
+    newest: dict[str, Tensor] = kept("same", default_factory=dict)
     """Of `RobustState`, all of it."""
 
 
@@ -61,7 +61,7 @@ class RobustCodes(Coded):
         self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True)
         of_rule = self._robust.state
         self._state: RobustCodesState = RobustCodesState(
-            memory=self._state.memory, sums=self._state.sums, number=of_rule.number, centre=of_rule.centre
+            memory=self._state.memory, sums=self._state.sums, number=of_rule.number, newest=of_rule.newest
         )
         self._robust.share(self._state)
 

@@ -74,13 +74,13 @@ def test_each_has_its_own_pieces_only() -> None:
             found = reducer.start(drawn(wire.rank, step)).wait().clone()
         state = reducer.state
         assert isinstance(reducer._from, OwnedCentre)
-        return sum(own.numel() for _, own in reducer._from._own), state.centre, found
+        return sum(own.numel() for _, own in reducer._from._own), state.newest, found
 
     told = VirtualWorld(3, timeout=30.0).run(task)
     assert sum(count for count, _, _ in told) == NUMBERS
-    whole = resized("total", "centre", [centre for _, centre, _ in told], 0, 3)
+    whole = resized("total", "newest", [centre for _, centre, _ in told], 0, 3)
     torch.testing.assert_close(torch.cat(list(whole.values())), numbers_of(told[0][2]), rtol=0, atol=0)
-    assert RobustState.__dataclass_fields__["centre"].metadata[LAW] == "total"
+    assert RobustState.__dataclass_fields__["newest"].metadata[LAW] == "total"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -88,7 +88,7 @@ def test_a_checkpoint_brings_it_to_any_number_of_workers(size: int) -> None:
     def first(wire: Wire) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         reducer = Robust(LAYOUT, wire, RULE, seed=7)
         found = [numbers_of(reducer.start(drawn(wire.rank, 0)).wait())]
-        kept = {name: x.clone() for name, x in reducer.state.centre.items()}
+        kept = {name: x.clone() for name, x in reducer.state.newest.items()}
         found.append(numbers_of(reducer.start(drawn(wire.rank, 1)).wait()))
         return kept, *found
 
@@ -96,8 +96,8 @@ def test_a_checkpoint_brings_it_to_any_number_of_workers(size: int) -> None:
 
     def second(wire: Wire) -> tuple[Tensor, dict[str, Tensor]]:
         reducer = Robust(LAYOUT, wire, RULE.with_f(0), seed=7)
-        reducer.state.centre = resized("total", "centre", [kept for kept, _, _ in old], wire.rank, wire.size)
-        again = reducer.state.centre  # another one is saved before a step is made
+        reducer.state.newest = resized("total", "newest", [kept for kept, _, _ in old], wire.rank, wire.size)
+        again = reducer.state.newest  # another one is saved before a step is made
         return numbers_of(reducer.start(drawn(wire.rank, 1)).wait()), again
 
     told = VirtualWorld(size, timeout=30.0).run(second)
@@ -106,7 +106,7 @@ def test_a_checkpoint_brings_it_to_any_number_of_workers(size: int) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     if size == 3:
         assert torch.equal(told[0][0], old[0][2]), "as if it had gone on"
-    again = resized("total", "centre", [kept for _, kept in told], 0, size)
+    again = resized("total", "newest", [kept for _, kept in told], 0, size)
     torch.testing.assert_close(torch.cat(list(again.values())), old[0][1], rtol=0, atol=0)
 
 
@@ -176,10 +176,10 @@ def test_tensors_of_another_layout_keep_what_is_still_their_owners() -> None:
         before, after = Robust(LAYOUT, wire, RULE, seed=7), Robust(wider, wire, RULE, seed=7)
         before.start(drawn(wire.rank)).wait()
         after.follows(before)
-        return before.state.centre, after.state.centre
+        return before.state.newest, after.state.newest
 
     told = VirtualWorld(3, timeout=30.0).run(task)
-    whole, then = (resized("total", "centre", [one[which] for one in told], 0, 3) for which in (0, 1))
+    whole, then = (resized("total", "newest", [one[which] for one in told], 0, 3) for which in (0, 1))
     assert not then["new"].any()
     for name in ("a", "b"):
         kept = then[name] != 0

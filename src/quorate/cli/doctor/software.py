@@ -39,7 +39,7 @@ EXTRAS = {
 EXTRAS_FOR = {
     "digits": "the workload digits",
     "images": "images in quorate.files",
-    "kernels": "aggregation rules on CPUs two to three times as fast",
+    "kernels": "aggregation rules on CPUs in half the time",
     "mlflow": "numbers of a run in MLflow",
     "notebook": "quorate.launch(n=...), and kernels of notebooks",
     "parquet": "parquet in quorate.files",
