@@ -197,7 +197,7 @@ class OwnedCentre(Centre):
 
     def message(self) -> tuple[Tensor, ...]:
         own = self._own if self._whole is None else self._here()
-        return torch.tensor([begin for begin, _ in own]), *(x for _, x in own)
+        return torch.tensor([begin for begin, _ in own], dtype=torch.int64), *(x for _, x in own)
 
     def gathered(self, messages: Sequence[Sequence[Tensor]]) -> None:
         whole = self._read({})

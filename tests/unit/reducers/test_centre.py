@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from quorate.reducers.robust import Robust, RobustState
 from quorate.wire.cut import piece
 from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support import drawn_vectors as vectors
+from tests.support.drawn_vectors import numbers_of
 
 LAYOUT = layout_of(
     [("a", torch.zeros(30, 10)), ("b", torch.zeros(401)), ("c", torch.zeros(1)), ("d", torch.zeros(0))],
@@ -34,18 +37,7 @@ RULE = rules.get("centered-clipping")(f=1)
 DIES = 3
 
 
-def drawn(rank: int, step: int = 0, weight: float = 1.0) -> Flat:
-    """What a worker gives: its gradient times its weight; the weight is the first of the header."""
-    x = Flat.zeros(LAYOUT)
-    for number, part in enumerate(x.parts):
-        generator = torch.Generator().manual_seed(100 * step + 10 * rank + number)
-        part.copy_(weight * (1 + 0.3 * torch.randn(part.shape, generator=generator)))
-    x.header.copy_(torch.tensor([weight, 2.0, float(rank)]))
-    return x
-
-
-def numbers_of(x: Flat) -> Tensor:
-    return torch.cat([x.segment(index).reshape(-1) for index in range(len(LAYOUT.segments))])
+drawn = partial(vectors.drawn, LAYOUT)
 
 
 def wanted(ranks: Any, step: int, centre: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from quorate.reducers.robust import Robust
 from quorate.train.watched import Watched
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support import drawn_vectors as vectors
+from tests.support.drawn_vectors import numbers_of
 from tests.support.joined import joined
 
 LAYOUT = layout_of(
@@ -34,18 +37,7 @@ LAYOUT = layout_of(
 NUMBERS = 23
 
 
-def drawn(rank: int, step: int = 0, weight: float = 1.0) -> Flat:
-    """What a worker gives: its gradient times its weight, over nothing; the weight is the first of the header."""
-    x = Flat.zeros(LAYOUT)
-    for number, part in enumerate(x.parts):
-        generator = torch.Generator().manual_seed(100 * step + 10 * rank + number)
-        part.copy_(weight * (1 + 0.3 * torch.randn(part.shape, generator=generator)))
-    x.header.copy_(torch.tensor([weight, 2.0, float(rank)]))
-    return x
-
-
-def numbers_of(x: Flat) -> Tensor:
-    return torch.cat([x.segment(index).reshape(-1) for index in range(len(LAYOUT.segments))])
+drawn = partial(vectors.drawn, LAYOUT)
 
 
 def formed(size: int, name: str, given: Callable[[int, int], Flat], steps: int = 1, **own: Any) -> list[list[Flat]]:
