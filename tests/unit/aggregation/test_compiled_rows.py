@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -127,3 +128,26 @@ def test_few_columns_and_other_dtypes_are_left_to_torch(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "quorate.aggregation.kernels", None)
     assert type(compiled_rows(drawn(2, width=wide))) is Rows, "numba is not installed"
     module._kernels.cache_clear()
+
+
+def test_where_nothing_may_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an installation that belongs to another user, without a folder of this one's own."""
+    from quorate.aggregation import kernels
+
+    plain, asked = kernels.numba.njit, list[bool]()
+
+    def njit(*function: Any, cache: bool = False, **options: Any) -> Any:
+        if function:  # numba's own
+            return plain(*function, cache=cache, **options)
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function 'twice': no locator available")
+        return plain(**options)
+
+    monkeypatch.setattr(kernels.numba, "njit", njit)
+
+    def twice(x: float) -> float:
+        return 2 * x
+
+    assert kernels._compiled()(twice)(1.5) == 3.0
+    assert asked == [True, False]
