@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,7 @@ def drawn(table: dict[tuple[int, int, str, str], float | None], path: Path) -> N
     import matplotlib as mpl
 
     mpl.use("svg")
+    mpl.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt
 
     shown = sorted({(workers, f) for workers, f, _, _ in table})
@@ -208,7 +210,9 @@ def drawn(table: dict[tuple[int, int, str, str], float | None], path: Path) -> N
         for row, line in enumerate(numbers):
             for column, x in enumerate(line):
                 text = "–" if x is None else f"{x:.0f}"
-                axis.text(column, row, text, ha="center", va="center", fontsize=7, color="w" if (x or 0) < 60 else "k")
+                axis.text(
+                    column, row, text, ha="center", va="center", fontsize=7, color="k" if x is None or x >= 60 else "w"
+                )
         axis.set_title(f"{workers} workers, {f} wrong", fontsize=10)
         axis.set_xticks(range(len(ALL_ATTACKS)), ALL_ATTACKS, rotation=60, ha="right", fontsize=8)
         axis.set_yticks(range(len(names)), names, fontsize=8)
@@ -280,6 +284,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=5, help="of each exchange (5)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a heat map")
     told = parser.parse_args()
+    if told.picture is not None and find_spec("matplotlib") is None:
+        parser.error("--picture needs matplotlib: pip install matplotlib")
     about = {"steps": STEPS, "batch": BATCH, "rate": RATE, "momentum": 0.9, "seeds": told.seeds, "turns": told.turns}
     report = record.Report("robust", about)
     if "attacks" in told.parts:
