@@ -231,9 +231,9 @@ def exchange(kind: str, repeats: int, world: Any) -> dict[str, float]:
 
     torch.set_num_threads(1)
     layout = layout_of([(str(part), torch.zeros(NUMBERS // 10)) for part in range(10)], header=8)
-    reducer = reduction_of({} if kind == "all-reduce" else {"reduce": kind}).reducer(layout, world.wire, 0)
     x = Flat.empty(layout, world.wire.empty)
     seconds, before, peak = list[float](), live(), 0
+    reducer = reduction_of({} if kind == "all-reduce" else {"reduce": kind}).reducer(layout, world.wire, 0)
     for turn in range(repeats + 1):
         for part in x.parts:
             part.normal_()

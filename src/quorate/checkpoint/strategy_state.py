@@ -90,7 +90,7 @@ def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, si
                 f"what the codec of {one.strategy} remembers begins anew: the checkpoint has another one's, or none"
             ]
         value = resized(law, f"{name} of the codec", values, rank, size)
-        if law == "total" or not _written(now, value):
+        if law == "total" or not _written(now, value):  # of a total, `now` has copies, and more than a worker keeps
             setattr(state, name, value)
     return []
 

@@ -96,20 +96,18 @@ def _sum(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
 
 
 def _total(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    total = old[0]
-    for more in old[1:]:
-        total = _combined(name, [total, more], lambda values: values[0] + values[1])
-    return total
+    return _combined(name, old, _added)
 
 
 def _average(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    def mean(values: Sequence[Any]) -> Any:
-        total = values[0]
-        for more in values[1:]:
-            total = total + more
-        return total / len(values)
+    return _combined(name, old, lambda values: _added(values) / len(values))
 
-    return _combined(name, old, mean)
+
+def _added(values: Sequence[Any]) -> Any:
+    total = values[0]
+    for more in values[1:]:
+        total = total + more
+    return total
 
 
 def _keyed(name: str, old: Sequence[Any], rank: int, size: int) -> Any:

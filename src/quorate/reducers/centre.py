@@ -17,14 +17,14 @@ from quorate.wire.cut import piece
 
 
 class Centre(ABC):
-    """The newest result, in the parts of `layout`; zero at the start. Another one takes its place with `commit`."""
+    """The newest result, in the parts of `layout`; zero at the start."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._widths = [2 if part.dtype.is_complex else 1 for part in layout.parts]
         self._numbers = [width * part.numel for width, part in zip(self._widths, layout.bare.parts, strict=True)]
-        self._known: Mapping[str, Tensor] | None = None
-        """What a checkpoint was last given."""
+        self._known: Mapping[str, Tensor] = {}
+        """What was last given away, which a checkpoint may put others in the place of."""
 
     @abstractmethod
     def looked_from(self, part: int, here: slice) -> Tensor:
@@ -35,23 +35,23 @@ class Centre(ABC):
         """Where this worker's piece of the next one is to be written, too; None: nowhere."""
 
     @abstractmethod
-    def formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
-        """The newest sum: whole parts, perhaps with headers, of what `ranks` have sent; None: where there was room."""
+    def formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
+        """The next one is this sum of what `ranks` have sent, formed anew: whole parts, perhaps with headers."""
 
     @abstractmethod
     def commit(self) -> None:
         """The newest sum counts."""
 
-    def entries(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by tensor, flat."""
-        parts = self._to_keep()
-        found = {name: parts[part][here] for name, part, here in self._tensors()}
+    def entries(self, *, is_asked: bool) -> dict[str, Tensor]:
+        """What a checkpoint keeps, by tensor, flat; nothing, which takes no memory, unless it `is_asked` for."""
+        parts = self._to_keep() if is_asked else []
+        found = {name: parts[part][here] for name, part, here in self._tensors()} if is_asked else {}
         self._known = found
         return found
 
     def see(self, entries: Mapping[str, Tensor]) -> None:
-        """Go on from these if a checkpoint has put them in the place of its own."""
-        if self._known is not None and entries is not self._known:
+        """Go on from these if a checkpoint has put them in the place of what was given away."""
+        if entries is not self._known:
             self._load(entries)
         self._known = entries
 
@@ -113,8 +113,7 @@ class WholeCentre(Centre):
     def room(self, part: int) -> Tensor | None:
         return None
 
-    def formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
-        assert parts is not None
+    def formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
         self._next = self._next or self._spare or [torch.empty_like(x) for x in self._now]
         self._spare = []
         for into, x in zip(self._next, parts, strict=True):
@@ -162,9 +161,7 @@ class OwnedCentre(Centre):
     def room(self, part: int) -> Tensor | None:
         return self._here()[part][1]
 
-    def formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
-        if parts is None:
-            return
+    def formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
         self._next = []
         for numel, x in zip(self._numbers, parts, strict=True):
             here = slice(0, 0)

@@ -58,8 +58,8 @@ class OwnedPieces(Remembering):
     def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
         """What becomes of the vectors of `ranks`, of which all together that was measured."""
 
-    def _formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
-        """All parts are made: whole ones, of the vectors of `ranks`; None: each owner has made its pieces of all."""
+    def _formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
+        """What has become of whole vectors of `ranks`, where a sum is formed anew: all parts, with their headers."""
 
     @abstractmethod
     def _draw(self) -> Draw:
@@ -149,8 +149,6 @@ class OwnedPieces(Remembering):
             numbers = numbers_of[part]
             if numbers < into[part].numel() and len(found[part]) > 1:
                 into[part][numbers:] = found[part][2]
-        if len(order) == len(layout.parts):
-            self._formed()
 
     def _rows(
         self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]

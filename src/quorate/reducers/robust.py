@@ -50,8 +50,8 @@ class RobustState:
     number: int = kept("same", default=0)
     """Results so far; what is drawn is drawn for each."""
     newest: dict[str, Tensor] = kept("total", default_factory=dict)
-    """The newest result by the tensor's name, flat: what this worker has of it, and zeros; empty where the rule does
-    not look from it."""
+    """The newest result by the tensor's name, flat: what this worker has of it, and zeros. Empty where the rule does
+    not look from it, and once a sum has begun since it was asked for."""
 
 
 class Robust(OwnedPieces):
@@ -79,7 +79,7 @@ class Robust(OwnedPieces):
         self._from: Centre | None = None
         if rule.has_centre:
             self._from = WholeCentre(layout) if forms_whole_sums else OwnedCentre(layout, wire)
-            self._state.newest = self._from.entries()
+            self._state.newest = self._from.entries(is_asked=False)
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -93,8 +93,7 @@ class Robust(OwnedPieces):
     def state(self) -> RobustState:
         self.commit()
         if self._from is not None:
-            self._from.see(self._state.newest)
-            self._state.newest = self._from.entries()
+            self._state.newest = self._from.entries(is_asked=True)
         return self._state
 
     def share(self, state: RobustState) -> None:
@@ -115,6 +114,9 @@ class Robust(OwnedPieces):
 
     def commit(self) -> None:
         """The newest sum counts: the rule looks from its result."""
+        if self._from is not None:
+            self._from.see(self._state.newest)
+            self._state.newest = self._from.entries(is_asked=False)
         if self._is_over:
             self._state.number += 1
             if self._from is not None:
@@ -191,7 +193,7 @@ class Robust(OwnedPieces):
 
         return made
 
-    def _formed(self, parts: Sequence[Tensor] | None = None, ranks: Sequence[int] = ()) -> None:
+    def _formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
         if self._from is not None and self._is_formed:
             self._from.formed(parts, ranks)
 
@@ -199,18 +201,12 @@ class Robust(OwnedPieces):
         return self._from.room(part) if self._from is not None and self._is_formed else None
 
     def _centre(self, part: int, here: slice) -> Tensor | None:
-        if self._from is None:
-            return None
-        self._from.see(self._state.newest)
-        return self._from.looked_from(part, here)
+        return None if self._from is None else self._from.looked_from(part, here)
 
     # -- for sums that are formed anew
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        if self._from is None:
-            return x.parts
-        self._from.see(self._state.newest)
-        return *x.parts, *self._from.message()
+        return x.parts if self._from is None else (*x.parts, *self._from.message())
 
     def sum_of(
         self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
