@@ -50,6 +50,28 @@ def _columns(address, begin, end, like):  # type: ignore[no-untyped-def]
     return numba.carray(_pointer(address, like), (end,))[begin:end]
 
 
+@_compiled(inline="always")
+def _read(address, divisor, begin, end, like, into):  # type: ignore[no-untyped-def]
+    """Those columns of a vector, divided."""
+    given = _columns(address, begin, end, like)
+    if divisor == 1.0:
+        for k in range(end - begin):
+            into[k] = given[k]
+    else:
+        by = into.dtype.type(divisor)
+        for k in range(end - begin):
+            into[k] = given[k] / by
+
+
+@_compiled(inline="always")
+def _write(source, into, begin, end, like):  # type: ignore[no-untyped-def]
+    """What `source` begins with, to those columns of all vectors at the addresses of `into`."""
+    for place in range(len(into)):
+        there = _columns(into[place], begin, end, like)
+        for k in range(end - begin):
+            there[k] = source[k]
+
+
 @_compiled(fastmath=_REORDERED, inline="always")
 def _dot(x, y, count):  # type: ignore[no-untyped-def]
     found = x.dtype.type(0)
@@ -78,19 +100,9 @@ def add_products(addresses, divisors, centre, width, like, sums, found):  # type
         end = min(width, begin + BLOCK)
         many = end - begin
         for row in range(count):
-            given, own = _columns(addresses[row], begin, end, like), seen[row]
-            if divisors[row] != 1.0:
-                by = sums.dtype.type(divisors[row])
-                for k in range(many):
-                    own[k] = given[k] / by
-            elif len(centre):
-                here = centre[begin:end]
-                for k in range(many):
-                    own[k] = given[k] - here[k]
-            else:
-                for k in range(many):
-                    own[k] = given[k]
-            if divisors[row] != 1.0 and len(centre):
+            own = seen[row]
+            _read(addresses[row], divisors[row], begin, end, like, own)
+            if len(centre):
                 here = centre[begin:end]
                 for k in range(many):
                     own[k] -= here[k]
@@ -133,10 +145,7 @@ def write_weighed(addresses, weights, centre, weight, width, like, sums, into): 
             total[:] = 0.0
         for k in range(many):
             written[k] = total[k]
-        for place in range(len(into)):
-            there = _columns(into[place], begin, end, like)
-            for k in range(many):
-                there[k] = written[k]
+        _write(written, into, begin, end, like)
 
 
 @_compiled()
@@ -150,13 +159,7 @@ def write_middle(addresses, divisors, pairs, first, last, width, like, into):  #
         end = min(width, begin + BLOCK)
         many = end - begin
         for row in range(count):
-            given, own = _columns(addresses[row], begin, end, like), seen[row]
-            for k in range(many):
-                own[k] = given[k]
-            if divisors[row] != 1.0:
-                by = like.dtype.type(divisors[row])
-                for k in range(many):
-                    own[k] /= by
+            _read(addresses[row], divisors[row], begin, end, like, seen[row])
         for pair in range(len(pairs)):
             low, high = seen[pairs[pair, 0]], seen[pairs[pair, 1]]
             for k in range(many):
@@ -171,7 +174,4 @@ def write_middle(addresses, divisors, pairs, first, last, width, like, into):  #
                 total[k] += own[k]
         for k in range(many):
             total[k] /= many_of
-        for place in range(len(into)):
-            there = _columns(into[place], begin, end, like)
-            for k in range(many):
-                there[k] = total[k]
+        _write(total, into, begin, end, like)
