@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import quorate
-from quorate.core.draws import mixed
+from quorate.core.draws import common_seed
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.run.overrides import Overrides
@@ -90,7 +90,7 @@ def test_a_seed_reaches_the_generators_of_a_script(tmp_path: Path) -> None:
     quorate_command(tmp_path, "run", "-n", "2", "--seed", "3", "--name", "a", "draws.py").check_returncode()
     assert json.loads((tmp_path / "runs" / "a" / "run.json").read_text())["seed"] == 3
     for rank in range(2):
-        drawn = mixed(3, rank)
+        drawn = common_seed(3)
         expected = [
             3,
             random.Random(drawn).random(),

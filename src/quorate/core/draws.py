@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 _MASK = 2**64 - 1
+_EVERY_RANK = -1
 _BELOW_ONE = 1 - 2**-53
 
 
@@ -22,6 +23,11 @@ def mixed(*numbers: int) -> int:
 def uniform(*numbers: int) -> float:
     """A number strictly between 0 and 1 for a tuple of integers."""
     return min(((mixed(*numbers) >> 11) + 0.5) / 2**53, _BELOW_ONE)
+
+
+def common_seed(seed: int, *what: int) -> int:
+    """The seed of generators that draw the same numbers on every worker of a run with `seed`."""
+    return mixed(seed, _EVERY_RANK, *what)
 
 
 @lru_cache(maxsize=64)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.data.common_draws import CommonDraws
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.space.images import Images
@@ -80,12 +79,11 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
 
 
 def _draw_alike(together: Together) -> None:
-    """Give the generators of torch, numpy and python the state that they have on the first of the workers."""
-    seed = torch.empty((), dtype=torch.int64).random_()
-    together.wire.broadcast(seed, 0).wait()
-    torch.manual_seed(int(seed))
-    np.random.seed(int(seed) % 2**32)
-    random.seed(int(seed))
+    """Let the generators of torch, numpy and python draw what they draw on the first of the workers."""
+    draws = current.here().context(CommonDraws)
+    seeds = torch.tensor([int(torch.empty((), dtype=torch.int64).random_()), draws.own])
+    together.wire.broadcast(seeds, 0).wait()
+    draws.join(*map(int, seeds))
 
 
 class _Calls:

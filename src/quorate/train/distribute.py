@@ -15,6 +15,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.observe.backward import listeners
 from quorate.observe.finite import OnNonfinite
@@ -261,6 +262,7 @@ def distribute(
     told.label = told.label or label
     trained(place).add(kept)
     record(place, kept, chosen)
+    place.context(CommonDraws).part()
     return cast("DistributedOptimizer", optimizer)
 
 

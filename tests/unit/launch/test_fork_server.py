@@ -216,6 +216,15 @@ def test_default_generators_begin_anywhere_as_in_a_fresh_process(forking: RunSer
     assert [len(set(of_one)) for of_one in zip(*drawn, strict=True)] == [6, 6, 6]
 
 
+def test_texts_have_one_hash_on_all_workers(forking: RunServer, starting: RunServer, tmp_path: Path) -> None:
+    text = "print(hash('cat'), os.environ['PYTHONHASHSEED'])"
+    lines = set()
+    for name, server in (("forked", forking), ("started", starting)):
+        assert _end(server, _request(_write(tmp_path, text), tmp_path / name, 2)) == Conclusion(0)
+        lines |= {(tmp_path / name / f"rank-{rank}.log").read_text() for rank in range(2)}
+    assert len(lines) == 1
+
+
 def _words(place: Path, *names: str) -> list[int]:
     paths = [place / name for name in names]
     until(lambda: all(path.exists() and path.read_text() for path in paths), f"{names} in {place}", LIMIT)

@@ -45,7 +45,7 @@ def schedules(task: Callable[[Wire], Drawn]) -> list[list[Drawn]]:
 def test_draws_do_not_depend_on_the_schedule() -> None:
     one, other = schedules(draw)
     assert one == other
-    assert len({str(drawn) for drawn in one}) == 4, "each rank draws its own"
+    assert len({str(drawn) for drawn in one}) == 1, "all ranks draw alike until an optimizer is distributed"
 
 
 def test_draws_follow_the_seeds_of_the_script() -> None:

@@ -22,7 +22,10 @@ from quorate.launch.local.processes import Conclusion, run_crew, show
 from quorate.launch.local.started import Command
 from quorate.launch.local.verdict import log_of
 
-_OURS = ("QUORATE_", "RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONPATH", "TORCH_DISABLE_")
+_OURS = (
+    "QUORATE_", "RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONPATH",
+    "TORCH_DISABLE_",
+)  # fmt: skip
 _TAKEN_ALONG = ("QUORATE_TOKEN", "QUORATE_SILENCE", "QUORATE_TLS", "QUORATE_CONGESTION", "QUORATE_GPU_BACKEND")
 """Variables of the launcher's own environment that workers are given, besides those that are named to it."""
 

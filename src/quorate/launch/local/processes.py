@@ -23,7 +23,7 @@ from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers, Room
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
 from quorate.launch.local.signals import signals_to
-from quorate.launch.local.started import Births, Command, StartedRanks
+from quorate.launch.local.started import Births, Command, StartedRanks, hash_seed
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.address import open_to_all
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
@@ -171,6 +171,7 @@ def environment(size: int, board: str, folder: Path, command: Command) -> dict[s
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": kept.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": hash_seed(),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a run after a crash meets the addresses of the dead
         "QUORATE_BOARD": f"unix:{board}",
         "QUORATE_RUN": str(folder.resolve()),

@@ -34,6 +34,15 @@ class Command:
         return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
+def hash_seed() -> str:
+    """PYTHONHASHSEED of all workers of a run: what is set here, else 0, so that sets of texts have one order on all.
+
+    A process takes it when it is started: whoever forks workers is started with it.
+    """
+    chosen = os.environ.get("PYTHONHASHSEED", "")
+    return chosen if chosen.isdecimal() else "0"
+
+
 class Births(Protocol):
     """What starts workers faster than as programs."""
 

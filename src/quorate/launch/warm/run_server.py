@@ -22,7 +22,7 @@ from types import TracebackType
 from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.guard import end_of_input
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.local.started import Leash
+from quorate.launch.local.started import Leash, hash_seed
 from quorate.launch.warm.request import RunRequest, conclusion_from
 
 CAN_FORK = sys.platform.startswith("linux")
@@ -197,6 +197,10 @@ class Program:
 
 
 def _environment() -> Mapping[str, str]:
-    """Threads are to be chosen before torch is imported, and how streams are buffered before python begins."""
-    ours = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONUNBUFFERED": "1"}
+    """Threads are to be chosen before torch is imported, buffers of streams and hashes before python begins."""
+    ours = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": hash_seed(),
+    }
     return {**os.environ, **ours}

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
-from quorate.core.draws import mixed
+from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError
 from quorate.core.tape import Replaying, tape_of
+from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
 from quorate.inject.failures import failures_from
@@ -28,13 +25,14 @@ from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import chosen_in
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
+from quorate.wire.virtual.wire import VirtualWire
 
 
 def prepare(place: Place, chosen: Overrides) -> None:
     """Let `chosen` be in force in this worker's place.
 
-    A seed that was given seeds the default generators of torch, numpy and python, each rank's differently (in a
-    virtual world they are seeded so already). Raises `ConfigurationError` for texts that say nothing known.
+    A seed that was given seeds the default generators of torch, numpy and python, alike on all ranks until an optimizer
+    is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say nothing known.
     """
     told, data, wire = chosen_in(place), data_context(place), place.wire
     if chosen.replay is not None:
@@ -60,11 +58,11 @@ def prepare(place: Place, chosen: Overrides) -> None:
         injected(place).pacing = Pacing(place, imbalance, pace, slow)
     if chosen.seconds is not None:
         data.limit = Limit(wire.channel("limit"), chosen.seconds)
+    draws = place.context(CommonDraws)
     if chosen.seed is not None and is_real:
-        drawn = mixed(seed, wire.rank)
-        torch.manual_seed(drawn % 2**63)
-        np.random.seed(drawn % 2**32)
-        random.seed(drawn)
+        draws.begin(common_seed(seed), mixed(seed, wire.rank))
+    elif isinstance(wire, VirtualWire) and wire.generator_seeds is not None:
+        draws.have_begun(*wire.generator_seeds)
 
 
 def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:

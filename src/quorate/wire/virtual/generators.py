@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from quorate.core.seeded_bits import seeded_bits
+
 _KEY_WORDS = 624  # of a Mersenne twister's state; its position follows them
 _numpy: Any = np.random  # of which numpy's types leave out two functions
 _legacy: Any = np.random.mtrand._rand
@@ -33,7 +35,7 @@ class Generators:
         """States as `torch.manual_seed`, `numpy.random.seed` and `random.seed` would leave them."""
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._python = random.Random(seed).getstate()
-        self._numpy: Any = np.random.RandomState(seed % 2**32)._bit_generator
+        self._numpy: Any = seeded_bits(seed)
         self._pending_normal: dict[str, Any] | None = None
         self._mark: Mark | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from quorate.core.contracts import Message
-from quorate.core.draws import mixed
+from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
 from quorate.wire.failure import (
@@ -63,6 +63,10 @@ class Life:
     is_over: bool = False
     seconds: float = 0.0
     """The virtual time at which it ended."""
+
+
+MAIN = "main"
+"""The name of the thread in which a worker begins."""
 
 
 class Stage:
@@ -145,7 +149,8 @@ class Stage:
     def start(self, rank: int, name: str, body: Callable[[], None]) -> None:
         """A thread of worker `rank`, which runs `body` when the baton comes to it."""
         life = self.lives[rank]
-        seed = mixed(self.seed, rank, zlib.crc32(name.encode()))
+        common, own = self._seeds(rank, name)
+        seed = common if name == MAIN else own
         strand = Strand(rank, name, Generators(seed) if self._has_generators else None)
         current = self.scheduler.current
         if current is not None and current.rank == rank:
@@ -158,6 +163,14 @@ class Stage:
             raise ConfigurationError(message) from None
         life.strands.append(strand)
         self.scheduler.add(strand)
+
+    def generator_seeds(self, rank: int) -> tuple[int, int] | None:
+        """The seed that all workers' generators began with, and one of this worker's own; None without generators."""
+        return self._seeds(rank, MAIN) if self._has_generators else None
+
+    def _seeds(self, rank: int, name: str) -> tuple[int, int]:
+        thread = zlib.crc32(name.encode())
+        return common_seed(self.seed, thread), mixed(self.seed, rank, thread)
 
     def _live(self, strand: Strand, body: Callable[[], None]) -> None:
         strand.lock.acquire()

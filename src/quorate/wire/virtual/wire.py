@@ -59,6 +59,11 @@ class VirtualWire(Wire):
     def joined(self) -> frozenset[int]:
         return self._stage.joined
 
+    @property
+    def generator_seeds(self) -> tuple[int, int] | None:
+        """The seed that all workers' generators began with, and one of this worker's own; None without generators."""
+        return self._stage.generator_seeds(self.rank)
+
     def host_of(self, rank: int) -> int:
         return self._stage.network.host_of(rank)
 

@@ -17,7 +17,7 @@ from quorate.wire.virtual.clock import VirtualClock
 from quorate.wire.virtual.compute import ComputeModel, Constant
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.stage import Stage
+from quorate.wire.virtual.stage import MAIN, Stage
 from quorate.wire.virtual.wire import VirtualWire
 
 T = TypeVar("T")
@@ -47,7 +47,8 @@ class VirtualWorld:
     Of the `joiners` the task is run as well, with the ranks from `size` on: when they join is up to the task.
     The same seed gives the same run. `run` and `outcomes` each start anew. `stack_bytes` is each thread's (None: 8 MiB
     up to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has random generators of its
-    own (torch's, numpy's and python's defaults), seeded by the world's seed and its rank. With `is_traced`, `trace`
+    own (torch's, numpy's and python's defaults), which the world's seed seeds alike: a worker draws other numbers
+    than the rest once it has distributed an optimizer. With `is_traced`, `trace`
     holds a line for each event of the latest run: virtual time, rank, event. torch uses one thread meanwhile.
     """
 
@@ -116,7 +117,7 @@ class VirtualWorld:
             try:
                 for rank in range(self.size + self._joiners):
                     wire = VirtualWire(stage, rank, VirtualClock(stage.scheduler, rank, self.compute))
-                    stage.start(rank, "main", partial(stage.play, rank, partial(task, wire)))
+                    stage.start(rank, MAIN, partial(stage.play, rank, partial(task, wire)))
             except ConfigurationError:
                 stage.scheduler.interrupt(KeyboardInterrupt)
                 stage.scheduler.begin()
