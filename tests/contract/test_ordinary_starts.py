@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import random_split
+from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
-from tests.support.ordinary_loops import Cell, ended, every_family
+import quorate
+from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family, small_net
 
 Drawn = tuple[float, float, float]
 
@@ -75,3 +78,132 @@ def test_a_second_optimizer_seeds_nothing() -> None:
         return torch.equal(torch.get_rng_state(), states[0]), random.getstate() == states[1]
 
     assert ended(loop, "all-reduce", generators=True).right() == [(True, True)] * 2
+
+
+def trained_on(cell: Cell, dataset: Any, **choices: Any) -> int:
+    """One epoch of what `quorate.shard` gives; returns the number of batches."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1e-3), model)
+    batches = 0
+    for x in quorate.shard(dataset, 2, **choices):
+        optimizer.zero_grad()
+        model(x[0]).square().mean().backward()
+        cell.step(optimizer)
+        batches += 1
+    optimizer.finish()
+    return batches
+
+
+def rows(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def of_another_length(cell: Cell) -> int:
+    return trained_on(cell, TensorDataset(rows((8, 12)[cell.world.rank])))
+
+
+def of_other_examples(cell: Cell) -> int:
+    return trained_on(cell, TensorDataset(rows(8, cell.world.rank)))
+
+
+def in_another_order(cell: Cell) -> int:
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(cell.world.rank))
+    return trained_on(cell, Subset(TensorDataset(rows(8)), order.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("loop", "sentence"),
+    [
+        (of_another_length, r"given (12|8) examples on rank (0|1) and (12|8) on rank"),
+        (of_other_examples, r"other data on rank (0|1) than on rank (0|1): example 0 of 8 differs"),
+        (in_another_order, r"other data on rank (0|1) than on rank"),
+    ],
+)
+@every_family()
+def test_other_data_on_another_worker_is_refused(loop: Loop, sentence: str, strategy: str) -> None:
+    ended(loop, strategy).refused(sentence)
+
+
+def test_other_data_in_another_process_is_refused() -> None:
+    ended_for_real(of_another_length, "all-reduce").refused(r"given (12|8) examples on rank")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("seed", "given seed=. on rank . and seed="), ("partition", "given labels=.* on rank . and labels=")],
+)
+def test_other_choices_on_another_worker_are_refused(name: str, sentence: str) -> None:
+    def loop(cell: Cell) -> int:
+        rank = cell.world.rank
+        more = (
+            {"seed": rank} if name == "seed" else {"partition": "label", "labels": [n // 4 == rank for n in range(8)]}
+        )
+        return trained_on(cell, TensorDataset(rows(8)), **more)
+
+    ended(loop, "all-reduce" if name == "seed" else "fed-avg").refused(sentence)
+
+
+class Augmented(Dataset[Any]):
+    """Items that differ at every reading, by torch's default generator or by one of its own."""
+
+    def __init__(self, own: np.random.Generator | None) -> None:
+        self._own, self.reads = own, 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        noise = torch.randn(4) if self._own is None else torch.tensor(self._own.standard_normal(4), dtype=torch.float)
+        return (rows(8)[index] + noise,)
+
+
+class Opened(Dataset[Any]):
+    """Opens its file where the first item is read, as datasets do whose handles must not be inherited."""
+
+    def __init__(self) -> None:
+        self.file: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        if self.file is None:
+            self.file = rows(8)
+        return (self.file[index],)
+
+
+class Pairs(Dataset[Any]):
+    """Items of a class that nobody knows, different on every rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return SimpleNamespace(x=rows(8, self.rank)[index])
+
+
+def test_what_cannot_be_compared_is_trained_on() -> None:
+    def loop(cell: Cell) -> tuple[int, int, bool, bool]:
+        own = np.random.default_rng(cell.world.rank)
+        states = torch.get_rng_state(), random.getstate()
+        opened = Opened()
+        quorate.shard(opened, 2)
+        quorate.shard(Subset(opened, range(8)), 2)
+        quorate.shard(Pairs(cell.world.rank), 2)
+        quorate.shard(Augmented(None), 2)
+        untouched = torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
+        batches = trained_on(cell, Augmented(None)), trained_on(cell, Augmented(own))
+        return *batches, opened.file is None, untouched
+
+    assert ended(loop, "all-reduce", generators=True).right() == [(2, 2, True, True)] * 2
+
+
+def test_workers_that_make_loaders_alone_wait_for_nobody() -> None:
+    def loop(cell: Cell) -> int:
+        batches = trained_on(cell, TensorDataset(rows(8)))
+        return batches if cell.world.rank else len(quorate.shard(TensorDataset(rows(4)), 2, shuffle=False))
+
+    assert ended(loop, "all-reduce").right() == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,11 @@ class ClientSplit:
     clients: int
     labels: Any
     examples: int
+
+    @property
+    def checksum(self) -> str | None:
+        """Of the labels; None where the partition needs none."""
+        return None if self.labels is None else f"(checksum {zlib.crc32(self.labels.tobytes()):08x})"
 
     def share(self, place: Place, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> ClientShare:
         """That of the worker of `place`."""

@@ -83,7 +83,9 @@ class Loader:
         rests: bool,
         device: torch.device | None = None,
         growing: Growing | None = None,
+        meets: Callable[[], None] = lambda: None,
     ) -> None:
+        """`meets` is called before the first batch that is trained on."""
         self._examples = number_of_examples(dataset)
         check_batch_size(batch_size, share, self._examples)
         self.dataset = dataset
@@ -91,7 +93,7 @@ class Loader:
         self.share = share
         self._place = place
         self._rests, self._device, self._growing = rests, device, growing
-        self._passes = 0
+        self._passes, self._meets, self._has_met = 0, meets, False
         self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))
         self._labelled = None
         loading.check()
@@ -239,6 +241,9 @@ class Loader:
                 break
             is_first = False
             if trains:
+                if not self._has_met:
+                    self._has_met = True
+                    self._meets()
                 self._trained, self._current = True, this
                 self._left.pop(this.epoch, None)
                 for boundary in tuple(context.boundaries):

@@ -36,6 +36,7 @@ from quorate.data.growth import growing
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
 from quorate.data.resuming import add
+from quorate.data.same_data import check_same_data
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
 
@@ -94,11 +95,12 @@ def shard(
     `seed` None is the run's (default: 0).
     With `device` batches come there; on a GPU the next one is copied, from pinned memory
     (`pin_memory`, whose default is then True), while this one is computed on. The other arguments are those of
-    torch's DataLoader. `dataset` and all arguments must be equal on every worker.
+    torch's DataLoader. `dataset` and all arguments must be equal on every worker: the length, a few items and the order
+    of epochs are compared with those of the first worker that calls (items that cannot be read twice alike are not).
 
     Raises `ConfigurationError` before `quorate.join()`, for an unknown `share` or `partition`, a batch size below 1, a
     dataset that is empty or has no length, a device that is not there, a batch larger than the dataset where it is
-    shuffled, and, with `drop_last`, one larger than the share.
+    shuffled, with `drop_last` one larger than the share, and where another worker gave other data, or another seed.
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
@@ -140,9 +142,11 @@ def shard(
             "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
             "num_workers, device and quorate.files"
         )
+    labelled = None if split is None else split.checksum
+    meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
     grows = growing(place, number, batch, most_batch_size, mine, batch_size, number_of_examples(dataset))
     rests = mine.kind in (DYNAMIC, BY_ROUND)
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=rests, device=there, growing=grows)
+    loader = Loader(dataset, batch_size, mine, loading, place, rests=rests, device=there, growing=grows, meets=meets)
     add(place, number, loader)
     return loader
 

@@ -32,7 +32,8 @@ def prepare(place: Place, chosen: Overrides) -> None:
     """Let `chosen` be in force in this worker's place.
 
     A seed that was given seeds the default generators of torch, numpy and python, alike on all ranks until an optimizer
-    is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say nothing known.
+    is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say
+    nothing known.
     """
     told, data, wire = chosen_in(place), data_context(place), place.wire
     if chosen.replay is not None:

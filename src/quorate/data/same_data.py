@@ -1,0 +1,243 @@
+"""Whether all workers gave `shard` the same data: each compares a sample with that of the worker that came first."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quorate.core.contracts import Board
+from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.data.files.dataset import Files
+from quorate.data.files.own import OwnFiles
+from quorate.data.files.remote import RemoteFiles
+from quorate.wire.current import Place
+
+_ITEMS, _READS = 5, 3
+"""Items that are read, and how often each, so that augmentation with a generator of its own is noticed."""
+_SECONDS = 1.0
+"""Of reading at most."""
+_PATIENCE = 2.0
+"""Seconds that a worker waits for others to compare."""
+_INTEGERS, _FLOATS = 4096, 64
+"""Numbers of a tensor that are looked at."""
+_NEAR = 0.05
+"""Of the mean size: decoders and processors of several machines differ by less."""
+_AGREED = Files | OwnFiles | RemoteFiles
+"""Data that the workers have agreed on where it was made."""
+_SAME = (
+    "it deals out one dataset, with the same examples in the same order on every worker; split and shuffle it with the "
+    "same seed on all of them. For data of its own on each worker use a DataLoader in place of shard, or "
+    'quorate.files(..., read="own")'
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """What an item is recognised by: a checksum of what has to be equal, and numbers that may differ a little."""
+
+    exact: int
+    floats: tuple[tuple[float, ...], ...] = ()
+
+    def is_like(self, other: Item) -> bool:
+        """Whether both may be the same item, read on two machines."""
+        if self.exact != other.exact or [*map(len, self.floats)] != [*map(len, other.floats)]:
+            return False
+        return all(map(_are_near, self.floats, other.floats))
+
+
+class NoItem(Exception):
+    """An item that holds something of a kind that is not compared."""
+
+
+def check_same_data(place: Place, number: int, dataset: Any, **choices: object) -> Callable[[], None]:
+    """Raise `ConfigurationError` if the first worker that made loader `number` gave other data or other `choices`.
+
+    Waits for nobody: the first worker writes what it was given, the others compare. Returns what waits, for two seconds
+    at most, until all have compared; to be called before the first update. Workers that join later compare nothing.
+    Cost: two messages to the board, and reading a few items three times, for at most a second.
+    """
+    wire = place.wire
+    if wire.size == 1 or wire.is_newcomer:
+        return _wait_for_nobody
+    examples = None if isinstance(dataset, OwnFiles) else len(dataset)
+    items = {} if isinstance(dataset, _AGREED) else sample(dataset, wire.clock.now)
+    told = {"rank": wire.rank, "examples": examples, "choices": choices, "items": {}}
+    told["items"] = {index: [item.exact, item.floats] for index, item in items.items()}
+    key = f"data/{number}"
+    if not wire.board.swap(key, None, json.dumps(told).encode()):
+        first = wire.board.get(key)
+        if first is not None:
+            _compare(json.loads(first), told, items)
+    keys = [f"{key}/{rank}" for rank in range(wire.size)]
+    wire.board.set(keys[wire.rank], b"same")
+    return partial(_wait, wire.board, keys)
+
+
+def _wait_for_nobody() -> None:
+    """Nothing was compared."""
+
+
+def _wait(board: Board, keys: Sequence[str]) -> None:
+    with suppress(WireTimeout):  # workers that take longer compare when they come
+        board.wait(keys, _PATIENCE)
+
+
+def _compare(first: dict[str, Any], told: dict[str, Any], items: Mapping[int, Item]) -> None:
+    here, there, examples = f"on rank {told['rank']}", f"on rank {first['rank']}", told["examples"]
+    for name, value in told["choices"].items():
+        if value != first["choices"].get(name):
+            raise ConfigurationError(
+                f"quorate.shard was given {name}={value!r} {here} and {name}={first['choices'].get(name)!r} {there}; "
+                "workers would deal out different epochs, so give it the same on every worker"
+            )
+    if examples != first["examples"]:
+        raise ConfigurationError(
+            f"quorate.shard was given {examples} examples {here} and {first['examples']} {there}; {_SAME}"
+        )
+    for index, item in items.items():
+        other = first["items"].get(str(index))
+        if other is not None and not item.is_like(Item(other[0], tuple(map(tuple, other[1])))):
+            raise ConfigurationError(
+                f"quorate.shard was given other data {here} than {there}: example {index} of {examples} differs; "
+                + _SAME
+            )
+
+
+def sample(dataset: Any, now: Callable[[], float]) -> Mapping[int, Item]:
+    """A few items of `dataset` by index: none where some cannot be compared, or differ when they are read again."""
+    items: dict[int, Item] = {}
+    begin = now()
+    with _generators_put_back() as are_untouched:
+        try:
+            apart = _apart(dataset)
+            for index in sorted({round(n * (len(dataset) - 1) / (_ITEMS - 1)) for n in range(_ITEMS)}):
+                readings = set()
+                for _ in range(_READS):
+                    readings.add(item_of(_read(apart, index)))
+                    if now() - begin > _SECONDS:
+                        return items
+                if len(readings) > 1 or not are_untouched():
+                    return {}
+                (items[index],) = readings
+        except Exception:  # the dataset's own; the training loop meets it at its place
+            return {}
+    return items
+
+
+def item_of(value: Any) -> Item:
+    """Of tensors, arrays, numbers and texts, and of lists, tuples and dictionaries of these. Raises `NoItem`."""
+    exact: list[bytes] = []
+    floats: list[tuple[float, ...]] = []
+    _look_at(value, exact, floats)
+    return Item(zlib.crc32(b"\0".join(exact)), tuple(floats))
+
+
+def _look_at(value: Any, exact: list[bytes], floats: list[tuple[float, ...]]) -> None:
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        x = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+        exact.append(f"{x.dtype}{tuple(x.shape)}".encode())
+        is_near = x.dtype == torch.uint8 or x.is_floating_point()
+        picked = _picked(x, _FLOATS if is_near else _INTEGERS)
+        if is_near:
+            floats.append(tuple(float(f"{number:.5g}") for number in picked.double().tolist()))
+        else:
+            exact.append(str(picked.tolist()).encode())
+    elif isinstance(value, float):
+        exact.append(b"float")
+        floats.append((value,))
+    elif value is None or isinstance(value, bool | int | str | bytes | complex):
+        exact.append(repr(value).encode())
+    elif isinstance(value, list | tuple):
+        exact.append(f"{type(value).__name__}{len(value)}".encode())
+        for part in value[:_INTEGERS]:
+            _look_at(part, exact, floats)
+    elif isinstance(value, dict):
+        exact.append(f"dict{len(value)}".encode())
+        for key, part in value.items():
+            exact.append(repr(key).encode() if isinstance(key, str | int) else b"")
+            _look_at(part, exact, floats)
+    else:
+        raise NoItem(type(value).__name__)
+
+
+def _picked(x: Tensor, most: int) -> Tensor:
+    """At most so many numbers, spread over `x`."""
+    flat = x.reshape(-1)
+    step = max(1, -(-flat.numel() // most))
+    return flat[::step].cpu()
+
+
+def _are_near(ours: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
+    sizes = [abs(x) for x in (*ours, *theirs) if abs(x) < float("inf")]
+    near = _NEAR * sum(sizes) / max(1, len(sizes))
+    return all(x == y or abs(x - y) <= near or (x != x and y != y) for x, y in zip(ours, theirs, strict=True))
+
+
+def _apart(dataset: Any) -> Any:
+    """A shallow copy, whose items are read: files that are opened at the first one are not opened in the original,
+    which workers of a DataLoader may inherit."""
+    if isinstance(dataset, list | tuple | Tensor | np.ndarray):
+        return dataset
+    apart = copy.copy(dataset)
+    inner = getattr(dataset, "__dict__", {})
+    if "dataset" in inner:
+        apart.dataset = _apart(dataset.dataset)
+    if isinstance(inner.get("datasets"), list | tuple):
+        apart.datasets = type(dataset.datasets)([_apart(part) for part in dataset.datasets])
+    return apart
+
+
+def _read(dataset: Any, index: int) -> Any:
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__([index])[0]
+    return dataset[index]
+
+
+def _words(state: Any) -> bytes:
+    return b" ".join(
+        value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in _flat(state)
+    )
+
+
+def _flat(state: Any) -> Iterator[Any]:
+    """The values of a dictionary of dictionaries."""
+    if isinstance(state, dict):
+        for value in state.values():
+            yield from _flat(value)
+    else:
+        yield state
+
+
+@contextmanager
+def _generators_put_back() -> Iterator[Callable[[], bool]]:
+    """Yields whether nothing was drawn inside so far."""
+    numpy_words = _words(np.random.get_state(legacy=False))
+    states = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+    gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+    def are_untouched() -> bool:
+        return (
+            torch.equal(torch.get_rng_state(), states[0])
+            and _words(np.random.get_state(legacy=False)) == numpy_words
+            and random.getstate() == states[2]
+        )
+
+    try:
+        yield are_untouched
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu)
