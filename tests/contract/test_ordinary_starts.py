@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 import quorate
-from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family, small_net
+from quorate.core.errors import WireTimeout
+from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family, loss_of, small_net
 
 Drawn = tuple[float, float, float]
 
@@ -207,3 +208,172 @@ def test_workers_that_make_loaders_alone_wait_for_nobody() -> None:
         return batches if cell.world.rank else len(quorate.shard(TensorDataset(rows(4)), 2, shuffle=False))
 
     assert ended(loop, "all-reduce").right() == [1, 2]
+
+
+def steps_of(cell: Cell, *, until: Callable[[int], bool] = lambda step: False, steps: int = 24) -> list[float]:
+    """A loop with a loader of the script's own, which `until` ends; the parameters at the end, and the steps made."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+        if until(cell.steps):
+            break
+    optimizer.finish()
+    return [float(cell.steps), *torch.nn.utils.parameters_to_vector(model.parameters()).tolist()]
+
+
+def breaks_alone(cell: Cell) -> list[float]:
+    return steps_of(cell, until=lambda steps: cell.world.is_first and steps == 6)
+
+
+ALONE = r"rank 0 has ended its training after 6 steps, and others train on without it; .* world\.stop"
+
+
+@every_family()
+def test_an_end_on_one_worker_is_said(strategy: str) -> None:
+    endings = ended(breaks_alone, strategy)
+    first, second = endings.right()
+    assert (first[0], second[0], first[1:]) == (6, 24, second[1:])
+    endings.told_once(ALONE)
+
+
+@every_family()
+def test_an_end_before_the_loader_s_is_said(strategy: str) -> None:
+    def loop(cell: Cell) -> int:
+        model = small_net()
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
+        loader = quorate.shard(TensorDataset(rows(48)), 2, share="static")
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            cell.step(optimizer)
+            if cell.world.is_first and cell.steps == 6:
+                break
+        optimizer.finish()
+        return cell.steps
+
+    endings = ended(loop, strategy)
+    assert endings.right() == [6, 12]
+    endings.told_once("rank 0 has ended its training after 6 steps, before its loader had ended, and others train on")
+
+
+@every_family()
+def test_loops_that_end_together_say_nothing(strategy: str) -> None:
+    endings = ended(lambda cell: steps_of(cell, until=lambda steps: steps == 6), strategy)
+    assert [first[0] for first in endings.right()] == [6, 6]
+    assert endings.told == ""
+
+
+@every_family()
+def test_workers_that_decide_together_end_together(strategy: str) -> None:
+    def loop(cell: Cell) -> list[float]:
+        world = cell.world
+        return steps_of(cell, until=lambda steps: world.any(world.is_first and steps == 6))
+
+    endings = ended(loop, strategy)
+    first, second = endings.right()
+    assert first == second
+    assert first[0] == 6
+    assert endings.told == ""
+
+
+def stops_once(cell: Cell) -> list[float]:
+    """Rank 1 wants all to stop after its sixth step."""
+
+    def until(steps: int) -> bool:
+        if cell.world.rank == 1 and steps == 6:
+            cell.world.stop("the loss rises")
+        return cell.world.stopped
+
+    return steps_of(cell, until=until, steps=200)
+
+
+@every_family()
+def test_a_stop_ends_the_loops_of_all(strategy: str) -> None:
+    endings = ended(stops_once, strategy)
+    first, second = endings.right()
+    assert first[1:] == second[1:]
+    assert {first[0], second[0]} <= ({7} if strategy == "all-reduce" else {8} if strategy == "local-sgd" else {6, 7})
+    endings.told_once("rank 1 ends the training: the loss rises")
+
+
+@every_family()
+def test_a_stop_ends_the_loaders_of_all(strategy: str) -> None:
+    def loop(cell: Cell) -> tuple[int, list[float]]:
+        model = small_net()
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
+        for _ in range(3):
+            for (x,) in quorate.shard(TensorDataset(rows(48)), 2):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                cell.step(optimizer)
+                if cell.world.rank == 1 and cell.steps == 6:
+                    cell.world.stop()
+        optimizer.finish()
+        return cell.steps, torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+    (first, x), (second, y) = ended(loop, strategy).right()
+    assert x == y
+    assert max(first, second) <= 8
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+def test_a_stop_ends_the_loops_of_all_in_processes(strategy: str) -> None:
+    first, second = ended_for_real(stops_once, strategy).right()
+    assert first[1:] == second[1:]
+    assert max(first[0], second[0]) <= (7 if strategy == "all-reduce" else 100)
+
+
+def test_all_and_any_are_the_same_on_every_worker() -> None:
+    def loop(cell: Cell) -> list[bool]:
+        world, rank = cell.world, cell.world.rank
+        return [world.any(rank == 1), world.any(False), world.all(rank == 1), world.all(torch.tensor(rank < 5))]
+
+    assert ended(loop, "all-reduce", 3).right() == [[True, False, False, True]] * 3
+
+
+def busy(cell: Cell, seconds: float) -> None:
+    """Time in which this worker calls nothing."""
+    with pytest.raises(WireTimeout):
+        cell.world.wire.board.wait(["nobody writes this"], seconds)
+
+
+def test_the_first_worker_does_a_block_before_the_others() -> None:
+    order: list[int] = []
+
+    def loop(cell: Cell) -> None:
+        with cell.world.first_does():
+            if cell.world.is_first:
+                busy(cell, 7200.0)
+            order.append(cell.world.rank)
+        with cell.world.first_does():
+            order.append(cell.world.rank)
+
+    ended(loop, "all-reduce", 3).right()
+    assert order[0] == 0
+    assert sorted(order) == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_error_of_the_first_worker_ends_the_others() -> None:
+    def loop(cell: Cell) -> None:
+        try:
+            with cell.world.first_does():
+                if cell.world.is_first:
+                    raise OSError("the disk is full")
+        except OSError:
+            return
+
+    endings = ended(loop, "all-reduce", 3)
+    assert [ending.kind for ending in endings.workers] == [None, "PeerFailed", "PeerFailed"]
+    assert "rank 0 raised an error in world.first_does()" in endings.workers[1].message
+
+
+def test_the_first_worker_is_named_where_it_takes_too_long() -> None:
+    def loop(cell: Cell) -> None:
+        with cell.world.first_does(timeout=60.0):
+            if cell.world.is_first:
+                busy(cell, 7200.0)
+
+    ended(loop, "all-reduce").named("rank 1 waited 60 s for rank 0 in world.first_does", at=0, within=0)

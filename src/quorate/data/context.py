@@ -49,6 +49,8 @@ class DataContext:
     """Told of every batch that the worker has asked for."""
     is_evaluating: bool = False
     """Whether the worker is inside `world.evaluate()`."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether loops that train are to end, as a worker has said so."""
     limit: Limit | None = None
     """The end of the training by time."""
     boundaries: list[Callable[[], object]] = field(default_factory=list)

@@ -110,6 +110,11 @@ class Loader:
         self._before: Iteration | None = None  # that ended last
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a pass that is trained on has more batches."""
+        return self._current is not None
+
+    @property
     def epoch(self) -> int:
         """The epoch begun last, from 0; before the first, and after a position was loaded, the one that comes next."""
         return self._epoch
@@ -237,7 +242,7 @@ class Loader:
         while True:
             trains = is_training(place)
             counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
-            if trains and limit is not None and counts and limit.is_reached():
+            if trains and counts and (context.is_over() or (limit is not None and limit.is_reached())):
                 break
             is_first = False
             if trains:

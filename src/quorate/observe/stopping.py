@@ -20,6 +20,10 @@ _RETRY_MARK = 4096.0
 """In the header, which is summed: how many want a retry is told from how many were interrupted."""
 
 
+_END_MARK = 2.0**-20
+"""In the same sum: of who knows that the training is to end."""
+
+
 class Stop:
     """Whether this worker was asked to leave. `asked` is the exit status that it then has."""
 
@@ -29,6 +33,10 @@ class Stop:
         """All have agreed: this worker leaves where its next step begins."""
         self.is_agreed = False
         """It is due by agreement only: others hold pieces of this worker's replica, and leave after the same step."""
+        self.reason: str | None = None
+        """Why all are to end their loops, once this worker knows."""
+        self.is_over = False
+        """All have learnt in the same mean that their loops are to end."""
         self.since: list[int] | None = None
         """The optimizers' steps when it was due, where several make unequally many."""
         self.left_with: int | None = None
@@ -46,11 +54,13 @@ class Stop:
     @property
     def mark(self) -> float:
         """What goes into a header."""
-        return 0.0 if self.asked is None else 1.0 if self.asked == INTERRUPTED else _RETRY_MARK
+        leaves = 0.0 if self.asked is None else 1.0 if self.asked == INTERRUPTED else _RETRY_MARK
+        return leaves if self.reason is None else leaves + _END_MARK
 
     def learn(self, marks: float) -> None:
         """The sum of everyone's marks, which all workers have learnt in the same exchange."""
-        if marks > 0:
+        self.is_over |= marks % 1.0 > 0
+        if marks >= 1.0:
             self.ask(RETRY if marks >= _RETRY_MARK else INTERRUPTED)
             self.is_due = True
 

@@ -21,6 +21,7 @@ from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
+from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
 from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
 from quorate.replica.replica import Replica
@@ -266,6 +267,8 @@ class Loop(Listener):
         worker.finished = True
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
+        if worker.wire.size > 1:
+            ends_of(self._place).look(self._place)
 
     @property
     def running_rounds(self) -> AnyRounds | None:

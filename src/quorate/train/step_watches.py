@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.saving import saving
+from quorate.data.resuming import loaders
+from quorate.observe.ends import ends_of
 from quorate.observe.stopping import stop_of
 from quorate.train.edits import Edits
 from quorate.train.worker import StrategyWorker
@@ -22,6 +24,7 @@ class StepWatches:
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
+        self._place, self._ends = place, ends_of(place)
         self._stop.is_agreed |= worker.seat is not None
         if worker.seat is not None:
             worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
@@ -78,6 +81,8 @@ class StepWatches:
         """Raises as `training_pauses`."""
         self._meet("the end of training")
         self._saving.boundary()
+        had_more = any(loader.is_under_way for loader in loaders(self._place).values())
+        self._ends.ended(self._place, self._worker.name, self._worker.step, had_more=had_more)
 
     def _meet(self, call: str) -> None:
         if self._worker.replica.host is not None:
@@ -96,6 +101,7 @@ class StepWatches:
         if not (worker.has_rounds or worker.differs):
             worker.digests.look(worker.updates)
         self._edits.step_ended()
+        self._ends.stepped(self._place, worker.name, worker.step)
         worker.step_weight.step_ended()
         worker.timer.ended(is_scaled=worker.replica.is_scaled)
         self._saving.stepped()

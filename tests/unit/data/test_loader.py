@@ -40,7 +40,7 @@ def numbers(n: int) -> TensorDataset:
 
 def be(rank: int, size: int) -> None:
     clock = SimpleNamespace(now=lambda: 0.0)
-    current.enter(cast(Wire, SimpleNamespace(rank=rank, size=size, clock=clock)), thread_only=True)
+    current.enter(cast(Wire, SimpleNamespace(rank=rank, size=size, clock=clock, is_newcomer=True)), thread_only=True)
 
 
 def loader_of(rank: int, size: int, n: int = 20, batch_size: int = 4, **options: Any) -> Loader:

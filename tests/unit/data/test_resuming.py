@@ -49,7 +49,9 @@ class Board(Counter[str]):
 
 def be(rank: int, size: int, board: Board | None = None) -> Place:
     clock = SimpleNamespace(now=lambda: 0.0)
-    wire = SimpleNamespace(rank=rank, size=size, clock=clock, board=Board() if board is None else board)
+    wire = SimpleNamespace(
+        rank=rank, size=size, clock=clock, is_newcomer=True, board=Board() if board is None else board
+    )
     return current.enter(cast(Wire, wire), thread_only=True)
 
 

@@ -21,6 +21,7 @@ from quorate.core.telling import tell
 from quorate.launch.run import requests
 from quorate.launch.worker import stack_report
 from quorate.launch.worker.launcher_news import LauncherNews
+from quorate.observe.ends import ends_of
 from quorate.observe.stopping import INTERRUPTED, stop_of
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -63,6 +64,7 @@ class Attendant:
             faulthandler.register(STACKS, file=_STDERR, all_threads=True, chain=False)
         if self._wire.size > 1:
             stack_report.announce(self._wire)
+        ends_of(self._place).is_attended = True
         self._thread.start()
         self._clock.start()
 
@@ -109,6 +111,7 @@ class Attendant:
                     has_asked = True
                     requests.ask_to_stop(self._board, self._stop.asked)
                 self._answer()
+                ends_of(self._place).look(self._place)
                 self._place.context(LauncherNews).pass_on(self._wire)
                 seconds = stall.new(self._place)
                 if seconds:

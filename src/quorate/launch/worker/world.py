@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -15,12 +16,13 @@ from quorate.agreement.equal_replicas import widened
 from quorate.agreement.requests import Answer, Requests
 from quorate.core.axes import axes_for
 from quorate.core.contracts import Wire, Work
-from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
+from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
 from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.observe.step_times import timing
 from quorate.sharding.mesh import Meshes, mesh_of
+from quorate.train.early_end import is_over, stop_all
 from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
 from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
@@ -35,7 +37,7 @@ _SOON = 0.02
 _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to find out who has ended, or called something else."""
 _LOOK_EVERY = 0.25
-_DONE = "requests/done"
+_DONE, _FIRST = "requests/done", "first_does"
 
 
 class _Held:
@@ -53,11 +55,12 @@ class World:
     def __init__(self, place: Place, device: torch.device) -> None:
         remember_wrappers()
         self._place = place
+        data_context(place).is_over = partial(is_over, place)
         wire = self.wire = place.wire
         self.device = place.context(Meshes).device = device
         self.rank, self.size = wire.rank, wire.size if serves_only(place) else max(wire.size, wire.rank + 1)
         self._calls = wire.channel("world")
-        self._dones = 0
+        self._dones = self._firsts = 0
 
     @property
     def is_first(self) -> bool:
@@ -133,6 +136,60 @@ class World:
                 come_back(place)
             self._evaluated(begin)
 
+    def stop(self, reason: str = "") -> None:
+        """End the training loops of all workers, called on any of them: loaders give no more batches, and `stopped` is
+        True.
+
+        Under strategies in which all workers exchange in each step, the loops end after the same step; with local steps
+        at the next mean of all; under the others as soon as each worker knows (half a second at most). The first worker
+        writes `reason` on stderr, once. Raises `ConfigurationError` under a baseline (torch's DDP) of a comparison.
+        """
+        stop_all(self._place, str(reason))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a worker has called `stop`: for loops over a loader of the script's own, after each step."""
+        return is_over(self._place)
+
+    @contextmanager
+    def first_does(self, *, timeout: float = 6 * 3600.0) -> Iterator[None]:
+        """A block that the first worker runs before all others, which wait for it: a download, a cache.
+
+        Every worker calls it. Nothing inside waits for other workers. Raises `PeerFailed` on the others where the first
+        one died, has ended or raised in the block, and `WireTimeout` after `timeout` seconds.
+        """
+        self._firsts += 1
+        first, board, key = self.wire.alive[0], self.wire.board, f"{_FIRST}/{self._firsts}"
+        if self.rank != first:
+            self._wait_for_first(first, key, timeout)
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            board.set(key, b"raised")
+            raise
+        board.set(key, b"done")
+
+    def _wait_for_first(self, first: int, key: str, timeout: float) -> None:
+        board, until = self.wire.board, self.wire.clock.now() + timeout
+        with waiting(self._place) as serve:
+            while (outcome := board.get(key)) is None:
+                if first in self.wire.dead or board.get(ended(first)):
+                    raise PeerFailed(
+                        f"rank {first} has ended without world.first_does(), which others wait for", (first,)
+                    )
+                left = until - self.wire.clock.now()
+                if left <= 0:
+                    raise WireTimeout(
+                        f"rank {self.rank} waited {timeout:g} s for rank {first} in world.first_does()", (first,)
+                    )
+                with suppress(WireTimeout):
+                    board.wait([key], min(left, _LOOK_EVERY))
+                serve()
+        if outcome != b"done":
+            raise PeerFailed(f"rank {first} raised an error in world.first_does()", (first,))
+
     def _evaluated(self, begin: float) -> None:
         recorder, timers, now = timing(self._place).recorder, timing(self._place).timers, self.wire.clock.now()
         for timer in timers:
@@ -172,6 +229,24 @@ class World:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
         mean = (sum_in_order(values) / total).to(value.dtype)
         return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on at least one worker; the same answer on all of them. Every worker calls it.
+
+        Raises `ConfigurationError` for what is neither true nor false. Cost: one number to everyone.
+        """
+        return any(self._flags(flag, "any"))
+
+    def all(self, flag: bool) -> bool:
+        """Whether `flag` is true on every worker; otherwise as `any`."""
+        return all(self._flags(flag, "all"))
+
+    def _flags(self, flag: bool, call: str) -> list[bool]:
+        try:
+            mine = torch.tensor([bool(flag)])
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigurationError(f"world.{call} takes True or False, not {flag!r}") from None
+        return [bool(every) for every in self._wait(self._together.all_gather(mine.to(torch.uint8)), call)]
 
     def gather(self, x: T) -> list[T]:
         """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values. Of workers that

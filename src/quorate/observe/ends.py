@@ -1,0 +1,104 @@
+"""Ends of a training that workers tell each other over the board: one wants all to end, or one has ended by itself.
+
+`end/stop` is a JSON object: the rank that wants all to end, and why. `end/first` tells of the first worker that has
+ended an optimizer's training: rank, name of the optimizer, steps, and whether a loader had more. `end/said` is the
+sentence about it, which the first worker that is left writes on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+from threading import Lock
+from typing import Any
+
+from quorate.core.rows import Log
+from quorate.core.telling import tell
+from quorate.observe.step_times import timing
+from quorate.observe.stopping import stop_of
+from quorate.wire.current import Place
+
+_STOP, _FIRST, _SAID = KEYS = ("end/stop", "end/first", "end/said")
+_SEVERAL = 3
+"""Steps that workers make after another has ended, as long as its loader had no more."""
+
+
+class Ends:
+    """One of each worker. `is_attended` where a thread beside the training looks at the board."""
+
+    def __init__(self) -> None:
+        self.is_attended = False
+        self._first: dict[str, Any] | None = None
+        self._heard_at: int | None = None
+        self._knows_stop = self._knows_end = False
+        self._lock = Lock()
+
+    def look(self, place: Place) -> None:
+        """Learn what is on the board. Cost: one question."""
+        stop, first, said = place.wire.board.get_all(KEYS)
+        with self._lock:
+            if first is not None and self._first is None:
+                self._first = json.loads(first)
+            if stop is not None and not self._knows_stop:
+                told, self._knows_stop = json.loads(stop), True
+                stop_of(place).reason = told["reason"]
+                reason = f": {told['reason']}" if told["reason"] else ""
+                _speak(place, f"rank {told['rank']} ends the training{reason}")
+            if said is not None and not self._knows_end:
+                self._knows_end = True
+                _speak(place, said.decode())
+
+    def look_unattended(self, place: Place) -> None:
+        """`look`, where no thread does."""
+        if not self.is_attended:
+            self.look(place)
+
+    def stop(self, place: Place, reason: str) -> None:
+        """All workers are to end; the reason goes into this worker's records."""
+        recorder, timers = timing(place).recorder, timing(place).timers
+        if recorder is not None:
+            values = {"stop": reason}
+            recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
+        place.wire.board.swap(_STOP, None, json.dumps({"rank": place.wire.rank, "reason": reason}).encode())
+        self.look(place)
+
+    def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
+        """This worker has ended the training of optimizer `name` after so many steps; `had_more` is of its loader."""
+        if place.wire.size > 1 and not _is_asked(place):
+            about = {"rank": place.wire.rank, "name": name, "steps": steps, "had_more": had_more}
+            place.wire.board.swap(_FIRST, None, json.dumps(about).encode())
+
+    def stepped(self, place: Place, name: str, steps: int) -> None:
+        """This worker has made a step: say it if another has ended and this one trains on."""
+        self.look_unattended(place)
+        first = self._first
+        if first is None or self._knows_end or first["name"] != name or _is_asked(place):
+            return
+        if self._heard_at is None:
+            self._heard_at = steps
+        most = 1 if first["had_more"] else _SEVERAL
+        if steps - max(self._heard_at, first["steps"]) >= most:
+            place.wire.board.swap(_SAID, None, _sentence(**first).encode())
+            self.look(place)
+
+
+def _speak(place: Place, sentence: str) -> None:
+    if place.wire.rank == place.wire.alive[0]:
+        tell(f"quorate: {sentence}\n")
+
+
+def _is_asked(place: Place) -> bool:
+    stop = stop_of(place)
+    return stop.reason is not None or stop.asked is not None
+
+
+def _sentence(rank: int, name: str, steps: int, *, had_more: bool) -> str:
+    early = ", before its loader had ended" if had_more else ""
+    return (
+        f"rank {rank} has ended its training after {steps} steps{early}, and others train on without it; to end "
+        "all workers together decide with world.any(...), or call world.stop(reason)"
+    )
+
+
+def ends_of(place: Place) -> Ends:
+    """Those of the worker in this place."""
+    return place.context(Ends)
