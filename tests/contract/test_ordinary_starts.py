@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,12 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 import quorate
 from quorate.core.errors import WireTimeout
+from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.unused import why_unused
+from quorate.wire.board import MemoryBoard
+from quorate.wire.used import Part, note_used
 from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family, loss_of, small_net
+from tests.support.programs import quorate as run_quorate
 
 Drawn = tuple[float, float, float]
 
@@ -377,3 +384,67 @@ def test_the_first_worker_is_named_where_it_takes_too_long() -> None:
                 busy(cell, 7200.0)
 
     ended(loop, "all-reduce").named("rank 1 waited 60 s for rank 0 in world.first_does", at=0, within=0)
+
+
+TRAINS_ALONE = """
+import torch, quorate
+world = quorate.join()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{}
+for _ in range(3):
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("world", [("-n", "2"), ("--virtual", "2")])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_strategy_that_nobody_uses_is_an_error(tmp_path: Path, world: tuple[str, str], trains: bool) -> None:
+    text = TRAINS_ALONE.format("") if trains else "import quorate\nquorate.join()\n"
+    (tmp_path / "train.py").write_text(text)
+    finished = run_quorate(tmp_path, "run", *world, "--strategy", "eager-solo", "train.py")
+    assert finished.returncode == 1
+    assert finished.stderr.count("rank 0: SGD steps, and no optimizer was distributed; --strategy eager-solo") == trains
+    assert finished.stderr.count("quorate: --strategy eager-solo was asked for, and no worker used it") == 1
+
+
+def test_a_script_without_quorate_uses_no_strategy(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('nothing')\n")
+    finished = run_quorate(tmp_path, "run", "-n", "2", "--strategy", "all-reduce", "train.py")
+    assert finished.returncode == 1
+    assert "--strategy all-reduce was asked for, and no worker used it" in finished.stderr
+
+
+@pytest.mark.parametrize("options", [("--strategy", "eager-solo"), ()])
+def test_a_strategy_that_is_used_or_was_not_asked_for_is_none(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text(
+        TRAINS_ALONE.format("optimizer = quorate.distribute(optimizer, model)" if options else "")
+    )
+    finished = run_quorate(tmp_path, "run", "-n", "2", *options, "train.py")
+    assert finished.returncode == 0, finished.stderr
+    assert "no worker used it" not in finished.stderr
+    assert "no optimizer was distributed" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("chosen", "used", "sentence"),
+    [
+        (Overrides(zero=3), (), "--zero 3 was asked for, and no worker used it: .* quorate.parallelize"),
+        (Overrides(mesh="shards=2", zero=1), (), "--mesh shards=2 --zero 1 was asked for"),
+        (Overrides(mesh="shards=2", strategy="quorum"), ("strategy",), "--mesh shards=2 was asked for"),
+        (Overrides(mesh="shards=2", strategy="quorum"), ("mesh",), "--strategy quorum was asked for"),
+        (Overrides(mesh="replicas=2"), (), None),
+        (Overrides(settings={"wait_for": 1}), (), "--set wait_for=1 was asked for"),
+        (Overrides(zero=3), ("mesh",), None),
+        (Overrides(seed=3), (), None),
+    ],
+)
+def test_what_was_asked_for_and_not_used_is_named(
+    chosen: Overrides, used: Sequence[Part], sentence: str | None
+) -> None:
+    board = MemoryBoard()
+    for part in used:
+        note_used(board, part)
+    why = why_unused(board, chosen, 2)
+    assert why is None if sentence is None else re.search(sentence, why or "")

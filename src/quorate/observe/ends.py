@@ -33,8 +33,8 @@ class Ends:
         self._lock = Lock()
 
     def look(self, place: Place) -> None:
-        """Learn what is on the board. Cost: one question."""
-        stop, first, said = place.wire.board.get_all(KEYS)
+        """Learn what is on the board, as far as it is known here."""
+        stop, first, said = map(place.wire.board.peek, KEYS)
         with self._lock:
             if first is not None and self._first is None:
                 self._first = json.loads(first)
@@ -59,6 +59,8 @@ class Ends:
             values = {"stop": reason}
             recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
         place.wire.board.swap(_STOP, None, json.dumps({"rank": place.wire.rank, "reason": reason}).encode())
+        if stop_of(place).reason is None:
+            stop_of(place).reason = reason
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:

@@ -30,6 +30,7 @@ from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
 from quorate.wire.current import Place
+from quorate.wire.used import note_used
 
 M = TypeVar("M", bound=Module)
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -215,6 +216,7 @@ def parallelize(
         shards = (axes.shards, seat.shard) if is_cut else (1, 0)
         make_pieces(model, modules, wire, *shards, told.device, initialize, is_on_host=is_on_host)
     if is_cut or plan is not None or rests is not None or pipeline is not None:
+        note_used(place.wire.board, "mesh")
         known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests, pipeline)
     return model
 

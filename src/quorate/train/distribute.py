@@ -46,9 +46,11 @@ from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
 from quorate.train.typed_options import OptionsBesideAStrategy
+from quorate.train.undistributed import Undistributed
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
+from quorate.wire.used import note_used
 
 _LOOP = "_quorate_loop"
 _STEPPED = "_quorate_never_stepped"
@@ -259,7 +261,10 @@ def distribute(
             rests_with_loaders(place)
         else:
             data_context(place).nobody_waits = True
+    if told.label is None:
+        note_used(place.wire.board, "strategy")
     told.label = told.label or label
+    place.context(Undistributed).close()
     trained(place).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
 from quorate.observe.ends import ends_of
 from quorate.observe.stopping import stop_of
+from quorate.train.chosen import chosen_in
 from quorate.train.loop import loops_of
 from quorate.wire.current import Place
 
 
 def stop_all(place: Place, reason: str) -> None:
     """Let the loops of all workers end. Raises `ConfigurationError` under a baseline, which cannot."""
-    baseline = data_context(place).needs_equal_shares
-    if baseline is not None:
+    told = chosen_in(place)
+    if told.baselines:
         raise ConfigurationError(
-            f"{baseline} cannot end all workers at one step after world.stop(); decide with world.any(...) in each step"
+            f"{told.strategy_name} cannot end all workers at one step after world.stop(); decide with world.any(...) "
+            "in each step"
         )
     ends_of(place).stop(place, reason)
 

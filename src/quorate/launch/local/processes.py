@@ -27,6 +27,7 @@ from quorate.launch.local.started import Births, Command, StartedRanks, hash_see
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.address import open_to_all
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
+from quorate.launch.run.unused import why_unused
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
 from quorate.wire.socket_folder import make_socket_folder
@@ -144,7 +145,7 @@ def run_crew(
             start(rank, rank)
         crew.watch()
         ranks.finish()
-        return _conclusion(crew, server, folder, servers)
+        return _conclusion(command, size, crew, server, folder, servers)
 
 
 def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
@@ -191,7 +192,7 @@ def _board() -> Iterator[BoardServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _conclusion(crew: Crew, server: BoardServer, folder: Path, servers: int) -> Conclusion:
+def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, folder: Path, servers: int) -> Conclusion:
     if crew.interrupted_by is not None and any(ending.status for ending in crew.endings.values()):
         why = f"ended by {crew.interrupted_by.name}; every worker has ended"
         return Conclusion(status_after(crew.interrupted_by), why)
@@ -203,7 +204,10 @@ def _conclusion(crew: Crew, server: BoardServer, folder: Path, servers: int) -> 
             return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
         if asked is None or not any(ending.status for ending in crew.endings.values()):
             is_served = not servers or has_joined(server.board, 0)
-            return Conclusion(0) if is_served else Conclusion(WRONG_INPUT, nobody_joined(servers))
+            if not is_served:
+                return Conclusion(WRONG_INPUT, nobody_joined(servers))
+            why = why_unused(server.board, command.overrides, size)
+            return Conclusion(0) if why is None else Conclusion(1, why)
         return Conclusion(asked, "the workers were asked to leave; every worker has ended")
     reported = read_failure(server.board)
     why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))

@@ -20,6 +20,8 @@ from typing import TextIO
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
 from quorate.core.telling import tell
+from quorate.launch.run.overrides import overrides_here
+from quorate.launch.run.unused import why_unused
 from quorate.launch.virtual.clock import put_virtual_time
 from quorate.launch.virtual.log_records import put_ranks_in_logs
 from quorate.launch.virtual.output import Logs, OnOutput, put_routed_streams
@@ -198,7 +200,10 @@ class Report:
             tell(text if by_all else f"[{in_words(sorted(ranks))}] {text}", self._console)
         failures = self.world.stage.failures
         if not failures:
-            return 0
+            why = why_unused(self.world.stage.board, overrides_here(), self.world.size)
+            if why is not None:
+                tell(f"quorate: {why}\n", self._console)
+            return 0 if why is None else 1
         first = failures[0]
         is_survived = first.rank in self.world.stage.dead and not first.is_crashed
         if is_survived:

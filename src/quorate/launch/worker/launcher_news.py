@@ -16,6 +16,7 @@ from quorate.core.errors import QuorateError
 from quorate.launch.run.requests import ask_to_stop, asked_to_stop, tell_on
 from quorate.wire.failure import pass_on, say_of
 from quorate.wire.real.wire import RealWire
+from quorate.wire.used import pass_on_used
 
 
 @dataclass
@@ -35,6 +36,7 @@ class LauncherNews:
             say_of(wire.rank, ours, launcher)
             tell_on(wire.rank, ours, launcher)
             pass_on(ours, launcher)
+            pass_on_used(ours, launcher)
             pass_on(launcher, ours)
             for source, target in ((launcher, ours), (ours, launcher)):
                 status = asked_to_stop(source)

@@ -19,10 +19,12 @@ from quorate.inject.pace import parse_pace
 from quorate.inject.slow_times import SlowTimes
 from quorate.launch.local.chaos import began
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.unused import asked_mesh, asked_strategy
 from quorate.launch.worker.baselines import baselines
 from quorate.observe.pacing import Pacing, injected
 from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import chosen_in
+from quorate.train.undistributed import Undistributed
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 from quorate.wire.virtual.wire import VirtualWire
@@ -48,6 +50,9 @@ def prepare(place: Place, chosen: Overrides) -> None:
         deal_to(place, meshes.told)
         meshes.told_zero = None if chosen.zero is None else stage_of(chosen.zero)
         meshes.told_offload = offload_of(chosen.offload)
+    asked = [asked_strategy(chosen), asked_mesh(chosen, wire.size)]
+    if any(asked):
+        place.context(Undistributed).watch(place, " ".join(filter(None, asked)))
     told.learning_rate_factor = chosen.learning_rate_factor
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
         told.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
