@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -448,3 +449,23 @@ def test_what_was_asked_for_and_not_used_is_named(
         note_used(board, part)
     why = why_unused(board, chosen, 2)
     assert why is None if sentence is None else re.search(sentence, why or "")
+
+
+def test_a_module_with_operators_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "with_operators.py").write_text(
+        "import time, torch\n"
+        'library = torch.library.Library("quorate_with_operators", "DEF")\n'
+        'library.define("twice(Tensor x) -> Tensor")\n'
+        "time.sleep(0.01)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def function() -> int:
+        world = quorate.join()
+        module = importlib.import_module("with_operators")
+        world.barrier()
+        return id(module)
+
+    launched = [quorate.launch(function, virtual=2, progress=False).results for _ in range(2)]
+    assert len({number for results in launched for number in results}) == 1

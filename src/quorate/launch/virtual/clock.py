@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import FrameType
 from typing import Any
 
 from quorate.launch.virtual.patching import StandIns, here, scheduler
@@ -38,4 +40,18 @@ def look() -> float:
 def _sleep(original: Any, seconds: float) -> None:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    scheduler().sleep(seconds)
+    strand = here()
+    if strand is not None and _is_importing():
+        strand.ahead += seconds
+    else:
+        scheduler().sleep(seconds)
+
+
+def _is_importing() -> bool:
+    """Whether a module is under import: another worker that imports it would wait for its lock, with the baton."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False
