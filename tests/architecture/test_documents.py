@@ -27,6 +27,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 HOMES = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 1]
 MACHINE = re.compile(rf"(?<![\w.])(?:/(?:work|root)|{'|'.join(map(re.escape, HOMES))})/\w+")
 
+FROM_AN_INDEX = re.compile(r"\binstall (?:-\S+ )*['\"]?quorate\b|\bquorate\\?\[(?!\d)\w+\\?\]")
+
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
@@ -143,6 +145,31 @@ def test_no_file_names_a_machine() -> None:
     files = [path for path in [*ROOT.iterdir(), *inside] if path.is_file()]
     texts = {path: path.read_bytes().decode("utf-8", errors="replace") for path in files}
     assert not {path: found.group() for path, text in texts.items() if (found := MACHINE.search(text))}
+
+
+def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
+    """There its name is another program's: errors and pages name the packages of an extra, or a checkout."""
+    folders = ("src", "tests", "examples", "benchmarks", "docs")
+    inside = [path for folder in folders for suffix in ("py", "md") for path in (ROOT / folder).rglob(f"*.{suffix}")]
+    files = [path for path in [*DOCUMENTS[:2], *inside] if path != Path(__file__)]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    assert not {path: found.group() for path, text in texts.items() if (found := FROM_AN_INDEX.search(text))}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_from_an_index"),
+    [
+        ("pip install quorate", True),
+        ("pip install -U 'quorate[tls]'", True),
+        ("needs `quorate[images]`", True),
+        (r"quorate\[tls\]", True),
+        ("pip install '.[tls]' in a checkout of quorate", False),
+        ("pip install ./quorate", False),
+        ("quorate run", False),
+    ],
+)
+def test_what_is_installed_from_an_index(text: str, is_from_an_index: bool) -> None:
+    assert bool(FROM_AN_INDEX.search(text)) == is_from_an_index
 
 
 def test_every_package_has_a_row_among_the_layers() -> None:

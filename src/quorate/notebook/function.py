@@ -45,7 +45,7 @@ def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> Non
     except ImportError:
         raise MissingExtra(
             "quorate.launch(n=...) sends the function to processes with cloudpickle, which is not installed; "
-            "`pip install 'quorate[notebook]'` does, and virtual=N needs none"
+            "`pip install cloudpickle` does, and virtual=N needs none"
         ) from None
     file = file_of(function)
     about = {"path": sys.path, "file": file, "lines": linecache.getlines(file) if file else []}

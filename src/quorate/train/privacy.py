@@ -33,9 +33,7 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     try:
         from dp_accounting import dp_event, rdp
     except ImportError:
-        raise MissingExtra(
-            "privacy_spent needs dp-accounting; install it with: pip install 'quorate[privacy]'"
-        ) from None
+        raise MissingExtra("privacy_spent needs dp-accounting; install it with: pip install dp-accounting") from None
     if rounds == 0:
         return 0.0
     accountant = rdp.RdpAccountant(_ORDERS)

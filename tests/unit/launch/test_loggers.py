@@ -230,7 +230,7 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("wanbd", ConfigurationError, 'unknown logger "wanbd"; did you mean "wandb"'),
         ("none,csv", ConfigurationError, "none means no logger"),
         ("csv,not-there", ConfigurationError, "Known: csv, json, mlflow, none, tensorboard, wandb"),
-        ("mlflow", MissingExtra, r"needs mlflow; `pip install 'quorate\[mlflow\]'`"),
+        ("mlflow", MissingExtra, "needs mlflow; install it with: pip install mlflow"),
     ],
 )
 def test_names_that_are_refused(text: str, error: type[Exception], match: str, monkeypatch: pytest.MonkeyPatch) -> None:

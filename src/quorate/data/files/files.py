@@ -39,14 +39,14 @@ def files(
     list of files. `kind` is told by their suffix unless given:
 
     - "images": folders of .jpg, .jpeg, .png, .bmp or .webp, one for each class; (image, class), the image uint8 of
-      shape (3, height, width). Needs Pillow: `quorate[images]`.
+      shape (3, height, width). Needs Pillow: `pip install Pillow`.
     - "npy": arrays; a row. Mapped into memory, not read as a whole.
     - "tokens": .bin, plain numbers (`dtype`, by default "uint16"); a window of `length` + 1 tokens, int64, of which
       the last is the first of the next window.
     - "safetensors": tensors with equally many rows; a dict of one row of each.
     - "tar": archives as of WebDataset, not compressed; a dict of the members of one name by their suffix, decoded where
       that is known (images, .cls, .txt, .json, .npy), else bytes; the name under "__key__".
-    - "parquet": a row, a dict by column (`columns`: only these). Needs pyarrow: `quorate[parquet]`.
+    - "parquet": a row, a dict by column (`columns`: only these). Needs pyarrow: `pip install pyarrow`.
 
     All workers call it at the same place, after `quorate.join()`: they compare what files they have, and each looks at
     some of them. Called before, each looks at all. A file that is missing on some, or damaged, is named with the rank

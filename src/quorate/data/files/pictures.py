@@ -22,7 +22,7 @@ def image_from(data: bytes) -> Tensor:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("images need Pillow; install it with: pip install 'quorate[images]'") from None
+        raise MissingExtra("images need Pillow; install it with: pip install Pillow") from None
     with Image.open(io.BytesIO(data)) as image:
         pixels = image.convert("RGB")
         flat = torch.frombuffer(bytearray(pixels.tobytes()), dtype=torch.uint8)

@@ -15,7 +15,7 @@ def _parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra("parquet files need pyarrow; install it with: pip install 'quorate[parquet]'") from None
+        raise MissingExtra("parquet files need pyarrow; install it with: pip install pyarrow") from None
     return pyarrow.parquet
 
 

@@ -55,7 +55,7 @@ def names_from(text: str | None) -> list[str]:
     for name in names:
         package = _PACKAGES[name]
         if package is not None and importlib.util.find_spec(package) is None:
-            raise MissingExtra(f"the logger {name} needs {package}; `pip install 'quorate[{name}]'` installs it")
+            raise MissingExtra(f"the logger {name} needs {package}; install it with: pip install {package}")
     return names
 
 

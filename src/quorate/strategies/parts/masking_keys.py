@@ -26,7 +26,7 @@ def _library() -> Any:
         from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
-        raise MissingExtra("secure sums need cryptography; install it with: pip install 'quorate[tls]'") from None
+        raise MissingExtra("secure sums need cryptography; install it with: pip install cryptography") from None
     return hashes, serialization, x25519, Cipher, aead, algorithms, hkdf
 
 

@@ -138,9 +138,7 @@ def check_wishes(wishes: Mapping[int, bytes], hosts: Mapping[int, str]) -> None:
         return f"{ranks_in_words(ranks)} (host {where})" if ranks else ""
 
     if without := named(CANNOT):
-        raise MissingExtra(
-            f"QUORATE_TLS=1 needs cryptography on {without}; install it there: pip install 'quorate[tls]'"
-        )
+        raise MissingExtra(f"QUORATE_TLS=1 needs cryptography on {without}; install it there: pip install cryptography")
     if len(set(wishes.values())) > 1:
         raise ConfigurationError(
             f"QUORATE_TLS=1 is set on {named(ENCRYPTED)} and not on {named(PLAIN)}; set it on every machine, or on none"

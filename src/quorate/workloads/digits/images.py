@@ -29,7 +29,7 @@ class Digits(NamedTuple):
 def check_installed() -> None:
     """Raises `MissingExtra` without scikit-learn."""
     if find_spec("sklearn") is None:
-        raise MissingExtra("digits needs scikit-learn; install it with: pip install 'quorate[digits]'")
+        raise MissingExtra("digits needs scikit-learn; install it with: pip install scikit-learn")
 
 
 def read() -> Digits:
