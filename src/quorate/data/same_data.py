@@ -6,7 +6,7 @@ import copy
 import json
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Board
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.data.files.dataset import Files
 from quorate.data.files.own import OwnFiles
@@ -79,18 +79,17 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
         first = wire.board.get(key)
         if first is not None:
             _compare(json.loads(first), told, items)
-    keys = [f"{key}/{rank}" for rank in range(wire.size)]
-    wire.board.set(keys[wire.rank], b"same")
-    return partial(_wait, wire.board, keys)
+    wire.board.set(f"{key}/{wire.rank}", b"same")
+    return partial(_wait, wire, key)
 
 
 def _wait_for_nobody() -> None:
     """Nothing was compared."""
 
 
-def _wait(board: Board, keys: Sequence[str]) -> None:
+def _wait(wire: Wire, key: str) -> None:
     with suppress(WireTimeout):  # workers that take longer compare when they come
-        board.wait(keys, _PATIENCE)
+        wire.board.wait([f"{key}/{rank}" for rank in range(wire.size) if rank not in wire.dead], _PATIENCE)
 
 
 def _compare(first: dict[str, Any], told: dict[str, Any], items: Mapping[int, Item]) -> None:
