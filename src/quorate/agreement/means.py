@@ -96,6 +96,7 @@ class MeansOfAll:
         self._weight = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
+            self.ready.holds_parts = before.ready.holds_parts
             self._follow(before.reducer)
         self.ready.scale = self._weight / self.size
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,8 @@ class Loop(Listener):
         self.leaving = Leaving(place, lambda: loops_of(place))
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
+        self._has_stepped_inside = False
+        """Whether a hook of the script has called `step` inside the backward pass that is under way."""
         self._rests = False
         """It has paused, and training has not gone on: it takes part in no exchange anyhow."""
         self.came_with: Flat | None = None
@@ -81,6 +83,7 @@ class Loop(Listener):
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        self._has_stepped_inside = False
         if self.worker.closure is None:
             self.leaving.step_begins()
         self.relayout.look(in_backward=True)
@@ -99,14 +102,35 @@ class Loop(Listener):
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `observe.backward`)."""
-        ready = self.worker.means.ready
-        if ready.fired and not ready.paused and self.worker.agrees_in_backward:
-            self.strategy.backward(self.worker)
-            self._has_agreed = True
+        ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
+        if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
+            return
+        if has_stepped:  # steps inside have agreed; on what has come since, the next step agrees
+            ready.put_off()
+            return
+        self.strategy.backward(self.worker)
+        self._has_agreed = True
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
         return self._watches.accumulating()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Backward passes inside are none of training: they are not exchanged, and add to this worker's `.grad`.
+
+        Raises `ConfigurationError` where they added to a gradient that all workers have agreed on, and not applied yet.
+        """
+        ready = self.worker.means.ready
+        touched = list(ready.touched)
+        with ready.apart():
+            yield
+        if self._has_agreed and ready.touched != touched:
+            raise ConfigurationError(
+                "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
+                "have agreed on and not stepped on; call world.evaluate() after optimizer.step(), or use "
+                "torch.autograd.grad inside it"
+            )
 
     # -- steps
 
@@ -115,6 +139,8 @@ class Loop(Listener):
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
+        if torch._C._current_graph_task_id() != -1:
+            self._has_stepped_inside = worker.means.ready.holds_parts = True
         self._watches.step_begins()
         worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None

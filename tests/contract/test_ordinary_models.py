@@ -1,0 +1,186 @@
+"""Ordinary models x strategies: hooks, frozen layers, evaluations, buffers, and forward passes that write weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
+
+LOCKSTEP: list[tuple[str, dict[str, Any]]] = [("all-reduce", {}), ("quorum", {"wait_for": "all"})]
+"""Strategies whose workers make every step on the mean of all gradients."""
+in_lockstep = pytest.mark.parametrize(("strategy", "settings"), LOCKSTEP, ids=["all-reduce", "quorum-all"])
+
+
+def numbers_of(model: nn.Module) -> list[float]:
+    return nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+def by_hand(steps: int, size: int = 2) -> list[float]:
+    """The small net after `steps` of SGD on the mean of all ranks' gradients, in this process."""
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(steps):
+        optimizer.zero_grad()
+        torch.stack([loss_of(model, rank, step) for rank in range(size)]).mean().backward()
+        optimizer.step()
+    return numbers_of(model)
+
+
+# -- hooks of the script that step inside backward
+
+
+def steps_in_hooks(is_first: bool, *, one_each: bool, steps: int = 4) -> Callable[[Cell], list[float]]:
+    """Steps in post-accumulate hooks, registered before `distribute` (`is_first`) or after it; the parameters.
+
+    `one_each`: an optimizer per parameter, or one of all that steps with each of them.
+    """
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        named, optimizers = dict(model.named_parameters()), dict[Any, Any]()
+
+        def hook(p: torch.Tensor) -> None:
+            cell.step(optimizers[p])
+            optimizers[p].zero_grad()
+
+        def register() -> None:
+            for p in named.values():
+                p.register_post_accumulate_grad_hook(hook)
+
+        if is_first:
+            register()
+        if one_each:
+            for name, p in named.items():
+                optimizers[p] = cell.distribute(torch.optim.SGD([p], lr=0.05), model, name=name)
+        else:
+            whole = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+            optimizers |= dict.fromkeys(named.values(), whole)
+        if not is_first:
+            register()
+        for step in range(steps):
+            loss_of(model, cell.world.rank, step).backward()
+        for optimizer in dict.fromkeys(optimizers.values()):
+            optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("one_each", [True, False], ids=["one-each", "one-of-all"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@in_lockstep
+def test_steps_in_hooks_are_on_the_mean(
+    strategy: str, settings: dict[str, Any], is_first: bool, one_each: bool
+) -> None:
+    first, second = ended(steps_in_hooks(is_first, one_each=one_each), strategy, **settings).right()
+    assert first == second
+    assert first == pytest.approx(by_hand(4), abs=1e-6)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@every_family("all-reduce")
+def test_steps_in_hooks_leave_equal_replicas(strategy: str, is_first: bool) -> None:
+    first, second = ended(steps_in_hooks(is_first, one_each=True), strategy).right()
+    assert first == second
+
+
+def hooked(cell: Cell) -> list[float]:
+    return steps_in_hooks(True, one_each=True)(cell)
+
+
+def test_steps_in_hooks_are_on_the_mean_in_processes() -> None:
+    first, second = ended_for_real(hooked, "all-reduce", timeout=120).right()
+    assert first == second == pytest.approx(by_hand(4), abs=1e-6)
+
+
+# -- backward passes inside an evaluation
+
+
+def evaluates(ranks: set[int], *, clears: bool) -> Callable[[Cell], list[float]]:
+    """After every other step an evaluation, in which some ranks run a backward pass (rank times, plus one)."""
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+        rank = cell.world.rank
+        for step in range(6):
+            optimizer.zero_grad()
+            loss_of(model, rank, step).backward()
+            cell.step(optimizer)
+            if step % 2:
+                with cell.world.evaluate():
+                    for again in range((rank + 1) * (rank in ranks)):
+                        loss_of(model, rank, 100 + again).backward()
+                if clears:
+                    optimizer.zero_grad()
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("ranks", [{0}, {1}, {0, 1}], ids=["first", "last", "unequally"])
+@in_lockstep
+def test_a_backward_pass_in_an_evaluation_is_this_workers_own(
+    strategy: str, settings: dict[str, Any], ranks: set[int]
+) -> None:
+    first, second = ended(evaluates(ranks, clears=True), strategy, **settings).right()
+    assert first == second == pytest.approx(by_hand(6), abs=1e-6)
+
+
+@every_family("all-reduce")
+def test_a_backward_pass_in_an_evaluation_changes_nothing(strategy: str) -> None:
+    attacked, plain = ended(evaluates({0, 1}, clears=True), strategy), ended(evaluates(set(), clears=True), strategy)
+    assert attacked.right() == plain.right()
+
+
+def keeps_gradients(cell: Cell) -> list[float]:
+    """Gradients of an evaluation on rank 0 that the script does not clear are in its next contribution, as in torch."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    loss_of(model, cell.world.rank, 0).backward()
+    cell.step(optimizer)
+    optimizer.zero_grad()
+    with cell.world.evaluate():
+        if cell.world.is_first:
+            loss_of(model, 0, 7).backward()
+    loss_of(model, cell.world.rank, 1).backward()
+    cell.step(optimizer)
+    optimizer.finish()
+    return numbers_of(model)
+
+
+@in_lockstep
+def test_gradients_of_an_evaluation_accumulate(strategy: str, settings: dict[str, Any]) -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ((loss_of(model, 0, 0) + loss_of(model, 1, 0)) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ((loss_of(model, 0, 1) + loss_of(model, 0, 7) + loss_of(model, 1, 1)) / 2).backward()
+    optimizer.step()
+    first, second = ended(keeps_gradients, strategy, **settings).right()
+    assert first == second == pytest.approx(numbers_of(model), abs=1e-6)
+
+
+def evaluates_before_the_step(cell: Cell) -> None:
+    """Rank 0's evaluation adds to gradients that all have agreed on."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    loss_of(model, cell.world.rank, 0).backward()
+    with cell.world.evaluate():
+        if cell.world.is_first:
+            loss_of(model, 0, 7).backward()
+    cell.step(optimizer)
+    optimizer.finish()
+
+
+def test_an_evaluation_between_backward_and_step_does_not_change_the_mean() -> None:
+    sentence = r"inside world\.evaluate\(\) has added"
+    ended(evaluates_before_the_step, "all-reduce").named(sentence, at=0, within=1)
