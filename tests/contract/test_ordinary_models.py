@@ -184,3 +184,59 @@ def evaluates_before_the_step(cell: Cell) -> None:
 def test_an_evaluation_between_backward_and_step_does_not_change_the_mean() -> None:
     sentence = r"inside world\.evaluate\(\) has added"
     ended(evaluates_before_the_step, "all-reduce").named(sentence, at=0, within=1)
+
+
+# -- parameters that freeze, or come, on one rank only
+
+
+def lays_out_on(rank: int, change: str, *, at: int = 4, steps: int = 40) -> Callable[[Cell], list[float]]:
+    """One rank "freezes" a layer, or "adds" one to the optimizer, before step `at`."""
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        trained = model[:2] if change == "adds" else model
+        optimizer = cell.distribute(torch.optim.SGD(trained.parameters(), lr=0.05), model)
+        for step in range(steps):
+            if step == at and cell.world.rank == rank:
+                if change == "adds":
+                    optimizer.add_param_group({"params": list(model[2].parameters())})
+                else:
+                    model[0].requires_grad_(False)
+            optimizer.zero_grad()
+            loss_of(model, cell.world.rank, step).backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("change", ["freezes", "adds"])
+@pytest.mark.parametrize("rank", [0, 1])
+@every_family("all-reduce")
+def test_a_change_of_layout_on_one_rank_is_named_soon(strategy: str, rank: int, change: str) -> None:
+    sentence = rf"rank {rank} trains other parameters since its step .* and rank {1 - rank}"
+    ended(lays_out_on(rank, change), strategy).named(sentence, at=4, within=32)
+
+
+@pytest.mark.parametrize("change", ["freezes", "adds"])
+def test_a_change_of_layout_on_one_rank_is_named_at_once(change: str) -> None:
+    """Where all workers come to each step together."""
+    sentence = r"rank 1 trains other parameters since its step \d \(.*\), and rank 0 is at its step 6 without it"
+    ended(lays_out_on(1, change), "quorum", wait_for="all").named(sentence, at=4, within=1)
+    ended(lays_out_on(1, change), "all-reduce").named("called different things", at=4, within=0)
+
+
+@every_family("all-reduce")
+def test_a_change_of_layout_is_named_where_the_others_have_ended(strategy: str) -> None:
+    sentence = "rank 0 trains other parameters .* and rank 1 pauses or ends after its step 6 without it"
+    ended(lays_out_on(0, "freezes", steps=6), strategy).named(sentence, at=4, within=2)
+
+
+def freezes_on_rank_1(cell: Cell) -> list[float]:
+    return lays_out_on(1, "freezes")(cell)
+
+
+def test_a_change_of_layout_on_one_rank_is_named_in_processes() -> None:
+    endings = ended_for_real(freezes_on_rank_1, "quorum", timeout=120, wait_for="all")
+    endings.named("rank 1 trains other parameters since its step 5", at=4, within=2)

@@ -186,7 +186,7 @@ class Loop(Listener):
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
             self._watches.training_pauses()
-            self.relayout.look(in_backward=False)  # where this worker made no step since
+            self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
             self._quiesce()
             if self.common is not None:
                 self.common.stand_apart()
@@ -219,6 +219,7 @@ class Loop(Listener):
             close_admission(worker, training)
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
+            self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
             for loop in everyone:
@@ -226,6 +227,7 @@ class Loop(Listener):
                     for single in loop.worker.with_single_ones:
                         single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
+            self.relayout.all_have_paused()
             for single in worker.with_single_ones:
                 single.quiesce()
         self._rests = True
@@ -271,7 +273,7 @@ class Loop(Listener):
         if worker.finished:
             return
         self._watches.training_ends()
-        self.relayout.look(in_backward=False)
+        self.relayout.look(in_backward=False, is_pause=True)
         worker.has_ended = True
         if self.common is not None:
             self.common.ends()
