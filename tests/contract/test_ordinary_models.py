@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -240,3 +239,87 @@ def freezes_on_rank_1(cell: Cell) -> list[float]:
 def test_a_change_of_layout_on_one_rank_is_named_in_processes() -> None:
     endings = ended_for_real(freezes_on_rank_1, "quorum", timeout=120, wait_for="all")
     endings.named("rank 1 trains other parameters since its step 5", at=4, within=2)
+
+
+# -- streams of unequal length, and a schedule per step
+
+
+def one_cycle(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=16)
+
+
+def cosine(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 15)
+
+
+def warm_up(optimizer: Any) -> Any:
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=6)
+    fall = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [6])
+
+
+def unequal_streams(
+    schedule: Callable[[Any], Any], kind: type[torch.optim.Optimizer], *, is_early: bool, per_epoch: bool = False
+) -> Callable[[Cell], Any]:
+    """Five batches an epoch on rank 0, three on rank 1; rates after each step by rank, and the parameters.
+
+    `is_early`: the schedule is made before `distribute`. `per_epoch`: it is stepped at the end of each epoch.
+    """
+
+    def loop(cell: Cell) -> Any:
+        model = small_net()
+        plain = kind(model.parameters(), lr=0.05)
+        scheduler = schedule(plain) if is_early else None
+        optimizer = cell.distribute(plain, model)
+        scheduler = scheduler or schedule(optimizer)
+        rates, seen = [], []
+        for epoch in range(3):
+            for step in range(5 if cell.world.is_first else 3):
+                optimizer.zero_grad()
+                loss_of(model, cell.world.rank, 10 * epoch + step).backward()
+                rates.append((len(seen), step, optimizer.param_groups[0]["lr"]))
+                cell.step(optimizer)
+                if not per_epoch:
+                    scheduler.step()
+            if per_epoch:
+                scheduler.step()
+            with cell.world.evaluate():
+                seen.append((optimizer.param_groups[0]["lr"], numbers_of(model)))
+        optimizer.finish()
+        return rates, seen, numbers_of(model), scheduler.last_epoch
+
+    return loop
+
+
+@pytest.mark.parametrize(("schedule", "kind"), [(one_cycle, "SGD"), (cosine, "AdamW"), (warm_up, "SGD")])
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
+def test_schedules_follow_the_training_where_streams_are_unequal(
+    schedule: Callable[[Any], Any], kind: str, is_early: bool
+) -> None:
+    loop = unequal_streams(schedule, getattr(torch.optim, kind), is_early=is_early)
+    (rates, *first), (others, *second) = ended(loop, "all-reduce").right()
+    assert first == second
+    assert first[-1] == 15
+    assert set(others) <= set(rates), "the same rate in each step that both make"
+
+
+def test_a_schedule_per_epoch_stays_one_where_streams_are_unequal() -> None:
+    loop = unequal_streams(cosine, torch.optim.SGD, is_early=False, per_epoch=True)
+    (rates, *first), (others, *second) = ended(loop, "all-reduce").right()
+    assert first == second and first[-1] == 3
+    assert set(others) <= set(rates)
+
+
+def own_streams(cell: Cell) -> Any:
+    return unequal_streams(cosine, torch.optim.AdamW, is_early=False)(cell)
+
+
+@every_family("all-reduce")
+def test_unequal_streams_end_with_equal_replicas(strategy: str) -> None:
+    (_, _, first, _), (_, _, second, _) = ended(own_streams, strategy).right()
+    assert first == second
+
+
+def test_schedules_follow_the_training_in_processes() -> None:
+    (rates, *first), (others, *second) = ended_for_real(own_streams, "all-reduce", timeout=120).right()
+    assert first == second and set(others) <= set(rates)

@@ -242,8 +242,7 @@ def distribute(
             swapped.__class__ = plain
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
-        if chosen.meets == "rounds" or loop.worker.differs:
-            follow(optimizer, loop.worker.schedules)
+        follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:

@@ -22,7 +22,7 @@ from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
+from quorate.replica.plain_step import agreed_closure, has_gradient, options_of, seen_as_a_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
@@ -253,9 +253,10 @@ class Loop(Listener):
     def _level(self, *, always: bool = False) -> None:
         """Copy parameters and optimizer state from the worker with the most updates."""
         worker, replica = self.worker, self.replica
-        worker.updates = level(
-            replica.trained, replica.optimizer, worker.wire, worker.updates, self._place, always=always
-        )
+        made, own = worker.updates, options_of(replica.optimizer)
+        worker.updates = level(replica.trained, replica.optimizer, worker.wire, made, self._place, always=always)
+        if worker.updates > made and not worker.has_ended:
+            worker.schedules.catch_up(replica.optimizer, worker.updates - made, own)
 
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""

@@ -51,11 +51,11 @@ class Relayout:
     def look(self, *, in_backward: bool, is_pause: bool = False) -> None:
         """Where other parameters are trained than before (on all workers from the same step on), lay them out.
 
-        Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). Where replicas may
-        differ, it is not done in a backward pass, as it writes parameters: all pause, what is in flight is taken in, so
-        that what freezes is equal, and the strategy goes on from there with what it keeps of numbers, but for its
-        vectors (momenta and the like), which begin anew. Cost: a pause of all workers. Raises `ConfigurationError`
-        where other parameters are trained on some workers only.
+        Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). Where
+        replicas may differ, it is not done in a backward pass, as it writes parameters: all pause, what is in flight is
+        taken in, so that what freezes is equal, and the strategy goes on from there with what it keeps of numbers, but
+        for its vectors (momenta and the like), which begin anew. Cost: a pause of all workers. Raises
+        `ConfigurationError` where other parameters are trained on some workers only.
         """
         worker, replica, apart = self._worker, self._replica, self._is_apart
         if apart == in_backward:
