@@ -323,3 +323,119 @@ def test_unequal_streams_end_with_equal_replicas(strategy: str) -> None:
 def test_schedules_follow_the_training_in_processes() -> None:
     (rates, *first), (others, *second) = ended_for_real(own_streams, "all-reduce", timeout=120).right()
     assert first == second and set(others) <= set(rates)
+
+
+# -- buffers that forward passes read
+
+
+class Codes(nn.Module):
+    """A layer and a codebook in a buffer, which each forward pass moves in the given way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.way, self.first, self.norm = way, nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("book", torch.randn(8, 4))
+        self.register_buffer("wide", torch.randn(3, dtype=torch.float64))
+        self.register_buffer("used", torch.zeros(8, dtype=torch.int64))
+        self.register_buffer("is_used", torch.zeros(8, dtype=torch.bool))
+        self.register_buffer("mask", torch.ones(4))
+        self.book: torch.Tensor
+        self.wide: torch.Tensor
+        self.used: torch.Tensor
+        self.is_used: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.norm(self.first(x))
+        near = torch.cdist(z, self.book).argmin(1)
+        loss = (z - self.book[near]).square().mean() + self.wide.sum().float() * z.mean() * self.is_used.sum()
+        with torch.no_grad():
+            if self.way == "in place":
+                self.book[near] = 0.5 * (self.book[near] + z)
+            elif self.way == "through data":
+                self.book.data.lerp_(z.mean(0, keepdim=True), 0.1)
+            else:
+                self.book = torch.cat([self.book[4:], z[:4]])
+            self.wide += z.double().mean() / 3
+            self.used[near] += 2**40 + 1
+            self.is_used[near] = True
+        return loss
+
+
+WAYS = ["in place", "through data", "replaced"]
+
+
+def moves_buffers(way: str, *, unequal: bool = False, steps: int = 8) -> Callable[[Cell], Any]:
+    """The buffers after each step, and the parameters."""
+
+    def loop(cell: Cell) -> Any:
+        model = Codes(way)
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        rank, seen = cell.world.rank, []
+        for step in range(steps - 3 * unequal * rank):
+            optimizer.zero_grad()
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank)) + rank
+            model(x).backward()
+            cell.step(optimizer)
+            own = [*model.buffers(), *model.parameters()]
+            seen.append([x.detach().clone() for x in own if x is not model.norm.running_mean])
+        statistics = model.norm.running_mean
+        assert statistics is not None
+        kept = statistics.clone()
+        optimizer.finish()
+        return seen, kept, [*model.buffers(), *model.parameters()]
+
+    return loop
+
+
+def as_ddp(way: str, size: int, steps: int = 8) -> list[torch.Tensor]:
+    """The same as torch DDP makes it, in this process: rank 0's buffers before each forward pass, the mean gradient."""
+    models = [Codes(way) for _ in range(size)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for step in range(steps):
+        for rank, model in enumerate(models):
+            optimizers[rank].zero_grad()
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank)) + rank
+            model(x).backward()
+        for x, *others in zip(*(model.parameters() for model in models), strict=True):
+            mean = torch.stack([p.grad for p in (x, *others)]).mean(0)
+            for p in (x, *others):
+                p.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        for model in models[1:]:
+            model.load_state_dict(models[0].state_dict())
+    return [*models[0].buffers(), *models[0].parameters()]
+
+
+@pytest.mark.parametrize("more", [{}, {"on_death": "continue"}, {"compress": "top-k"}], ids=["", "outliving", "top-k"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [2, 3])
+def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, more: dict[str, Any]) -> None:
+    found = ended(moves_buffers(way), "all-reduce", size, **more).right()
+    for seen, statistics, last in found:
+        for step, mine, first in zip(range(8), seen, found[0][0], strict=True):
+            same = [torch.equal(x, y) for x, y in zip(mine[:4], first[:4], strict=True)]
+            assert all(same), f"step {step}: {same}"
+        assert all(torch.equal(x, y) for x, y in zip(last, found[0][2], strict=True))
+    assert not torch.equal(found[0][1], found[1][1]), "batch norm's statistics are each worker's own until all rest"
+    if "compress" not in more:
+        for x, y in zip(found[0][2], as_ddp(way, size), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_forward_buffers_of_one_that_has_ended() -> None:
+    (seen, _, last), (fewer, _, others) = ended(moves_buffers("in place", unequal=True), "all-reduce").right()
+    for mine, theirs in zip(fewer, seen, strict=False):
+        assert all(torch.equal(mine[place], theirs[place]) for place in (0, 1, 2, 3, -4, -3, -2, -1))
+    assert all(torch.equal(x, y) for x, y in zip(last, others, strict=True))
+
+
+def moves_in_place(cell: Cell) -> Any:
+    seen, _, last = moves_buffers("in place")(cell)
+    return [[x.tolist() for x in step[:4]] for step in seen], [x.tolist() for x in last]
+
+
+def test_forward_buffers_are_those_of_rank_0_in_processes() -> None:
+    first, second = ended_for_real(moves_in_place, "all-reduce", timeout=120).right()
+    assert first == second

@@ -70,6 +70,7 @@ class Loop(Listener):
         self.came_with: Flat | None = None
         """What its replica was when it paused, as long as all are paused at the mean."""
         begin(self.worker)
+        self.worker.buffers.seen(reads=True)
         if self.common is not None and not self.worker.wire.is_newcomer:
             self.common.take_in()
         self.worker.state = strategy.start(self.worker)
@@ -262,9 +263,9 @@ class Loop(Listener):
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
-            agree_on_buffers(buffers, self.strategy.buffers, self.worker.wire, self._place)
+            agree_on_buffers(buffers, self.strategy.buffers_at_pauses, self.worker.wire, self._place)
             if self.worker.seat is not None:
-                agree_on(buffers, self.strategy.buffers, self.worker.seat.abreast)
+                agree_on(buffers, self.strategy.buffers_at_pauses, self.worker.seat.abreast)
 
     # -- the end
 
