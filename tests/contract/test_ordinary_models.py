@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
 
@@ -413,7 +414,7 @@ def as_ddp(way: str, size: int, steps: int = 8) -> list[torch.Tensor]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, more: dict[str, Any]) -> None:
     found = ended(moves_buffers(way), "all-reduce", size, **more).right()
-    for seen, statistics, last in found:
+    for seen, _, last in found:
         for step, mine, first in zip(range(8), seen, found[0][0], strict=True):
             same = [torch.equal(x, y) for x, y in zip(mine[:4], first[:4], strict=True)]
             assert all(same), f"step {step}: {same}"
@@ -439,3 +440,149 @@ def moves_in_place(cell: Cell) -> Any:
 def test_forward_buffers_are_those_of_rank_0_in_processes() -> None:
     first, second = ended_for_real(moves_in_place, "all-reduce", timeout=120).right()
     assert first == second
+
+
+@every_family("all-reduce")
+def test_forward_buffers_that_part_are_named_once(strategy: str) -> None:
+    endings = ended(moves_buffers("in place", steps=20), strategy)
+    endings.right()
+    endings.told_once("the buffer book is not the same on all workers after 1 steps of each")
+
+
+class Counts(nn.Module):
+    """A buffer that is the same on all workers, and one that no step moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 1), nn.BatchNorm1d(1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.ones(4))
+        self.count: torch.Tensor
+        self.mask: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.norm(self.layer(x * self.mask))
+
+
+def counts(cell: Cell) -> int:
+    model = Counts()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(20):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return int(model.count)
+
+
+@every_family()
+def test_equal_buffers_are_not_told(strategy: str) -> None:
+    endings = ended(counts, strategy)
+    assert endings.right() == [20, 20]
+    assert "the buffer" not in endings.told
+
+
+def prunes(cell: Cell) -> None:
+    """After two steps each worker prunes its own replica by magnitude, so that masks are of its own weights."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model)
+    for step in range(20):
+        if step == 3:
+            prune.l1_unstructured(model[0], "weight", 0.5)
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+
+
+def test_masks_of_a_workers_own_weights_are_named_once() -> None:
+    endings = ended(prunes, "local-sgd", sync_every=8)
+    endings.right()
+    endings.told_once("the buffer 0.weight_mask is not the same on all workers after 4 steps of each")
+
+
+def test_buffers_of_each_step_are_refused_where_no_step_has_all() -> None:
+    for strategy in ("eager-majority", "local-sgd", "d-psgd", "parameter-server"):
+        ended(counts, strategy, buffers="rank0-each-step").refused('buffers="rank0-each-step" needs a strategy')
+
+
+# -- forward passes that write weights
+
+
+class Words(nn.Module):
+    """A mean of embeddings, renormalized by a module, a bag, or a function."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.way, norm = way, None if way == "function" else 0.5
+        kind = nn.EmbeddingBag if way == "bag" else nn.Embedding
+        self.table, self.head = kind(20, 4, max_norm=norm), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "function":
+            return self.head(nn.functional.embedding(x, self.table.weight, max_norm=0.5).mean(1))
+        found = self.table(x)
+        return self.head(found if self.way == "bag" else found.mean(1))
+
+
+def renormalizes(way: str, *, by_hook: bool = False) -> Callable[[Cell], list[float]]:
+    def loop(cell: Cell) -> list[float]:
+        model = Words(way)
+        if by_hook:
+            model.table.max_norm = None
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        if by_hook:
+            optimizer.register_step_post_hook(lambda *_: model.table.weight.data.renorm_(2, 0, 0.5))
+        for step in range(8):
+            optimizer.zero_grad()
+            words = torch.randint(20, (6, 3), generator=torch.Generator().manual_seed(10 * step + cell.world.rank))
+            model(words).square().mean().backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("way", ["module", "bag", "function"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+def test_a_forward_pass_that_writes_weights_is_refused(strategy: str, way: str) -> None:
+    name = {"module": r"table \(Embedding\)", "bag": r"table \(EmbeddingBag\)", "function": "a call of embedding"}[way]
+    ended(renormalizes(way), strategy).refused(f"{name}.* has max_norm, .* equal under {strategy}")
+
+
+@pytest.mark.parametrize("way", ["module", "bag", "function"])
+@every_family("all-reduce", "eager-majority")
+def test_a_forward_pass_writes_where_replicas_differ_anyhow(strategy: str, way: str) -> None:
+    first, second = ended(renormalizes(way), strategy).right()
+    assert first == second
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+def test_rows_are_renormalized_in_a_hook_instead(strategy: str) -> None:
+    first, second = ended(renormalizes("module", by_hook=True), strategy).right()
+    assert first == second
+    assert torch.tensor(first[:80]).view(20, 4).norm(dim=1).max() <= 0.5 + 1e-5
+
+
+def spectral(cell: Cell) -> list[float]:
+    """A layer whose weight is divided by its norm, which power iterations of each forward pass follow, in buffers."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 1))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return [x for y in (*model.parameters(), *model.buffers()) for x in y.detach().reshape(-1).tolist()]
+
+
+@every_family()
+def test_spectral_norms_end_equal(strategy: str) -> None:
+    endings = ended(spectral, strategy)
+    first, second = endings.right()
+    assert first == second
+    assert ("weight_u is not the same" in endings.told) == (strategy in ("local-sgd", "d-psgd"))

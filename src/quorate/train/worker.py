@@ -67,6 +67,7 @@ class StrategyWorker:
         wire = Metered(own.channel(f"optimizer/{name}"), meter)
         self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
+        self.label = watched.strategy
         self.timer = StepTimer(place, name, meter)
         if seat is not None:
             self.timer.follow(seat.traffic)
