@@ -409,9 +409,14 @@ def as_ddp(way: str, size: int, steps: int = 8) -> list[torch.Tensor]:
     return [*models[0].buffers(), *models[0].parameters()]
 
 
-@pytest.mark.parametrize("more", [{}, {"on_death": "continue"}, {"compress": "top-k"}], ids=["", "outliving", "top-k"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "way", "more"),
+    [
+        *((size, way, {}) for size in (2, 3) for way in WAYS),
+        (3, "replaced", {"on_death": "continue"}),
+        (2, "in place", {"compress": "top-k"}),
+    ],
+)
 def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, more: dict[str, Any]) -> None:
     found = ended(moves_buffers(way), "all-reduce", size, **more).right()
     for seen, _, last in found:
@@ -423,6 +428,25 @@ def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, m
     if "compress" not in more:
         for x, y in zip(found[0][2], as_ddp(way, size), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+def rests_in_each_step(cell: Cell) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), small_net())
+    model.register_buffer("mask", torch.ones(4))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(6):
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+        with cell.world.evaluate():
+            pass
+    optimizer.finish()
+
+
+def test_buffers_that_no_forward_pass_moves_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[object] = []
+    monkeypatch.setattr("quorate.agreement.forward_buffers.copy_tensors", lambda *given: copies.append(given))
+    ended(rests_in_each_step, "all-reduce").right()
+    assert not copies
 
 
 def test_forward_buffers_of_one_that_has_ended() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.train.worker import StrategyWorker
@@ -115,7 +115,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def _sentence(told: dict[str, object], others: str) -> str:
+def _sentence(told: Mapping[str, object], others: str) -> str:
     return (
         f"rank {told['rank']} trains other parameters since its step {told['step']} ({told['words']}), and {others}; "
         "parameters freeze, thaw and join the optimizer on all workers before the same step"

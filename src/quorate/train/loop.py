@@ -266,6 +266,7 @@ class Loop(Listener):
             agree_on_buffers(buffers, self.strategy.buffers_at_pauses, self.worker.wire, self._place)
             if self.worker.seat is not None:
                 agree_on(buffers, self.strategy.buffers_at_pauses, self.worker.seat.abreast)
+            self.worker.buffers.seen(reads=True)
 
     # -- the end
 
