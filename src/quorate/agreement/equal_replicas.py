@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -63,12 +63,12 @@ def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], 
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
     """Give everyone `root`'s optimizer state and options; other than tensors, numbers and texts, all keep theirs."""
     tensors: list[Tensor] = []
-    pieces: list[Tensor] | None = None
+    sent: Any = None
     if wire.rank == root:
         about, tensors = optimizer_to_plain(optimizer)
         kinds = [[list(x.shape), str(x.dtype).removeprefix("torch."), x.device.type] for x in tensors]
-        pieces = [_bytes_of(json.dumps({**about, "tensors": kinds}))] * wire.size
-    sent = json.loads(_text_of(wire.scatter(pieces, root).wait()))
+        sent = {**about, "tensors": kinds}
+    sent = scatter_json(sent, wire, root)
     if wire.rank != root:
         here = optimizer.param_groups[0]["params"][0].device
         tensors = [
@@ -78,6 +78,12 @@ def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
     copy_tensors(tensors, wire, root)
     if wire.rank != root:
         optimizer_from_plain(optimizer, sent, tensors)
+
+
+def scatter_json(value: Any, wire: Wire, root: int = 0) -> Any:
+    """`root`'s `value`, plain JSON, on every worker."""
+    pieces = [_bytes_of(json.dumps(value))] * wire.size if wire.rank == root else None
+    return json.loads(_text_of(wire.scatter(pieces, root).wait()))
 
 
 def _bytes_of(text: str) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.agreement.admission import Admission
+from quorate.agreement.forward_buffers import BufferCopies
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.finite import Finite
@@ -17,10 +18,11 @@ from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
 
-WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED, COUNTS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`. From `COUNTS` on, for each parameter how many had
-something for it; then, for each part, how many changed it after it had left; then, for each rank, whether it brought
-numbers that are not finite."""
+WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
+BUFFERS, COUNTS = 9, 10
+"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; `BUFFERS`: see `agreement.forward_buffers`. From
+`COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it after it had
+left; then, for each rank, whether it brought numbers that are not finite."""
 
 
 def header_length(tensors: int, parts: int, max_size: int) -> int:
@@ -77,6 +79,7 @@ class Announced:
     flags: SaveFlags
     finite: Finite
     noise: NoiseWatch
+    buffers: BufferCopies | None = None
 
 
 class Headers:
@@ -135,6 +138,8 @@ class Headers:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
             mine[self._bad_from + self._rank], self._are_finite, self._has_noted = 1.0, True, True
         mine[SQUARE], mine[MEASURED] = self._announced.noise.take(weight)
+        if self._announced.buffers is not None:
+            mine[BUFFERS] = self._announced.buffers.mark()
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
 
@@ -201,6 +206,11 @@ class Headers:
         if self._rank in self.bad and not self._has_noted:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
         self._has_noted = False
+
+    def copy_buffers(self, header: Sequence[float]) -> None:
+        """Behind a mean that is whole, on all workers: see `BufferCopies.copy`."""
+        if self._announced.buffers is not None:
+            self._announced.buffers.copy(header[BUFFERS])
 
     def measure(self, header: Sequence[float], mean: Flat, counted: int) -> Flat:
         """The same `mean` of the gradients of `counted` workers, seen by who measures them; what has changed after it

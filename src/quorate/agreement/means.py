@@ -96,6 +96,7 @@ class MeansOfAll:
         self._weight = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
+            self.ready.holds_parts = before.ready.holds_parts
             self._follow(before.reducer)
         self.ready.scale = self._weight / self.size
 
@@ -182,6 +183,7 @@ class MeansOfAll:
             for part, changed in enumerate(header[headers.changed]):
                 if changed:
                     self._repeat(part, sums[0])
+            headers.copy_buffers(header)
             return headers.measure(header, self._weighted(sums[0], header[WEIGHT]), self.reducer.counted)
 
         return Together([launched], finish, self.wire.clock)
@@ -288,6 +290,7 @@ class MeansOfAll:
         for part, changed in enumerate(header[self.headers.changed]):
             if changed:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
+        self.headers.copy_buffers(header)
         if header[VECTORS] > 0:
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 

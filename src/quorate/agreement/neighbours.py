@@ -124,6 +124,11 @@ class NeighbourExchange:
     def open(self) -> None:
         self._is_used = True
 
+    @property
+    def someone_rests(self) -> bool:
+        """Whether a worker that this one gets something from has paused, as far as is known."""
+        return any(other.is_away and not other.has_ended for other in self._incoming.values())
+
     def blank(self) -> Flat:
         return Flat.empty(self._layout(), self._wire.empty)
 

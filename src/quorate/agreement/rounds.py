@@ -66,6 +66,8 @@ class WorkerRounds:
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
+        self.contributors = wire.size
+        """How many workers gave something to the newest round."""
         self._has_called, self._mean_held, self._mean = False, 0, cast("Flat | None", None)
         self._options, self._begun, self._whole = OptionsByPlace(), dict[int, float](), WholeReplica(row, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
@@ -205,7 +207,7 @@ class WorkerRounds:
             self.watch.applied(ready.number)
 
     def _ready(self, one: Round) -> Mean | None:
-        wire = self._wire
+        wire, self.contributors = self._wire, len(one.contributors)
         self.watch.comes(one)
         if one.sum is None or one.weight <= 0:
             return None  # applied by nobody

@@ -24,8 +24,9 @@ class ReadyGradients:
     `on_part(index, tensor)` is called for each part as it is complete (None: parts are only packed at `complete`).
     What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
     gradient has been added to since `complete` was last called, `began_without` whether it had none when the pass
-    began. While it is `paused`, or `is_alone`, nothing is handed on. Whoever gives away views of `flat` sets `is_lent`;
-    while somebody holds one, the next pass packs into new memory, which `blank` makes.
+    began. While it is `paused`, or `is_alone`, nothing is handed on; with `holds_parts` all parts are handed on by
+    `complete`. Whoever gives away views of `flat` sets `is_lent`; while somebody holds one, the next pass packs into
+    new memory, which `blank` makes.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class ReadyGradients:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
         self._blank = blank if blank is not None else lambda: Flat.empty(flat.layout)
         self.scale = 1.0
-        self.paused = self.is_alone = False
+        self.paused = self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = False
         flat.segments()
@@ -71,9 +72,20 @@ class ReadyGradients:
         finally:
             self.paused = before
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Backward passes inside add to `.grad`, and bring about no exchange, then or later."""
+        fired = self.fired
+        with self.pausing():
+            yield
+        self.fired = fired
+
     def begin(self) -> None:
         """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""
         self.began_without = [p.grad is None for p in self._parameters]
+        if True in self.touched:  # by passes that only added to `.grad`; the script may have cleared it since
+            touched = zip(self.touched, self.began_without, strict=True)
+            self.touched = [was_touched and not is_cleared for was_touched, is_cleared in touched]
         if self.is_lent:
             if self.flat.holders() > self._own:
                 self.flat = self._blank()
@@ -90,7 +102,7 @@ class ReadyGradients:
         def note(parameter: Tensor) -> None:
             self.fired = True
             self.touched[index] = True
-            if self.paused or self.is_alone or self._on_part is None:
+            if self.paused or self.is_alone or self.holds_parts or self._on_part is None:
                 return
             if self._seen[index]:  # a second nested backward added to it (re-entrant checkpointing of tied weights)
                 if part < self._handed_on:
@@ -135,6 +147,11 @@ class ReadyGradients:
             else:
                 self._pack_and_hand_on(part)
         self.pass_over()
+
+    def put_off(self) -> None:
+        """The backward pass has ended, and its gradients are handed on by a later `complete`."""
+        self.fired = False
+        self._reset()
 
     def pass_over(self) -> list[bool]:
         """The backward pass has ended, and its gradients stay where they are; returns which were touched."""

@@ -178,8 +178,19 @@ class Strategy(ABC):
     """Whether all workers stop when a worker dies, or the others continue without it."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether all stop when a worker's script raises, or the others continue as after a death; the run fails."""
-    buffers: Literal["none", "mean", "rank0"] = "rank0"
-    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0"
+    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's. With
+    "rank0-each-step" rank 0's as well, and in each step of those that forward passes have moved (all-reduce only)."""
+
+    @property
+    def copies_buffers(self) -> bool:
+        """Whether workers get rank 0's forward buffers in each step."""
+        return self.buffers == "rank0-each-step"
+
+    @property
+    def buffers_at_pauses(self) -> Literal["none", "mean", "rank0"]:
+        """What all buffers become where all rest."""
+        return "rank0" if self.buffers == "rank0-each-step" else self.buffers
 
     @property
     def is_gossip(self) -> bool:
@@ -237,6 +248,11 @@ class Strategy(ABC):
             raise ConfigurationError(
                 'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
                 'without one leave it "stop"'
+            )
+        if self.copies_buffers and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
+            raise ConfigurationError(
+                'buffers="rank0-each-step" needs a strategy that averages the gradients of all workers in every step '
+                '(all-reduce); others take "rank0", "mean" or "none", at pauses of all workers'
             )
 
     def start(self, worker: Worker) -> Any:

@@ -59,6 +59,8 @@ class Listeners:
     def __init__(self) -> None:
         self.all: list[Listener] = []
         self.spending = Spending()
+        self.is_paused = False
+        """Whether backward passes are none of training, and nobody is told of them."""
 
 
 def listeners(place: current.Place) -> Listeners:
@@ -70,8 +72,12 @@ def listeners(place: current.Place) -> Listeners:
 @contextmanager
 def told_of_backward(place: current.Place) -> Iterator[Callable[[Any], None]]:
     """What is inside is one backward pass: who listens in `place` is told that it begins, and that it has ended, and by
-    a call of what is given with what backward is called on, that the forward pass has ended."""
+    a call of what is given with what backward is called on, that the forward pass has ended. Nobody is told while
+    listeners are paused."""
     told = place.context(Listeners)
+    if told.is_paused:
+        yield lambda losses: None
+        return
     for listener in tuple(told.all):
         listener.backward_begins()
     told.spending.spent = 0.0

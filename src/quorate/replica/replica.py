@@ -90,6 +90,11 @@ class Replica:
         return [segment.name for segment in self.layout.segments]
 
     @property
+    def names_now(self) -> list[str]:
+        """Of the parameters that are to be trained, as they are now."""
+        return [name for name, _ in trained_in_order(self._parameters_now(), self.model)]
+
+    @property
     def tables(self) -> frozenset[int]:
         return tables_in(self.model, self.trained)
 

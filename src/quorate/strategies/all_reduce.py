@@ -47,6 +47,10 @@ class AllReduce(Strategy):
     """Whether all stop when a worker dies, or the others go on. To go on, every step waits for a word from each worker
     that it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
 
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0-each-step"
+    """Buffers that forward passes move (codebooks, queues) become rank 0's in each step, as in DDP, and all buffers at
+    an evaluation and at the end; "rank0", "mean" and "none" are for the latter alone."""
+
     @property
     def acts_on_pieces(self) -> bool:
         return True

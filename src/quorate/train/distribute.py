@@ -30,6 +30,7 @@ from quorate.strategies import strategies
 from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel, check_optimizer
+from quorate.train.check_model import check_forward_writes
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import check_gains, measure_gains
@@ -232,6 +233,9 @@ def distribute(
             check_weighable(weight, chosen, label)
             check_redundancy(chosen, place, label, is_whole=spread is None)
             check_gains(optimizer, chosen, label, is_whole=spread is None)
+            if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
+                parameters = (p for group in optimizer.param_groups for p in group["params"])
+                check_forward_writes(model, parameters, label, place)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host)
@@ -245,8 +249,7 @@ def distribute(
             swapped.__class__ = plain
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
-        if chosen.meets == "rounds" or loop.worker.differs:
-            follow(optimizer, loop.worker.schedules)
+        follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:

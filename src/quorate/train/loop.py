@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from quorate.membership.survivors import agree_on_buffers, level, tolerate_death
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
+from quorate.replica.plain_step import agreed_closure, has_gradient, options_of, seen_as_a_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
@@ -64,11 +64,14 @@ class Loop(Listener):
         self.leaving = Leaving(place, lambda: loops_of(place))
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
+        self._has_stepped_inside = False
+        """Whether a hook of the script has called `step` inside the backward pass that is under way."""
         self._rests = False
         """It has paused, and training has not gone on: it takes part in no exchange anyhow."""
         self.came_with: Flat | None = None
         """What its replica was when it paused, as long as all are paused at the mean."""
         begin(self.worker)
+        self.worker.buffers.seen(reads=True)
         if self.common is not None and not self.worker.wire.is_newcomer:
             self.common.take_in()
         self.worker.state = strategy.start(self.worker)
@@ -82,6 +85,7 @@ class Loop(Listener):
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        self._has_stepped_inside = False
         if self.worker.closure is None:
             self.leaving.step_begins()
         self.relayout.look(in_backward=True)
@@ -100,14 +104,35 @@ class Loop(Listener):
 
     def backward_ended(self) -> None:
         """The outermost backward pass of this thread has ended (see `observe.backward`)."""
-        ready = self.worker.means.ready
-        if ready.fired and not ready.paused and self.worker.agrees_in_backward:
-            self.strategy.backward(self.worker)
-            self._has_agreed = True
+        ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
+        if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
+            return
+        if has_stepped:  # steps inside have agreed; on what has come since, the next step agrees
+            ready.put_off()
+            return
+        self.strategy.backward(self.worker)
+        self._has_agreed = True
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
         return self._watches.accumulating()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Backward passes inside are none of training: they are not exchanged, and add to this worker's `.grad`.
+
+        Raises `ConfigurationError` where they added to a gradient that all workers have agreed on, and not applied yet.
+        """
+        ready = self.worker.means.ready
+        touched = list(ready.touched)
+        with ready.apart():
+            yield
+        if self._has_agreed and ready.touched != touched:
+            raise ConfigurationError(
+                "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
+                "have agreed on and not stepped on; call world.evaluate() after optimizer.step(), or use "
+                "torch.autograd.grad inside it"
+            )
 
     # -- steps
 
@@ -116,6 +141,8 @@ class Loop(Listener):
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
+        if torch._C._current_graph_task_id() != -1:
+            self._has_stepped_inside = worker.means.ready.holds_parts = True
         self._watches.step_begins()
         worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None
@@ -161,7 +188,7 @@ class Loop(Listener):
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
             self._watches.training_pauses()
-            self.relayout.look(in_backward=False)  # where this worker made no step since
+            self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
             self._quiesce()
             if self.common is not None:
                 self.common.stand_apart()
@@ -194,6 +221,7 @@ class Loop(Listener):
             close_admission(worker, training)
         if worker.has_rounds:
             worker.rounds.settle(ended=worker.has_ended)
+            self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
             for loop in everyone:
@@ -201,6 +229,7 @@ class Loop(Listener):
                     for single in loop.worker.with_single_ones:
                         single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
+            self.relayout.all_have_paused()
             for single in worker.with_single_ones:
                 single.quiesce()
         self._rests = True
@@ -226,17 +255,19 @@ class Loop(Listener):
     def _level(self, *, always: bool = False) -> None:
         """Copy parameters and optimizer state from the worker with the most updates."""
         worker, replica = self.worker, self.replica
-        worker.updates = level(
-            replica.trained, replica.optimizer, worker.wire, worker.updates, self._place, always=always
-        )
+        made, own = worker.updates, options_of(replica.optimizer)
+        worker.updates = level(replica.trained, replica.optimizer, worker.wire, made, self._place, always=always)
+        if worker.updates > made and not worker.has_ended:
+            worker.schedules.catch_up(replica.optimizer, worker.updates - made, own)
 
     def agree_on_buffers(self) -> None:
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
-            agree_on_buffers(buffers, self.strategy.buffers, self.worker.wire, self._place)
+            agree_on_buffers(buffers, self.strategy.buffers_at_pauses, self.worker.wire, self._place)
             if self.worker.seat is not None:
-                agree_on(buffers, self.strategy.buffers, self.worker.seat.abreast)
+                agree_on(buffers, self.strategy.buffers_at_pauses, self.worker.seat.abreast)
+            self.worker.buffers.seen(reads=True)
 
     # -- the end
 
@@ -246,7 +277,7 @@ class Loop(Listener):
         if worker.finished:
             return
         self._watches.training_ends()
-        self.relayout.look(in_backward=False)
+        self.relayout.look(in_backward=False, is_pause=True)
         worker.has_ended = True
         if self.common is not None:
             self.common.ends()

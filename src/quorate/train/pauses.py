@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
+from quorate.observe.backward import listeners
 from quorate.observe.distance import note_distance
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
@@ -81,6 +82,20 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
     finally:
         for rounds in running:
             rounds.goes_on()
+
+
+@contextmanager
+def backward_is_local(place: Place) -> Iterator[None]:
+    """Inside, backward passes are none of training: see `Loop.evaluating`."""
+    told = listeners(place)
+    with ExitStack() as inside:
+        for loop in loops_of(place):
+            inside.enter_context(loop.evaluating())
+        before, told.is_paused = told.is_paused, True
+        try:
+            yield
+        finally:
+            told.is_paused = before
 
 
 def agree_on_buffers(place: Place) -> None:

@@ -17,6 +17,7 @@ from quorate.core.resize import laws_of
 from quorate.membership.same_call import compare_layouts
 from quorate.membership.survivors import agree_on_buffers
 from quorate.replica.replica import Replica
+from quorate.train.layout_changes import LayoutChanges
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 from quorate.wire.survivors import surviving_replicas
@@ -31,6 +32,9 @@ class Relayout:
         """`common` are its parameters, where all workers have them in common."""
         self._worker, self._replica, self._place, self._synchronize = worker, worker.replica, place, synchronize
         self._common = common
+        self._changes = LayoutChanges(worker)
+        self._announced: str | None = None
+        """Where this worker has said that its parameters change, while it waits for all to pause."""
 
     @property
     def _is_apart(self) -> bool:
@@ -39,24 +43,38 @@ class Relayout:
         steps_alone = worker.means.ready.is_alone or not worker.agrees_in_backward
         return worker.has_rounds or (worker.differs and steps_alone)
 
-    def look(self, *, in_backward: bool) -> None:
+    def all_have_paused(self) -> None:
+        """Raises `ConfigurationError` where this worker changes its parameters, and others have paused without that."""
+        if self._announced is not None:
+            self._changes.check_all_changed(self._announced)
+
+    def look(self, *, in_backward: bool, is_pause: bool = False) -> None:
         """Where other parameters are trained than before (on all workers from the same step on), lay them out.
 
-        Called as a backward pass begins (`in_backward`), before each step, and before all pause. Where replicas may
-        differ, it is not done in a backward pass, as it writes parameters: all pause, what is in flight is taken in, so
-        that what freezes is equal, and the strategy goes on from there with what it keeps of numbers, but for its
-        vectors (momenta and the like), which begin anew. Cost: a pause of all workers.
+        Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). Where
+        replicas may differ, it is not done in a backward pass, as it writes parameters: all pause, what is in flight is
+        taken in, so that what freezes is equal, and the strategy goes on from there with what it keeps of numbers, but
+        for its vectors (momenta and the like), which begin anew. Cost: a pause of all workers. Raises
+        `ConfigurationError` where other parameters are trained on some workers only.
         """
         worker, replica, apart = self._worker, self._replica, self._is_apart
-        if apart == in_backward or replica.is_laid_out:
+        if apart == in_backward:
+            return
+        if replica.is_laid_out:
+            if apart:
+                self._changes.pause_begins() if is_pause else self._changes.step_begins()
             return
         if in_backward and not replica.trains_any:
             return  # a backward pass that is another optimizer's affair: these thaw again before their own step
         if apart:
+            self._announced = self._changes.announce(replica.layout.digest, replica.names)
             self._synchronize()
         known = {id(p) for p in replica.every}
         worker.lay_out()
         self._compare()
+        if self._announced is not None:
+            self._changes.settled(self._announced)
+            self._announced = None
         if apart:
             for p in (p for p in replica.every if not p.requires_grad):
                 p.grad = None  # of before: while this worker is paused it would be stepped on with every round

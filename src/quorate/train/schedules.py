@@ -4,11 +4,14 @@ Under a quorum, or a dynamic share without waiting, a fast worker makes more ste
 a slow one fewer. A scheduler that the script steps once per `optimizer.step()` is so stepped as often as the training
 has made synchronous steps: gradients used up, over the number of workers. One that is stepped more rarely (once per
 epoch) is stepped when the script says so.
+
+Where all make each step together, a worker whose data ended early misses the steps of the others until all pause. Its
+schedulers that are stepped once per step then make up for these steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from threading import Lock
@@ -17,6 +20,8 @@ from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from quorate.replica.plain_step import put_options
 
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
@@ -36,6 +41,8 @@ class _Followed:
     """How many steps the worker had made when it was called last."""
     done: int = 0
     """Steps that it has made, where it does not count them itself."""
+    is_per_step: bool = False
+    """Whether it was called last once for a step of the worker, with nothing."""
 
 
 class Schedules:
@@ -71,6 +78,10 @@ class Schedules:
         if self._runs or place is None or given[1:] or named.get("epoch") is not None or _is_initial(scheduler):
             if is_new and not self._runs:  # it is being made, or goes by its own numbers
                 self._known[scheduler] = _Followed(self._begun, self._steps)
+            if place is None and not self._runs and not is_new:
+                one = self._known[scheduler]
+                one.is_per_step = self._steps - one.called == 1 and not given and not named
+                one.called = self._steps
             self._run(scheduler, step, given, named)
             return
         one = self._known.setdefault(scheduler, _Followed(self._begun, 0))
@@ -88,9 +99,25 @@ class Schedules:
             self._run(scheduler, step, given, named)
             one.done += 1
 
-    def _run(self, scheduler: Any, step: Callable[..., Any], given: Any, named: Any) -> None:
-        end = getattr(scheduler, "total_steps", None)
-        if isinstance(end, int) and self._progress() is not None and _count(scheduler, None) >= end:
+    def catch_up(self, optimizer: Optimizer, missed: int, own: Sequence[dict[str, Any]]) -> None:
+        """The training has made `missed` steps more than this worker, which has their numbers from another one.
+
+        `own` are the options that this worker had before (`options_of`), from which its schedulers go on; the optimizer
+        keeps those that it has.
+        """
+        if self._progress() is not None:
+            return
+        shared = put_options(optimizer, own)
+        for scheduler, one in list(self._known.items()):
+            for _ in range(missed if one.is_per_step else 0):
+                self._run(scheduler, type(scheduler).step, (), {}, stops_at_end=True)
+        put_options(optimizer, shared)
+
+    def _run(
+        self, scheduler: Any, step: Callable[..., Any], given: Any, named: Any, *, stops_at_end: bool = False
+    ) -> None:
+        end, stops = getattr(scheduler, "total_steps", None), stops_at_end or self._progress() is not None
+        if isinstance(end, int) and stops and _count(scheduler, None) >= end:
             return  # torch raises beyond it
         before, self._runs = self._runs, True
         try:

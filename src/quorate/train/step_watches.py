@@ -12,6 +12,7 @@ from quorate.checkpoint.saving import saving
 from quorate.data.resuming import loaders
 from quorate.observe.ends import ends_of
 from quorate.observe.stopping import stop_of
+from quorate.train.buffer_watch import BufferWatch
 from quorate.train.edits import Edits
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -25,6 +26,7 @@ class StepWatches:
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
         self._place, self._ends = place, ends_of(place)
+        self._buffers = BufferWatch(worker)
         self._stop.is_agreed |= worker.seat is not None
         if worker.seat is not None:
             worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
@@ -102,6 +104,7 @@ class StepWatches:
             worker.digests.look(worker.updates)
         self._edits.step_ended()
         self._ends.stepped(self._place, worker.name, worker.step)
+        self._buffers.step_ended()
         worker.step_weight.step_ended()
         worker.timer.ended(is_scaled=worker.replica.is_scaled)
         self._saving.stepped()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from quorate.agreement.forward_buffers import BufferCopies, forward_buffers
 from quorate.agreement.headers import Announced, SaveFlags
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.means import MeansOfAll, Shadow, Watches
@@ -66,6 +67,7 @@ class StrategyWorker:
         wire = Metered(own.channel(f"optimizer/{name}"), meter)
         self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
+        self.label = watched.strategy
         self.timer = StepTimer(place, name, meter)
         if seat is not None:
             self.timer.follow(seat.traffic)
@@ -88,6 +90,7 @@ class StrategyWorker:
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
+        self.buffers = forward_buffers(replica.model, place)
         self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
         self.copies = ReplicaCopy(self, self.call, place)
@@ -104,8 +107,14 @@ class StrategyWorker:
         return NeighbourExchange(*own, is_gossip=self.strategy.is_gossip, codec=codec)
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
+        copies = None
+        if self.strategy.copies_buffers and self.seat is None:
+            copies = BufferCopies(
+                self.buffers, self.wire, self._place, members=lambda: self.means.headers.admission.members
+            )
+        flags = SaveFlags(saving(self._place), self)
         watches = Watches(
-            announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise),
+            announced=Announced(stop_of(self._place), flags, self.finite, self.noise, copies),
             spending=listeners(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),

@@ -23,7 +23,17 @@ from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weig
 from quorate.observe.step_times import timing
 from quorate.sharding.mesh import Meshes, mesh_of
 from quorate.train.early_end import is_over, stop_all
-from quorate.train.pauses import agree_on_buffers, at_the_mean, at_the_own, come_back, differ, go_away, pause, waiting
+from quorate.train.pauses import (
+    agree_on_buffers,
+    at_the_mean,
+    at_the_own,
+    backward_is_local,
+    come_back,
+    differ,
+    go_away,
+    pause,
+    waiting,
+)
 from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
@@ -107,7 +117,8 @@ class World:
         worker's own replica as its newest step left it; buffers are not synchronized then.
 
         The block begins when every worker has called `evaluate`; workers that come early take part in the others' means
-        with weight 0. The time in the block is not counted as training time. Gradients are not switched off.
+        with weight 0. The time in the block is not counted as training time. Gradients are not switched off: a backward
+        pass inside (an attack, a saliency map) is this worker's own, and `.grad` is what it leaves there.
 
         With `this_worker_only` (earlier: `alone`) the other workers keep training. Strategies that do not wait for
         every worker allow it, and this worker leaves the block at the round the others have reached; others refuse it.
@@ -128,7 +139,8 @@ class World:
         begin = self.wire.clock.now()
         data_context(place).is_evaluating = True
         try:
-            with at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place):
+            shown = at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place)
+            with shown, backward_is_local(place):
                 yield
         finally:
             data_context(place).is_evaluating = False

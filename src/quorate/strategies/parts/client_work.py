@@ -57,7 +57,7 @@ class FederatedSettings(Strategy):
     """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
     sync_every: int = 8
     """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """As of `local-sgd`: those of workers, not of clients."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its clients; or all stop."""

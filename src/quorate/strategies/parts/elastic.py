@@ -23,7 +23,7 @@ class ElasticSettings(Strategy):
     """P alpha: how much of its way to the mean of all P workers the centre goes while each exchanges once."""
     alpha: float | None = None
     """In the place of `beta` / P: how much of the way between them worker and centre go in an exchange, each."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class GossipSettings(Strategy):
 
     topology: str = "ring"
     """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""

@@ -68,7 +68,7 @@ class LocalStepSettings(Strategy):
     """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
     momentum: Literal["keep", "average", "reset"] = "keep"
     """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
@@ -98,7 +98,7 @@ class LocalRoundSettings(Strategy):
     """As of `quorum`."""
     patience: float = 10.0
     """As of `quorum`."""
-    buffers: Literal["none", "mean", "rank0"] = "mean"
+    buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """As of `local-sgd`."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and what it had not handed in; or all stop."""

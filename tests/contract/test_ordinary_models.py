@@ -1,0 +1,612 @@
+"""Ordinary models x strategies: hooks, frozen layers, evaluations, buffers, and forward passes that write weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
+
+LOCKSTEP: list[tuple[str, dict[str, Any]]] = [("all-reduce", {}), ("quorum", {"wait_for": "all"})]
+"""Strategies whose workers make every step on the mean of all gradients."""
+in_lockstep = pytest.mark.parametrize(("strategy", "settings"), LOCKSTEP, ids=["all-reduce", "quorum-all"])
+
+
+def numbers_of(model: nn.Module) -> list[float]:
+    return nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+def by_hand(steps: int, size: int = 2) -> list[float]:
+    """The small net after `steps` of SGD on the mean of all ranks' gradients, in this process."""
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(steps):
+        optimizer.zero_grad()
+        torch.stack([loss_of(model, rank, step) for rank in range(size)]).mean().backward()
+        optimizer.step()
+    return numbers_of(model)
+
+
+# -- hooks of the script that step inside backward
+
+
+def steps_in_hooks(is_first: bool, *, one_each: bool, steps: int = 4) -> Callable[[Cell], list[float]]:
+    """Steps in post-accumulate hooks, registered before `distribute` (`is_first`) or after it; the parameters.
+
+    `one_each`: an optimizer per parameter, or one of all that steps with each of them.
+    """
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        named, optimizers = dict(model.named_parameters()), dict[Any, Any]()
+
+        def hook(p: torch.Tensor) -> None:
+            cell.step(optimizers[p])
+            optimizers[p].zero_grad()
+
+        def register() -> None:
+            for p in named.values():
+                p.register_post_accumulate_grad_hook(hook)
+
+        if is_first:
+            register()
+        if one_each:
+            for name, p in named.items():
+                optimizers[p] = cell.distribute(torch.optim.SGD([p], lr=0.05), model, name=name)
+        else:
+            whole = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+            optimizers |= dict.fromkeys(named.values(), whole)
+        if not is_first:
+            register()
+        for step in range(steps):
+            loss_of(model, cell.world.rank, step).backward()
+        for optimizer in dict.fromkeys(optimizers.values()):
+            optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("one_each", [True, False], ids=["one-each", "one-of-all"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@in_lockstep
+def test_steps_in_hooks_are_on_the_mean(
+    strategy: str, settings: dict[str, Any], is_first: bool, one_each: bool
+) -> None:
+    first, second = ended(steps_in_hooks(is_first, one_each=one_each), strategy, **settings).right()
+    assert first == second
+    assert first == pytest.approx(by_hand(4), abs=1e-6)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@every_family("all-reduce")
+def test_steps_in_hooks_leave_equal_replicas(strategy: str, is_first: bool) -> None:
+    first, second = ended(steps_in_hooks(is_first, one_each=True), strategy).right()
+    assert first == second
+
+
+def hooked(cell: Cell) -> list[float]:
+    return steps_in_hooks(True, one_each=True)(cell)
+
+
+def test_steps_in_hooks_are_on_the_mean_in_processes() -> None:
+    first, second = ended_for_real(hooked, "all-reduce", timeout=120).right()
+    assert first == second == pytest.approx(by_hand(4), abs=1e-6)
+
+
+# -- backward passes inside an evaluation
+
+
+def evaluates(ranks: set[int], *, clears: bool) -> Callable[[Cell], list[float]]:
+    """After every other step an evaluation, in which some ranks run a backward pass (rank times, plus one)."""
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+        rank = cell.world.rank
+        for step in range(6):
+            optimizer.zero_grad()
+            loss_of(model, rank, step).backward()
+            cell.step(optimizer)
+            if step % 2:
+                with cell.world.evaluate():
+                    for again in range((rank + 1) * (rank in ranks)):
+                        loss_of(model, rank, 100 + again).backward()
+                if clears:
+                    optimizer.zero_grad()
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("ranks", [{0}, {1}, {0, 1}], ids=["first", "last", "unequally"])
+@in_lockstep
+def test_a_backward_pass_in_an_evaluation_is_this_workers_own(
+    strategy: str, settings: dict[str, Any], ranks: set[int]
+) -> None:
+    first, second = ended(evaluates(ranks, clears=True), strategy, **settings).right()
+    assert first == second == pytest.approx(by_hand(6), abs=1e-6)
+
+
+@every_family("all-reduce")
+def test_a_backward_pass_in_an_evaluation_changes_nothing(strategy: str) -> None:
+    attacked, plain = ended(evaluates({0, 1}, clears=True), strategy), ended(evaluates(set(), clears=True), strategy)
+    assert attacked.right() == plain.right()
+
+
+def keeps_gradients(cell: Cell) -> list[float]:
+    """Gradients of an evaluation on rank 0 that the script does not clear are in its next contribution, as in torch."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    loss_of(model, cell.world.rank, 0).backward()
+    cell.step(optimizer)
+    optimizer.zero_grad()
+    with cell.world.evaluate():
+        if cell.world.is_first:
+            loss_of(model, 0, 7).backward()
+    loss_of(model, cell.world.rank, 1).backward()
+    cell.step(optimizer)
+    optimizer.finish()
+    return numbers_of(model)
+
+
+@in_lockstep
+def test_gradients_of_an_evaluation_accumulate(strategy: str, settings: dict[str, Any]) -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ((loss_of(model, 0, 0) + loss_of(model, 1, 0)) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ((loss_of(model, 0, 1) + loss_of(model, 0, 7) + loss_of(model, 1, 1)) / 2).backward()
+    optimizer.step()
+    first, second = ended(keeps_gradients, strategy, **settings).right()
+    assert first == second == pytest.approx(numbers_of(model), abs=1e-6)
+
+
+def evaluates_before_the_step(cell: Cell) -> None:
+    """Rank 0's evaluation adds to gradients that all have agreed on."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    loss_of(model, cell.world.rank, 0).backward()
+    with cell.world.evaluate():
+        if cell.world.is_first:
+            loss_of(model, 0, 7).backward()
+    cell.step(optimizer)
+    optimizer.finish()
+
+
+def test_an_evaluation_between_backward_and_step_does_not_change_the_mean() -> None:
+    sentence = r"inside world\.evaluate\(\) has added"
+    ended(evaluates_before_the_step, "all-reduce").named(sentence, at=0, within=1)
+
+
+# -- parameters that freeze, or come, on one rank only
+
+
+def lays_out_on(rank: int, change: str, *, at: int = 4, steps: int = 40) -> Callable[[Cell], list[float]]:
+    """One rank "freezes" a layer, or "adds" one to the optimizer, before step `at`."""
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        trained = model[:2] if change == "adds" else model
+        optimizer = cell.distribute(torch.optim.SGD(trained.parameters(), lr=0.05), model)
+        for step in range(steps):
+            if step == at and cell.world.rank == rank:
+                if change == "adds":
+                    optimizer.add_param_group({"params": list(model[2].parameters())})
+                else:
+                    model[0].requires_grad_(False)
+            optimizer.zero_grad()
+            loss_of(model, cell.world.rank, step).backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("change", ["freezes", "adds"])
+@pytest.mark.parametrize("rank", [0, 1])
+@every_family("all-reduce")
+def test_a_change_of_layout_on_one_rank_is_named_soon(strategy: str, rank: int, change: str) -> None:
+    sentence = rf"rank {rank} trains other parameters since its step .* and rank {1 - rank}"
+    ended(lays_out_on(rank, change), strategy).named(sentence, at=4, within=32)
+
+
+@pytest.mark.parametrize("change", ["freezes", "adds"])
+def test_a_change_of_layout_on_one_rank_is_named_at_once(change: str) -> None:
+    """Where all workers come to each step together."""
+    sentence = r"rank 1 trains other parameters since its step \d \(.*\), and rank 0 is at its step 6 without it"
+    ended(lays_out_on(1, change), "quorum", wait_for="all").named(sentence, at=4, within=1)
+    ended(lays_out_on(1, change), "all-reduce").named("called different things", at=4, within=0)
+
+
+@every_family("all-reduce")
+def test_a_change_of_layout_is_named_where_the_others_have_ended(strategy: str) -> None:
+    sentence = "rank 0 trains other parameters .* and rank 1 pauses or ends after its step 6 without it"
+    ended(lays_out_on(0, "freezes", steps=6), strategy).named(sentence, at=4, within=2)
+
+
+def freezes_on_rank_1(cell: Cell) -> list[float]:
+    return lays_out_on(1, "freezes")(cell)
+
+
+def test_a_change_of_layout_on_one_rank_is_named_in_processes() -> None:
+    endings = ended_for_real(freezes_on_rank_1, "quorum", timeout=120, wait_for="all")
+    endings.named("rank 1 trains other parameters since its step 5", at=4, within=2)
+
+
+# -- streams of unequal length, and a schedule per step
+
+
+def one_cycle(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=16)
+
+
+def cosine(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 15)
+
+
+def warm_up(optimizer: Any) -> Any:
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=6)
+    fall = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [6])
+
+
+def unequal_streams(
+    schedule: Callable[[Any], Any], kind: type[torch.optim.Optimizer], *, is_early: bool, per_epoch: bool = False
+) -> Callable[[Cell], Any]:
+    """Five batches an epoch on rank 0, three on rank 1; rates after each step by rank, and the parameters.
+
+    `is_early`: the schedule is made before `distribute`. `per_epoch`: it is stepped at the end of each epoch.
+    """
+
+    def loop(cell: Cell) -> Any:
+        model = small_net()
+        plain = kind(model.parameters(), lr=0.05)
+        scheduler = schedule(plain) if is_early else None
+        optimizer = cell.distribute(plain, model)
+        scheduler = scheduler or schedule(optimizer)
+        rates, seen = [], []
+        for epoch in range(3):
+            for step in range(5 if cell.world.is_first else 3):
+                optimizer.zero_grad()
+                loss_of(model, cell.world.rank, 10 * epoch + step).backward()
+                rates.append((len(seen), step, optimizer.param_groups[0]["lr"]))
+                cell.step(optimizer)
+                if not per_epoch:
+                    scheduler.step()
+            if per_epoch:
+                scheduler.step()
+            with cell.world.evaluate():
+                seen.append((optimizer.param_groups[0]["lr"], numbers_of(model)))
+        optimizer.finish()
+        return rates, seen, numbers_of(model), scheduler.last_epoch
+
+    return loop
+
+
+@pytest.mark.parametrize(("schedule", "kind"), [(one_cycle, "SGD"), (cosine, "AdamW"), (warm_up, "SGD")])
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
+def test_schedules_follow_the_training_where_streams_are_unequal(
+    schedule: Callable[[Any], Any], kind: str, is_early: bool
+) -> None:
+    loop = unequal_streams(schedule, getattr(torch.optim, kind), is_early=is_early)
+    (rates, *first), (others, *second) = ended(loop, "all-reduce").right()
+    assert first == second
+    assert first[-1] == 15
+    assert set(others) <= set(rates), "the same rate in each step that both make"
+
+
+def test_a_schedule_per_epoch_stays_one_where_streams_are_unequal() -> None:
+    loop = unequal_streams(cosine, torch.optim.SGD, is_early=False, per_epoch=True)
+    (rates, *first), (others, *second) = ended(loop, "all-reduce").right()
+    assert first == second and first[-1] == 3
+    assert set(others) <= set(rates)
+
+
+def own_streams(cell: Cell) -> Any:
+    return unequal_streams(cosine, torch.optim.AdamW, is_early=False)(cell)
+
+
+@every_family("all-reduce")
+def test_unequal_streams_end_with_equal_replicas(strategy: str) -> None:
+    (_, _, first, _), (_, _, second, _) = ended(own_streams, strategy).right()
+    assert first == second
+
+
+def test_schedules_follow_the_training_in_processes() -> None:
+    (rates, *first), (others, *second) = ended_for_real(own_streams, "all-reduce", timeout=120).right()
+    assert first == second and set(others) <= set(rates)
+
+
+# -- buffers that forward passes read
+
+
+class Codes(nn.Module):
+    """A layer and a codebook in a buffer, which each forward pass moves in the given way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.way, self.first, self.norm = way, nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("book", torch.randn(8, 4))
+        self.register_buffer("wide", torch.randn(3, dtype=torch.float64))
+        self.register_buffer("used", torch.zeros(8, dtype=torch.int64))
+        self.register_buffer("is_used", torch.zeros(8, dtype=torch.bool))
+        self.register_buffer("mask", torch.ones(4))
+        self.book: torch.Tensor
+        self.wide: torch.Tensor
+        self.used: torch.Tensor
+        self.is_used: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.norm(self.first(x))
+        near = torch.cdist(z, self.book).argmin(1)
+        loss = (z - self.book[near]).square().mean() + self.wide.sum().float() * z.mean() * self.is_used.sum()
+        with torch.no_grad():
+            if self.way == "in place":
+                self.book[near] = 0.5 * (self.book[near] + z)
+            elif self.way == "through data":
+                self.book.data.lerp_(z.mean(0, keepdim=True), 0.1)
+            else:
+                self.book = torch.cat([self.book[4:], z[:4]])
+            self.wide += z.double().mean() / 3
+            self.used[near] += 2**40 + 1
+            self.is_used[near] = True
+        return loss
+
+
+WAYS = ["in place", "through data", "replaced"]
+
+
+def moves_buffers(way: str, *, unequal: bool = False, steps: int = 8) -> Callable[[Cell], Any]:
+    """The buffers after each step, and the parameters."""
+
+    def loop(cell: Cell) -> Any:
+        model = Codes(way)
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        rank, seen = cell.world.rank, []
+        for step in range(steps - 3 * unequal * rank):
+            optimizer.zero_grad()
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank)) + rank
+            model(x).backward()
+            cell.step(optimizer)
+            own = [*model.buffers(), *model.parameters()]
+            seen.append([x.detach().clone() for x in own if x is not model.norm.running_mean])
+        statistics = model.norm.running_mean
+        assert statistics is not None
+        kept = statistics.clone()
+        optimizer.finish()
+        return seen, kept, [*model.buffers(), *model.parameters()]
+
+    return loop
+
+
+def as_ddp(way: str, size: int, steps: int = 8) -> list[torch.Tensor]:
+    """The same as torch DDP makes it, in this process: rank 0's buffers before each forward pass, the mean gradient."""
+    models = [Codes(way) for _ in range(size)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for step in range(steps):
+        for rank, model in enumerate(models):
+            optimizers[rank].zero_grad()
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank)) + rank
+            model(x).backward()
+        for x, *others in zip(*(model.parameters() for model in models), strict=True):
+            mean = torch.stack([p.grad for p in (x, *others)]).mean(0)
+            for p in (x, *others):
+                p.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        for model in models[1:]:
+            model.load_state_dict(models[0].state_dict())
+    return [*models[0].buffers(), *models[0].parameters()]
+
+
+@pytest.mark.parametrize(
+    ("size", "way", "more"),
+    [
+        *((size, way, {}) for size in (2, 3) for way in WAYS),
+        (3, "replaced", {"on_death": "continue"}),
+        (2, "in place", {"compress": "top-k"}),
+    ],
+)
+def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, more: dict[str, Any]) -> None:
+    found = ended(moves_buffers(way), "all-reduce", size, **more).right()
+    for seen, _, last in found:
+        for step, mine, first in zip(range(8), seen, found[0][0], strict=True):
+            same = [torch.equal(x, y) for x, y in zip(mine[:4], first[:4], strict=True)]
+            assert all(same), f"step {step}: {same}"
+        assert all(torch.equal(x, y) for x, y in zip(last, found[0][2], strict=True))
+    assert not torch.equal(found[0][1], found[1][1]), "batch norm's statistics are each worker's own until all rest"
+    if "compress" not in more:
+        for x, y in zip(found[0][2], as_ddp(way, size), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+def rests_in_each_step(cell: Cell) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), small_net())
+    model.register_buffer("mask", torch.ones(4))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(6):
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+        with cell.world.evaluate():
+            pass
+    optimizer.finish()
+
+
+def test_buffers_that_no_forward_pass_moves_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[object] = []
+    monkeypatch.setattr("quorate.agreement.forward_buffers.copy_tensors", lambda *given: copies.append(given))
+    ended(rests_in_each_step, "all-reduce").right()
+    assert not copies
+
+
+def test_forward_buffers_of_one_that_has_ended() -> None:
+    (seen, _, last), (fewer, _, others) = ended(moves_buffers("in place", unequal=True), "all-reduce").right()
+    for mine, theirs in zip(fewer, seen, strict=False):
+        assert all(torch.equal(mine[place], theirs[place]) for place in (0, 1, 2, 3, -4, -3, -2, -1))
+    assert all(torch.equal(x, y) for x, y in zip(last, others, strict=True))
+
+
+def moves_in_place(cell: Cell) -> Any:
+    seen, _, last = moves_buffers("in place")(cell)
+    return [[x.tolist() for x in step[:4]] for step in seen], [x.tolist() for x in last]
+
+
+def test_forward_buffers_are_those_of_rank_0_in_processes() -> None:
+    first, second = ended_for_real(moves_in_place, "all-reduce", timeout=120).right()
+    assert first == second
+
+
+@every_family("all-reduce")
+def test_forward_buffers_that_part_are_named_once(strategy: str) -> None:
+    endings = ended(moves_buffers("in place", steps=20), strategy)
+    endings.right()
+    endings.told_once("the buffer book is not the same on all workers after 1 steps of each")
+
+
+class Counts(nn.Module):
+    """A buffer that is the same on all workers, and one that no step moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 1), nn.BatchNorm1d(1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.ones(4))
+        self.count: torch.Tensor
+        self.mask: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.norm(self.layer(x * self.mask))
+
+
+def counts(cell: Cell) -> int:
+    model = Counts()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(20):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return int(model.count)
+
+
+@every_family()
+def test_equal_buffers_are_not_told(strategy: str) -> None:
+    endings = ended(counts, strategy)
+    assert endings.right() == [20, 20]
+    assert "the buffer" not in endings.told
+
+
+def prunes(cell: Cell) -> None:
+    """After two steps each worker prunes its own replica by magnitude, so that masks are of its own weights."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model)
+    for step in range(20):
+        if step == 3:
+            prune.l1_unstructured(model[0], "weight", 0.5)
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+
+
+def test_masks_of_a_workers_own_weights_are_named_once() -> None:
+    endings = ended(prunes, "local-sgd", sync_every=8)
+    endings.right()
+    endings.told_once("the buffer 0.weight_mask is not the same on all workers after 4 steps of each")
+
+
+def test_buffers_of_each_step_are_refused_where_no_step_has_all() -> None:
+    for strategy in ("eager-majority", "local-sgd", "d-psgd", "parameter-server"):
+        ended(counts, strategy, buffers="rank0-each-step").refused('buffers="rank0-each-step" needs a strategy')
+
+
+# -- forward passes that write weights
+
+
+class Words(nn.Module):
+    """A mean of embeddings, renormalized by a module, a bag, or a function."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.way, norm = way, None if way == "function" else 0.5
+        kind = nn.EmbeddingBag if way == "bag" else nn.Embedding
+        self.table, self.head = kind(20, 4, max_norm=norm), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "function":
+            return self.head(nn.functional.embedding(x, self.table.weight, max_norm=0.5).mean(1))
+        found = self.table(x)
+        return self.head(found if self.way == "bag" else found.mean(1))
+
+
+def renormalizes(way: str, *, by_hook: bool = False) -> Callable[[Cell], list[float]]:
+    def loop(cell: Cell) -> list[float]:
+        model = Words(way)
+        if by_hook:
+            model.table.max_norm = None
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        if by_hook:
+            optimizer.register_step_post_hook(lambda *_: model.table.weight.data.renorm_(2, 0, 0.5))
+        for step in range(8):
+            optimizer.zero_grad()
+            words = torch.randint(20, (6, 3), generator=torch.Generator().manual_seed(10 * step + cell.world.rank))
+            model(words).square().mean().backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return numbers_of(model)
+
+    return loop
+
+
+@pytest.mark.parametrize("way", ["module", "bag", "function"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+def test_a_forward_pass_that_writes_weights_is_refused(strategy: str, way: str) -> None:
+    name = {"module": r"table \(Embedding\)", "bag": r"table \(EmbeddingBag\)", "function": "a call of embedding"}[way]
+    ended(renormalizes(way), strategy).refused(f"{name}.* has max_norm, .* equal under {strategy}")
+
+
+@pytest.mark.parametrize("way", ["module", "bag", "function"])
+@every_family("all-reduce", "eager-majority")
+def test_a_forward_pass_writes_where_replicas_differ_anyhow(strategy: str, way: str) -> None:
+    first, second = ended(renormalizes(way), strategy).right()
+    assert first == second
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+def test_rows_are_renormalized_in_a_hook_instead(strategy: str) -> None:
+    first, second = ended(renormalizes("module", by_hook=True), strategy).right()
+    assert first == second
+    assert torch.tensor(first[:80]).view(20, 4).norm(dim=1).max() <= 0.5 + 1e-5
+
+
+def spectral(cell: Cell) -> list[float]:
+    """A layer whose weight is divided by its norm, which power iterations of each forward pass follow, in buffers."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 1))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return [x for y in (*model.parameters(), *model.buffers()) for x in y.detach().reshape(-1).tolist()]
+
+
+@every_family()
+def test_spectral_norms_end_equal(strategy: str) -> None:
+    endings = ended(spectral, strategy)
+    first, second = endings.right()
+    assert first == second
+    assert ("weight_u is not the same" in endings.told) == (strategy in ("local-sgd", "d-psgd"))
