@@ -34,6 +34,7 @@ from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
+from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -85,6 +86,17 @@ class StrategyWorker:
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
         is_exact = seat is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
+        self.changes = LocalChanges(
+            replica,
+            wire,
+            watched.strategy,
+            timer=self.timer,
+            clock=lambda: f"{self.step} {self.progress}",
+            is_on=self.digests.compares and wire.max_size > 1 and strategy.client_terms is None,
+            differ=self.differs,
+            told=strategy.steps_apart,
+            whole_state=seat is None and watched.host is None,
+        )
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -105,7 +117,7 @@ class StrategyWorker:
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         watches = Watches(
-            announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise),
+            announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise, self.changes),
             spending=listeners(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
