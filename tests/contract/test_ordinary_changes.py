@@ -71,7 +71,7 @@ def write_data(model: nn.Module, optimizer: Any) -> None:
 def load_state(model: nn.Module, optimizer: Any) -> None:
     kept = optimizer.state_dict()
     for state in kept["state"].values():
-        state.update({key: x + 1.0 for key, x in state.items() if isinstance(x, torch.Tensor) and x.dim()})
+        state.update({key: 1.5 * x for key, x in state.items() if isinstance(x, torch.Tensor) and x.dim()})
     optimizer.load_state_dict(kept)
 
 

@@ -1,5 +1,5 @@
 """Local changes: what one worker alone has changed of what has to be equal on all workers, found by signatures that
-travel in the headers of sums (`observe.signatures`).
+travel in the headers of sums (`observe.signatures`), and with contributions to rounds.
 
 Options of the optimizer are signed in every header, parameters, optimizer state and the gradient that the newest step
 was made on after rounds 1, 2, 4, 8, 16 and every 16 from there on. Where signatures differ, each worker that has signed
@@ -38,6 +38,8 @@ _USUAL = frozenset(
 )
 """Options that no optimizer changes itself. Others may be measured by it, where replicas differ."""
 _NAMED_AT_MOST = 3
+_KEPT_VERSIONS = 4
+"""Rounds whose checksums are kept for workers that are late."""
 
 
 class LocalChanges:
@@ -77,6 +79,9 @@ class LocalChanges:
         """The next update after which numbers are signed."""
         self.samples_step = self._samples
         """Whether the gradient of the step that is being made is sampled."""
+        self._words = list[list[int]]()
+        self._checksums: dict[int, dict[int, int]] = {}
+        """Of replicas as after a round, by rank."""
         self._gradients: tuple[Sample, Sample | None] | None = None
         """Samples of the agreed gradient as the backward pass has left it, and as a step was made on it."""
 
@@ -129,7 +134,7 @@ class LocalChanges:
 
     def _state(self) -> list[tuple[str, Tensor]]:
         """Tensors that the optimizer keeps of the parameters that are trained, in order."""
-        if not self._whole_state:
+        if not self._whole_state or self._replica.momentum is not None:  # it is of this worker's own gradients
             return []
         found, state = [], self._replica.optimizer.state
         for name, p in zip(self._replica.names, self._replica.trained, strict=True):
@@ -160,21 +165,49 @@ class LocalChanges:
         if not (differ(options) or differ(numbers)) or differ(clock):
             return
         if not clock[0] or clock[0] == count:
-            self._write(sums, round(count))
+            self._write(f"{crc32(repr(sums).encode()):08x}", round(count), self._signed_options())
 
-    def _write(self, sums: Sequence[float], count: int) -> None:
+    # -- rounds
+
+    def round_applied(self, number: int) -> None:
+        """The replica is as after round `number`."""
+        if self._samples and is_due(number):
+            self._words.append([number, self._sampled()])
+
+    def take_words(self) -> list[list[int]]:
+        """What goes with this worker's next contribution: of each round that is compared, its number and checksum."""
+        words, self._words = self._words, []
+        return words
+
+    def compare_round(self, number: int, words: Mapping[int, Sequence[Any]]) -> None:
+        """Round `number` is about to be applied on all workers; `words`, by rank, came with what it is made of.
+
+        Raises as `compare`. Options are not compared: a round applies those of one worker.
+        """
+        for rank, every in words.items():
+            for signed in (word["signed"] for word in every if isinstance(word, dict)):
+                for version, checksum in signed:
+                    self._checksums.setdefault(version, {})[rank] = checksum
+        if any(len(set(found.values())) > 1 for found in self._checksums.values()):
+            self._checksums.clear()
+            self._write(f"round {number}", len(self._wire.alive), [])
+        for old in sorted(self._checksums)[:-_KEPT_VERSIONS]:
+            del self._checksums[old]
+
+    def _write(self, when: str, count: int, options: Sequence[Mapping[str, Any]]) -> None:
+        """Say what this worker has; the last of `count` workers compares."""
         wire, board = self._wire, self._wire.board
-        key = f"changes/{wire.name}/{crc32(repr(list(sums)).encode()):08x}"
-        board.set(f"{key}/{wire.rank}", json.dumps(self._details()).encode())
+        key = f"changes/{wire.name}/{when}"
+        board.set(f"{key}/{wire.rank}", json.dumps({"options": options, **self._details()}).encode())
         if board.add(f"{key}/written") != count:
             return
         written = {rank: found for rank in range(wire.max_size) if (found := board.get(f"{key}/{rank}")) is not None}
         self._raise({rank: json.loads(found) for rank, found in written.items()})
 
     def _details(self) -> dict[str, Any]:
-        details: dict[str, Any] = {"options": self._signed_options()}
         if not self._samples:
-            return details
+            return {}
+        details: dict[str, Any] = {}
         state = self._state()
         details["parameters"] = [digest(x) for x in self._replica.trained]
         details["state"] = {name: digest(x) for name, x in state}
@@ -213,7 +246,7 @@ class LocalChanges:
         if not _are_equal(state):
             kinds.append(f"the optimizer's state differs, first in {_first_key(state)}")
         ranks = self._parted({rank: [parameters[rank], state[rank]] for rank in written})
-        sample = "a sample of the gradients of one step differs" if not kinds else " and ".join(kinds)
+        sample = "samples of one round differ" if not kinds else " and ".join(kinds)
         return ranks, (
             f"the replica of {self._who(ranks)} has parted from the others: {sample}; write into parameters and load "
             "states on all workers alike, or before quorate.distribute"

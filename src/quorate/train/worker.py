@@ -228,7 +228,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise)
+        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
         self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)
