@@ -228,3 +228,84 @@ def test_a_rank_without_a_batch_does_not_part_from_the_others(strategy: str, var
     settings = {"wait_for": "all"} if strategy == "quorum" else {}
     first, *others = ended(partial(skipping, variant=variant), strategy, 3, **settings).right()
     assert all(other == first for other in others)
+
+
+@every_family()
+def test_options_that_differ_at_distribute_are_refused(strategy: str) -> None:
+    def loop(cell: Cell) -> None:
+        model = small_net()
+        cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1 / (1 + cell.world.rank)), model)
+
+    ended(loop, strategy).refused("lr of parameter group 0 is 0.05 on rank 1 and 0.1 on rank 0; every worker must")
+
+
+def test_a_state_that_rank_0_alone_has_loaded_is_everyones() -> None:
+    def loop(cell: Cell) -> float:
+        model = small_net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if cell.world.rank == 0:
+            loss_of(model, 0, 0).backward()
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.01
+        optimizer = cell.distribute(optimizer, model)
+        return float(optimizer.param_groups[0]["lr"])
+
+    assert ended(loop, "all-reduce").right() == [0.01, 0.01]
+
+
+def updating_by_hand(cell: Cell) -> list[float]:
+    """Never calls `step()`; the cell counts passes instead."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(STEPS):
+        loss_of(model, cell.world.rank, step).backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            p.data -= 0.05 * p.grad
+            p.grad = None
+        cell.steps += 1
+    optimizer.finish()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+@every_family("all-reduce")
+def test_updates_by_hand_are_named(strategy: str) -> None:
+    ended(updating_by_hand, strategy).named("5 backward passes, and its step.. was never called", at=0, within=10)
+
+
+def test_updates_by_hand_with_means_of_all_are_right() -> None:
+    first, second = ended(updating_by_hand, "all-reduce").right()
+    assert first == second
+
+
+def without_backward(cell: Cell, *, alike: bool) -> list[float]:
+    """Steps of zeroth order, each worker by its own loss, or all by the mean."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(8):
+        directions = [
+            torch.randn(p.shape, generator=torch.Generator().manual_seed(step)) for p in model.parameters()
+        ]
+        with torch.no_grad():
+            losses = []
+            for sign in (1e-3, -2e-3, 1e-3):
+                losses.append(float(loss_of(model, cell.world.rank, step)))
+                for p, way in zip(model.parameters(), directions, strict=True):
+                    p.data.add_(way, alpha=sign)
+            slope = torch.tensor((losses[1] - losses[2]) / 2e-3)
+            slope = cell.world.mean(slope) if alike else slope
+            for p, way in zip(model.parameters(), directions, strict=True):
+                p.data.add_(way, alpha=-0.001 * float(slope))
+        cell.steps += 1
+    optimizer.finish()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+@every_family()
+def test_steps_of_zeroth_order_by_the_own_loss_are_named_at_the_end(strategy: str) -> None:
+    ended(partial(without_backward, alike=False), strategy).named("differ from each other", at=8, within=0)
+
+
+def test_steps_of_zeroth_order_by_the_mean_loss_are_right() -> None:
+    first, second = ended(partial(without_backward, alike=True), "all-reduce").right()
+    assert first == second

@@ -23,7 +23,7 @@ from quorate.core.telling import tell
 from quorate.observe.digests import digest
 from quorate.observe.signatures import LENGTH, Sample, differ, is_due, next_due, signature
 from quorate.observe.step_times import StepTimer
-from quorate.replica.plain_step import options_of
+from quorate.replica.plain_step import options_in_force
 from quorate.replica.replica import Replica
 from quorate.wire.failure import report_failure
 from quorate.wire.naming import named, ranks_of_world
@@ -31,8 +31,6 @@ from quorate.wire.naming import named, ranks_of_world
 CLOCK, OPTIONS, NUMBERS = slice(0, LENGTH), slice(LENGTH, 2 * LENGTH), slice(2 * LENGTH, 3 * LENGTH)
 """Places among the signatures of a header: when a worker signs, its options, samples of its numbers."""
 ALL_SIGNATURES = 3 * LENGTH
-_HOW = frozenset({"foreach", "fused", "capturable", "differentiable"})
-"""Options that say how a step is computed, not what comes of it."""
 _USUAL = frozenset(
     "lr weight_decay momentum dampening nesterov betas beta1 beta2 beta3 eps alpha amsgrad maximize rho".split()
 )
@@ -121,16 +119,17 @@ class LocalChanges:
         self._mine[OPTIONS] = signature(crc32(repr(self._signed_options()).encode()), self._wire.max_size)
 
     def _signed_options(self) -> list[dict[str, Any]]:
-        every = options_of(self._replica.optimizer)
-        return [
-            {key: value for key, value in sorted(group.items()) if key not in _HOW and (self._samples or key in _USUAL)}
-            for group in every
-        ]
+        every = options_in_force(self._replica.optimizer)
+        if self._samples:
+            return every
+        return [{key: value for key, value in group.items() if key in _USUAL} for group in every]
 
     def _sampled(self) -> int:
+        """The checksum of samples of parameters, optimizer state, and the gradient of the newest step."""
         step = None if self._gradients is None else self._gradients[1]
-        state = [x for _, x in self._state()]
-        return crc32(repr((0 if step is None else step.checksum)).encode(), Sample([*self._replica.trained, *state]).checksum)
+        gradient = 0 if step is None else step.checksum
+        numbers = Sample([*self._replica.trained, *(x for _, x in self._state())])
+        return crc32(gradient.to_bytes(4, "little"), numbers.checksum)
 
     def _state(self) -> list[tuple[str, Tensor]]:
         """Tensors that the optimizer keeps of the parameters that are trained, in order."""
