@@ -12,6 +12,7 @@ from zlib import crc32
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from quorate.core.local_tensor import local
 
@@ -21,6 +22,7 @@ _EXACT_BITS = 24
 """Bits of a whole number that float32 holds exactly."""
 _NUMBERS = 64
 """Numbers of a tensor in a sample."""
+_PLAIN = frozenset((Tensor, Parameter))
 _OFTEN_UNTIL, _EVERY = 16, 16
 
 
@@ -63,7 +65,9 @@ class Sample:
             if x is None:
                 self._places.append(None)
                 continue
-            view = _some_of(local(x).detach())
+            mine = (x if type(x) in _PLAIN else local(x)).detach()
+            flat = (mine if mine.layout == torch.strided else mine._values()).reshape(-1)
+            view = flat[:: -(-flat.numel() // _NUMBERS) or 1]
             kind = view.dtype, view.device
             views.setdefault(kind, []).append(view)
             self._places.append((kind, view.numel()))
@@ -88,12 +92,6 @@ class Sample:
             found.append(crc32(rest[kind][:nbytes]))
             rest[kind] = rest[kind][nbytes:]
         return found
-
-
-def _some_of(x: Tensor) -> Tensor:
-    numbers = x._values() if x.layout == torch.sparse_coo else x
-    flat = numbers.reshape(-1)
-    return flat if flat.numel() <= _NUMBERS else flat[:: -(-flat.numel() // _NUMBERS)]
 
 
 def _bytes_of(copy: Tensor) -> bytes:
