@@ -283,9 +283,7 @@ def without_backward(cell: Cell, *, alike: bool) -> list[float]:
     model = small_net()
     optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
     for step in range(8):
-        directions = [
-            torch.randn(p.shape, generator=torch.Generator().manual_seed(step)) for p in model.parameters()
-        ]
+        directions = [torch.randn(p.shape, generator=torch.Generator().manual_seed(step)) for p in model.parameters()]
         with torch.no_grad():
             losses = []
             for sign in (1e-3, -2e-3, 1e-3):

@@ -32,7 +32,10 @@ CLOCK, OPTIONS, NUMBERS = slice(0, LENGTH), slice(LENGTH, 2 * LENGTH), slice(2 *
 """Places among the signatures of a header: when a worker signs, its options, samples of its numbers."""
 ALL_SIGNATURES = 3 * LENGTH
 _USUAL = frozenset(
-    "lr weight_decay momentum dampening nesterov betas beta1 beta2 beta3 eps alpha amsgrad maximize rho".split()
+    (
+        *("lr", "weight_decay", "momentum", "dampening", "nesterov", "maximize", "amsgrad"),
+        *("betas", "beta1", "beta2", "beta3", "eps", "alpha", "rho"),
+    )
 )
 """Options that no optimizer changes itself. Others may be measured by it, where replicas differ."""
 _NAMED_AT_MOST = 3
@@ -96,7 +99,7 @@ class LocalChanges:
             if updates >= self._due_at:
                 self._due_at = next_due(updates)
                 if is_due(updates):
-                    self._given = [*self._mine[:NUMBERS.start], *signature(self._sampled(), self._wire.max_size)]
+                    self._given = [*self._mine[: NUMBERS.start], *signature(self._sampled(), self._wire.max_size)]
             self.samples_step = updates + 1 == self._due_at
         return self._given
 
@@ -110,9 +113,9 @@ class LocalChanges:
     def _sign_options(self) -> None:
         groups = self._replica.optimizer.param_groups
         now = [value for group in groups for key, value in group.items() if key != "params"]
-        if len(now) == len(self._options) and all(map(is_, now, self._options)):
-            if not self._tensors or all(x._version == version for x, version in self._tensors):
-                return
+        are_same = len(now) == len(self._options) and all(map(is_, now, self._options))
+        if are_same and not (self._tensors and any(x._version != version for x, version in self._tensors)):
+            return
         self._options = now
         self._tensors = [(x, x._version) for x in now if isinstance(x, Tensor)]
         self._mine = list(self._mine)
@@ -156,7 +159,7 @@ class LocalChanges:
     # -- what all have signed
 
     def compare(self, sums: Sequence[float]) -> None:
-        """`sums` of what all have signed. Raises `Diverged` where they differ, and this worker is the last to say so."""
+        """`sums` of what all have signed. Raises `Diverged` where workers differ, and this one is the last to say so."""
         count = sums[OPTIONS.start]
         if sums == [count * x for x in self._given]:
             return

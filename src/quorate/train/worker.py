@@ -117,7 +117,9 @@ class StrategyWorker:
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         watches = Watches(
-            announced=Announced(stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise, self.changes),
+            announced=Announced(
+                stop_of(self._place), SaveFlags(saving(self._place), self), self.finite, self.noise, self.changes
+            ),
             spending=listeners(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
