@@ -20,9 +20,9 @@ from quorate.replica.replica import Replica
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED, SIGNED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 COUNTS = SIGNED + ALL_SIGNATURES
-"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; from `SIGNED` on: see `observe.local_changes`. From `COUNTS` on, for each parameter how many had
-something for it; then, for each part, how many changed it after it had left; then, for each rank, whether it brought
-numbers that are not finite."""
+"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; from `SIGNED` on: see `observe.local_changes`. From
+`COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it after it had
+left; then, for each rank, whether it brought numbers that are not finite."""
 
 
 def header_length(tensors: int, parts: int, max_size: int) -> int:

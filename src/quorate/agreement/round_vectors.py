@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -28,7 +29,7 @@ def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: b
 
 
 def with_words(values: list[float | None] | None, signed: Sequence[Any]) -> Any:
-    """Both as what goes with a contribution: what was measured, and what `LocalChanges` has signed."""
+    """One word that goes with a contribution: the measured values, and what `LocalChanges` has signed."""
     return {"signed": signed, "measured": values} if signed else values
 
 

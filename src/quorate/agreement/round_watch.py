@@ -133,8 +133,8 @@ class RoundRows:
 class RoundWatch:
     """Sees what this worker gives to rounds, and every round that it applies; it changes neither round nor replica.
 
-    `digests` and `changes` compare replicas after each round, and `learning` follows what lateness does; None where replicas differ
-    between rounds.
+    `digests` and `changes` compare replicas after each round, and `learning` follows what lateness does; None where
+    replicas differ between rounds.
     """
 
     def __init__(

@@ -159,7 +159,7 @@ class LocalChanges:
     # -- what all have signed
 
     def compare(self, sums: Sequence[float]) -> None:
-        """`sums` of what all have signed. Raises `Diverged` where workers differ, and this one is the last to say so."""
+        """`sums` of what all have signed. Raises `Diverged` where workers differ, on the last one to say so."""
         count = sums[OPTIONS.start]
         if sums == [count * x for x in self._given]:
             return
