@@ -21,7 +21,7 @@ IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "q
 SIZE, STEPS, BOUND = 3, 24, 0.1
 GROWS = {
     **dict.fromkeys(("async-local-sgd", "decoupled-diloco", "diloco", "streaming-diloco"), 0.3),
-    "ad-psgd": 0.5,
+    "ad-psgd": BOUND,
     **dict.fromkeys(("eager-averaging", "easgd", "eamsgd", "symmetric-easgd"), 0.8),
     "osgp": 0.5,
 }

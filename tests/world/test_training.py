@@ -159,7 +159,7 @@ def layouts_that_change(world: World) -> list[str]:
 
 def the_object_stays_the_users(world: World) -> list[str]:
     model = net(8)
-    plain = torch.optim.AdamW(model.parameters(), lr=0.01 * (1 + world.rank), betas=(0.8, 0.9 - world.rank / 10))
+    plain = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9))
     scheduler = torch.optim.lr_scheduler.StepLR(plain, 100)  # freezes the plain step into the instance
     hooks: list[str] = []
     plain.register_step_pre_hook(lambda *_: hooks.append("pre"))

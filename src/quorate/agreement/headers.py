@@ -15,12 +15,15 @@ from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
+from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
-BUFFERS, COUNTS = 9, 10
-"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; `BUFFERS`: see `agreement.forward_buffers`. From
+BUFFERS, SIGNED = 9, 10
+COUNTS = SIGNED + ALL_SIGNATURES
+"""Places. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; `BUFFERS`: see `agreement.forward_buffers`; from
+`SIGNED` on: see `observe.local_changes`. From
 `COUNTS` on, for each parameter how many had something for it; then, for each part, how many changed it after it had
 left; then, for each rank, whether it brought numbers that are not finite."""
 
@@ -73,12 +76,14 @@ def energies_in(sums: Flat, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Announced:
-    """What workers tell each other in headers besides: who stops, who saves, who brought what is not finite."""
+    """What workers tell each other in headers besides: who stops, who saves, who brought what is not finite, and
+    signatures of what has to be equal."""
 
     stop: Stop
     flags: SaveFlags
     finite: Finite
     noise: NoiseWatch
+    changes: LocalChanges
     buffers: BufferCopies | None = None
 
 
@@ -140,6 +145,7 @@ class Headers:
         mine[SQUARE], mine[MEASURED] = self._announced.noise.take(weight)
         if self._announced.buffers is not None:
             mine[BUFFERS] = self._announced.buffers.mark()
+        mine[SIGNED:COUNTS] = self._announced.changes.signed_gradient()
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
 
@@ -159,6 +165,14 @@ class Headers:
         header.zero_()
         header[VECTORS] = float(weight > 0)
         self._put(header, weight)
+
+    def sign_vector(self, header: Tensor) -> None:
+        """Sign what this worker has, in the header of a vector that it gives in a step of its own."""
+        header[SIGNED:COUNTS] = torch.tensor(self._announced.changes.signed_vector(), dtype=header.dtype)
+
+    def compare(self, header: Sequence[float]) -> None:
+        """What all have signed in a mean. Raises as `LocalChanges.compare`."""
+        self._announced.changes.compare(header[SIGNED:COUNTS])
 
     def _put(self, header: Tensor | list[float], weight: float) -> None:
         header[WEIGHT], header[STOPPING] = weight, self._announced.stop.mark

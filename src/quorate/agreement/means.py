@@ -139,6 +139,7 @@ class MeansOfAll:
         self._arrive()
         with self._timer.spending("encode"):
             given = self._vector(x, weight)
+            self.headers.sign_vector(given.header)
             sums = self.reducer.start(given, self.reducer.kept(given))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
@@ -184,6 +185,7 @@ class MeansOfAll:
                 if changed:
                     self._repeat(part, sums[0])
             headers.copy_buffers(header)
+            headers.compare(header)
             return headers.measure(header, self._weighted(sums[0], header[WEIGHT]), self.reducer.counted)
 
         return Together([launched], finish, self.wire.clock)
@@ -228,6 +230,7 @@ class MeansOfAll:
             header = self.headers.of_sum(sums)
             weight, contributors = header[WEIGHT], header[VECTORS]
             self._learn(header)
+            self.headers.compare(header)
         self._timer.contributors = round(contributors or 0)
         self._watches.exclusions.saw(self.reducer.outcome)
         factor = self.reducer.factor(self.size, weight) if weight else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -27,8 +28,17 @@ def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: b
     return WorkerMeasures(timer.work, waited, None if is_scaled else timer.loss, norm**2).values
 
 
+def with_words(values: list[float | None] | None, signed: Sequence[Any]) -> Any:
+    """One word that goes with a contribution: the measured values, and what `LocalChanges` has signed."""
+    return {"signed": signed, "measured": values} if signed else values
+
+
+def _values_in(word: Any) -> Sequence[Any]:
+    return word["measured"] if isinstance(word, dict) else word
+
+
 def measured_in(one: Round, square: float, smoothing: float) -> Measured:
     """What workers told with round `one`, whose sum has this square norm."""
     gradients = sum(count for given in one.contributors.values() for _, count in given)
-    measures = [(rank, WorkerMeasures(*values)) for rank, own in one.measures.items() for values in own]
+    measures = [(rank, WorkerMeasures(*_values_in(word))) for rank, own in one.measures.items() for word in own]
     return Measured(one.number, one.quorum, gradients, measures, square, smoothing)

@@ -18,6 +18,7 @@ from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch
+from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.rounds.log import Round
@@ -132,8 +133,8 @@ class RoundRows:
 class RoundWatch:
     """Sees what this worker gives to rounds, and every round that it applies; it changes neither round nor replica.
 
-    `digests` compare replicas after each round, and `learning` follows what lateness does; None where replicas differ
-    between rounds.
+    `digests` and `changes` compare replicas after each round, and `learning` follows what lateness does; None where
+    replicas differ between rounds.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class RoundWatch:
         finite: Finite,
         learning: LearningWatch | None = None,
         *,
+        changes: LocalChanges | None = None,
         noise: NoiseWatch | None = None,
         has_window: bool = False,
         tolerates_death: bool = False,
@@ -153,7 +155,7 @@ class RoundWatch:
     ) -> None:
         """`pieces`: over how many workers each replica is spread. `exclusions` where a rule combines rounds. `noise`
         measures what rounds are formed of; None where it is no gradients."""
-        self._pieces = pieces
+        self._pieces, self._changes = pieces, changes
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._learning, self._noise, self._exclusions = learning, noise, exclusions
@@ -200,6 +202,8 @@ class RoundWatch:
     def comes(self, one: Round) -> None:
         """It is about to be applied: whose gradients are in it, and how old, is told to the records."""
         timer = self._timer
+        if self._changes is not None and one.measures:
+            self._changes.compare_round(one.number, one.measures)
         timer.contributors = len(one.contributors)
         mine = one.contributors.get(self._wire.rank)
         if mine:
@@ -232,3 +236,9 @@ class RoundWatch:
             self._timer.rounds += 1  # local steps are none
         else:
             self._digests.look(number)
+        if self._changes is not None:
+            self._changes.round_applied(number)
+
+    def take_words(self) -> Sequence[Any]:
+        """What goes with this worker's next contribution: see `LocalChanges.take_words`."""
+        return () if self._changes is None else self._changes.take_words()

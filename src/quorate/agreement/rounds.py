@@ -12,7 +12,7 @@ from quorate.agreement.headers import energies_in, header_of, put_bad, used_in
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.agreement.round_fragments import on_host, taken_apart
-from quorate.agreement.round_vectors import measured_in, measures_of, that_are, times
+from quorate.agreement.round_vectors import measured_in, measures_of, that_are, times, with_words
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import Saving
@@ -101,6 +101,8 @@ class WorkerRounds:
             if self._measures and given is not None:
                 norm, how = self._norm(given), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **how)
+            if given is not None and (signed := self.watch.take_words()):
+                about["measures"] = with_words(about.get("measures"), signed)
             work = self.rounds.contribute(given, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)

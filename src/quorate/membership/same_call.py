@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Layout
 from quorate.replica.optimizer_state import beside
+from quorate.replica.plain_step import options_in_force
 from quorate.replica.replica import Replica
 
 
@@ -37,7 +39,7 @@ class Call:
 def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) -> Call:
     """This worker's, with the `choices` that it was given besides.
 
-    Learning rates and other options are not in it: those of rank 0 are everyone's.
+    Learning rates and other options are not in it: see `compare_options`.
     """
     plain, groups, kind = replica.plain, replica.optimizer.param_groups, type(strategy)
     settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
@@ -98,6 +100,25 @@ def compare_calls(mine: Call, wire: Wire) -> None:
         raise ConfigurationError(
             f"{_difference(name, values)}; every worker must call quorate.distribute with the same arguments"
         )
+
+
+def compare_options(optimizer: Optimizer, wire: Wire) -> None:
+    """Raise `ConfigurationError`, on every worker, where optimizers have different options.
+
+    Where some have state and others have none, only those were loaded: rank 0's state and options are everyone's then.
+    """
+    every = _gathered([bool(optimizer.state), options_in_force(optimizer)], wire)
+    if len({has_state for has_state, _ in every}) > 1:
+        return
+    for number in range(len(optimizer.param_groups)):
+        groups = [options[number] for _, options in every]
+        for name in dict.fromkeys(name for group in groups for name in group):
+            values = [json.dumps(group.get(name)) for group in groups]
+            if len(set(values)) > 1:
+                raise ConfigurationError(
+                    f"{_difference(f'{name} of parameter group {number}', values)}; every worker must give its "
+                    "optimizer the same options before quorate.distribute"
+                )
 
 
 def compare_layouts(layout: Layout, wire: Wire) -> None:

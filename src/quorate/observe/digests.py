@@ -70,6 +70,14 @@ class Digests:
         if self._every:
             self._compare(number, "end")
 
+    def look_unstepped(self) -> None:
+        """The training ends without a step on any worker: replicas are as they began, or as the script has made them.
+
+        Raises `Diverged` as `look`.
+        """
+        if self._every:
+            self._compare(0, "unstepped")
+
     def _compare(self, number: int, when: str) -> None:
         wire, board = self._wire, self._wire.board
         names, parameters = self._named()

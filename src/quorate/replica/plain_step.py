@@ -16,6 +16,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
 
+_HOW_COMPUTED = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Options that say how a step is computed."""
 Elsewhere = Callable[[Callable[[Optimizer], None]], None]
 """Makes a step, which is given, of an optimizer in the place of the one that lies here."""
 
@@ -170,6 +172,14 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [
         {key: number for key, value in group.items() if (number := _number(value)) is not None}
         for group in optimizer.param_groups
+    ]
+
+
+def options_in_force(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Those of `options_of` that decide what comes of a step, sorted by name: not how a step is computed."""
+    return [
+        {key: value for key, value in sorted(group.items()) if key not in _HOW_COMPUTED}
+        for group in options_of(optimizer)
     ]
 
 

@@ -79,9 +79,11 @@ class ADPSGD(GossipSettings):
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
+        with worker.neighbours.lock:
+            s.take_edits(worker)  # before it is sent
         if not s.is_averaged:
             s.asked = s.asked or self._ask(worker)
-        self.drain(worker)
+        self._take_answer(worker)
         s.is_averaged = False
         with worker.neighbours.lock:
             worker.update(at=s.x)
@@ -115,9 +117,12 @@ class ADPSGD(GossipSettings):
         worker.state.x = own_copy(worker)
 
     def drain(self, worker: Worker) -> None:
-        s: State = worker.state
         with worker.neighbours.lock:
-            s.take_edits(worker)
+            worker.state.take_edits(worker)
+        self._take_answer(worker)
+
+    def _take_answer(self, worker: Worker) -> None:
+        s: State = worker.state
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked, s.is_averaged = answer.wait()[0], None, True

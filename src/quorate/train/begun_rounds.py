@@ -23,6 +23,7 @@ from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.learning_watch import LearningWatch, remedies_under
+from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.reducers.reduction import Reduction
@@ -44,6 +45,7 @@ class Onlookers:
     digests: Digests | None
     finite: Finite
     noise: NoiseWatch
+    changes: LocalChanges
 
 
 def begin_rounds(
@@ -98,6 +100,7 @@ def begin_rounds(
             looking.digests,
             looking.finite,
             learning,
+            changes=None if looking.digests is None else looking.changes,
             noise=looking.noise if is_measured else None,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,

@@ -86,7 +86,8 @@ class Distributes:
     def finish(self) -> None:
         """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
 
-        Raises `ConfigurationError` where parameters were updated, and `step()` never called.
+        Raises `ConfigurationError` where parameters were updated, and `step()` never called, and `Diverged` where
+        replicas differ then.
         """
         _kept(self, _STEPPED).check()
         _kept(self, _LOOP).finish()
@@ -157,7 +158,8 @@ def distribute(
     "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
     well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
     does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
-    `compare_every` rounds and at the end (0: never); `Diverged` names the one that is not.
+    `compare_every` rounds and at the end (0: never), the optimizer's options in every step, and samples of the replicas
+    every 16 rounds; `Diverged` names what differs, and where.
 
     `on_anomaly` "warn" names the worker whose gradient is out of all proportion to those of the others, and "skip"
     leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
@@ -172,7 +174,7 @@ def distribute(
 
     Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
     of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
-    every worker where the workers' models, optimizers or strategies differ.
+    every worker where the workers' models, optimizers, their options or strategies differ.
     """
     place = current.here()
     if isinstance(optimizer, DistributedOptimizer):

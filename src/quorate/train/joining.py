@@ -12,7 +12,7 @@ from quorate.agreement.admission import wait_outside
 from quorate.agreement.equal_replicas import copy_optimizer, copy_tensors
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.membership.same_call import compare_calls
+from quorate.membership.same_call import compare_calls, compare_options
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
@@ -31,6 +31,7 @@ def begin(worker: StrategyWorker) -> None:
     if wire.is_newcomer:
         return
     compare_calls(worker.call, wire)
+    compare_options(replica.optimizer, wire)
     copy_tensors([*replica.every, *beside(replica.model, replica.every)], wire)
     copy_optimizer(replica.optimizer, wire)
 

@@ -110,8 +110,13 @@ class Loop(Listener):
         if has_stepped:  # steps inside have agreed; on what has come since, the next step agrees
             ready.put_off()
             return
-        self.strategy.backward(self.worker)
+        self._agree_on_gradient()
         self._has_agreed = True
+
+    def _agree_on_gradient(self) -> None:
+        self.strategy.backward(self.worker)
+        if self.worker.changes.samples_step:
+            self.worker.changes.gradient_agreed()
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
@@ -151,11 +156,10 @@ class Loop(Listener):
                 of_closure = closure()
         elif closure is not None:
             worker.closure = agreed_closure(closure, worker.means, self.replica.plain)
-        came_without_backward = closure is None and has_gradient(self.replica.trained)
-        if worker.agrees_in_backward and not self._has_agreed and came_without_backward:
-            self._gradient_begins()
-            worker.means.ready.touched = [p.grad is not None for p in self.replica.trained]
-            self.strategy.backward(worker)
+        if worker.agrees_in_backward and not self._has_agreed and closure is None:
+            self._agree_without_backward()
+        if worker.changes.samples_step:
+            worker.changes.step_begins()
         worker.loss = None
         bad, worker.means.headers.bad = worker.means.headers.bad, []
         self.relayout.look(in_backward=False)
@@ -172,6 +176,19 @@ class Loop(Listener):
         else:
             admit(worker)
         return loss
+
+    def _agree_without_backward(self) -> None:
+        """Agree on a gradient that was written by hand. A worker that has none takes part without weight where the
+        others step on a mean of all: it makes their step, and stays where they are."""
+        worker, trained = self.worker, self.replica.trained
+        has_any = has_gradient(trained)
+        if not has_any and (worker.differs or not trained):
+            return
+        self._gradient_begins()
+        if not has_any:
+            worker.means.gradient_begins(0.0)
+        worker.means.ready.touched = [p.grad is not None for p in trained]
+        self._agree_on_gradient()
 
     @property
     def _open(self) -> OpenTraining | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
+from quorate.observe.signatures import Sample
 from quorate.replica.plain_step import has_gradient
 from quorate.train.loop import loops_of
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 
 _TOLD_AFTER = 10
+_RAISED_AFTER = 5
 _REFUSED_AFTER = 2
 """Updates by something else; one may be a checkpoint that is loaded."""
 
@@ -18,17 +20,22 @@ _REFUSED_AFTER = 2
 class NeverStepped(Listener):
     """Counts, as a listener, how often the parameters of `worker` changed behind a backward pass without a step.
 
-    Cost: a pass over the parameters' version counters with every backward pass before the first step; none after it.
+    Where gradients are agreed on in the backward pass, updates by something else may be the same on all workers: they
+    are told. Elsewhere they are each worker's own, and end the training after a few.
+    Cost: with every backward pass before the first step a pass over the parameters' version counters, and where
+    gradients are not agreed on in it a sample of their numbers; none after it.
     """
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._place, self._updates = worker, place, 0
         self._versions: list[int] | None = None
-        """Of the parameters, at the end of the newest backward pass that gave them gradients."""
+        """Of the parameters, at the end of the newest backward pass that gave them gradients; a checksum behind."""
 
     def backward_begins(self) -> None:
-        """Tells it, once, when it has happened often enough."""
+        """Tells it, once, when it has happened often enough, or raises `ConfigurationError`."""
         self._count()
+        if self._updates >= _RAISED_AFTER and self._worker.step == 0 and not self._worker.agrees_in_backward:
+            raise ConfigurationError(self._sentence())
         if self._updates == _TOLD_AFTER and self._versions is not None:
             tell(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")
         self._versions = None
@@ -39,15 +46,21 @@ class NeverStepped(Listener):
             self._versions = self._now()
 
     def check(self) -> None:
-        """The training ends. Raises `ConfigurationError` where it was another optimizer's."""
-        if self._worker.finished:
+        """The training ends. Raises `ConfigurationError` where it was another optimizer's, and `Diverged` where
+        something that needs no backward pass has made different replicas."""
+        worker = self._worker
+        if worker.finished or worker.step:
             return
         self._count()
-        if self._worker.step == 0 and self._updates >= _REFUSED_AFTER:
+        if self._updates >= _REFUSED_AFTER:
             raise ConfigurationError(self._sentence())
+        if worker.strategy.replicas != "shared" and worker.updates == 0 and worker.wire.size > 1:
+            worker.digests.look_unstepped()
 
     def _now(self) -> list[int]:
-        return [p._version for p in self._worker.replica.trained]
+        trained = self._worker.replica.trained
+        checksums = [] if self._worker.agrees_in_backward else [Sample(trained).checksum]
+        return [p._version for p in trained] + checksums
 
     def _count(self) -> None:
         worker = self._worker
@@ -62,6 +75,6 @@ class NeverStepped(Listener):
         kind = self._worker.replica.plain.__name__
         return (
             f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
-            "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, or "
-            "let the one that wraps it call its step()"
+            "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, let "
+            "the one that wraps it call its step(), or call step() in place of an update by hand"
         )

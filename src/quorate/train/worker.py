@@ -35,6 +35,7 @@ from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
+from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -87,6 +88,17 @@ class StrategyWorker:
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
         is_exact = seat is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
+        self.changes = LocalChanges(
+            replica,
+            wire,
+            watched.strategy,
+            timer=self.timer,
+            clock=lambda: f"{self.step} {self.progress}",
+            is_on=self.digests.compares and wire.max_size > 1 and strategy.client_terms is None,
+            differ=self.differs,
+            told=strategy.steps_apart,
+            whole_state=seat is None and watched.host is None,
+        )
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -114,7 +126,7 @@ class StrategyWorker:
             )
         flags = SaveFlags(saving(self._place), self)
         watches = Watches(
-            announced=Announced(stop_of(self._place), flags, self.finite, self.noise, copies),
+            announced=Announced(stop_of(self._place), flags, self.finite, self.noise, self.changes, copies),
             spending=listeners(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
@@ -225,7 +237,7 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
-        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise)
+        looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
         self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)
