@@ -69,6 +69,8 @@ class PartRead:
     states: Sequence[Any]
     kept: Sequence[Tensor]
     """What an optimizer keeps, as `states_to_plain` gives it."""
+    options: Sequence[dict[str, Any]]
+    """What the optimizer's own steps have written into its groups."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,6 @@ def _parts_of(message: Message) -> dict[int, PartRead]:
         numbers.append(tensors[: one["numbers"]])
         tensors = tensors[one["numbers"] :]
     for one, mine in zip(message.header["parts"], numbers, strict=True):
-        found[int(one["part"])] = PartRead(mine, one["states"], tensors[: one["kept"]])
+        found[int(one["part"])] = PartRead(mine, one["states"], tensors[: one["kept"]], one.get("options", []))
         tensors = tensors[one["kept"] :]
     return found

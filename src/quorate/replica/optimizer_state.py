@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -70,10 +71,16 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def optimizer_from_other(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+def optimizer_from_other(
+    optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor], written: Sequence[set[str]] = ()
+) -> None:
     """As `optimizer_from_plain`, of another worker's; the options (the learning rate and the rest) stay what this
-    worker's own scheduler has made of them."""
-    own = [options_of(group) for group in optimizer.param_groups]
+    worker's own scheduler has made of them, but for those that the optimizer's steps have `written`."""
+    by_steps = [*written, *(set() for _ in range(len(optimizer.param_groups) - len(written)))]
+    own = [
+        {name: x for name, x in options_of(group).items() if name not in names}
+        for group, names in zip(optimizer.param_groups, by_steps, strict=True)
+    ]
     optimizer_from_plain(optimizer, about, tensors)
     for group, options in zip(optimizer.param_groups, own, strict=True):
         group.update(options)
@@ -108,18 +115,42 @@ def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any, of: Tensor | No
     return written[1] if kind == "value" else mine
 
 
-def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
-    """What an optimizer of that class keeps in the shape of a parameter, with the options of `group`: seen from one
-    step of it on a few numbers alone. Raises `ConfigurationError` where it makes none."""
+def trial_of(plain: type[Optimizer], group: Mapping[str, Any], parameters: list[Parameter], **options: Any) -> Optimizer:
+    """An optimizer of class `plain` on these small `parameters`, with the options of `group` but for `options`.
+
+    Flags of `group` that its constructor does not take are put in, and one with a `train()` is in train mode. Raises
+    whatever the class raises.
+    """
     takes = inspect.signature(plain).parameters
-    options = {key: value for key, value in group.items() if key in takes and key != "params"}
-    tried = Parameter(torch.zeros(3))
-    tried.grad = torch.ones(3)
-    try:
-        alone: Any = plain([tried], **options)
-        step_unseen(alone)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"what {plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
-        ) from None
-    return sorted(k for k, x in alone.state[tried].items() if isinstance(x, Tensor) and x.shape == tried.shape)
+    chosen = {key: copy.deepcopy(x) for key, x in group.items() if key in takes and key != "params"}
+    chosen |= {key: x for key, x in options.items() if key in takes}
+    made: Any = plain(parameters, **chosen)
+    for own in made.param_groups:
+        own.update({key: x for key, x in group.items() if isinstance(x, bool | str) and key in own.keys() - chosen})
+    if callable(switch := getattr(made, "train", None)):
+        switch()
+    return cast("Optimizer", made)
+
+
+def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
+    """The names of what an optimizer of class `plain` keeps in the shape of a parameter, with the options of `group`.
+
+    They are seen from one step on a few numbers: a vector, or a matrix where it cannot step on vectors. Raises
+    `ConfigurationError` where it makes none.
+    """
+    failure = ""
+    for shape in ((3,), (2, 3)):
+        tried = Parameter(torch.zeros(shape))
+        tried.grad = torch.ones(shape)
+        try:
+            alone = trial_of(plain, group, [tried])
+            step_unseen(alone)
+        except Exception as error:  # the class is a stranger's, and may assert whatever it likes
+            failure = failure or str(error) or type(error).__name__
+            continue
+        kept = alone.state[tried]
+        return sorted(key for key, x in kept.items() if isinstance(x, Tensor) and x.shape == tried.shape)
+    raise ConfigurationError(
+        f"what {plain.__name__} keeps cannot be averaged, as a trial step on a small tensor failed: {failure}; "
+        'pass momentum="keep", and each worker keeps its own'
+    )

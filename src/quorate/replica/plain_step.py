@@ -168,12 +168,13 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     A learning rate held in a tensor is its number.
     """
     return [
-        {key: number for key, value in group.items() if (number := _number(value)) is not None}
+        {key: number for key, value in group.items() if (number := number_of(value)) is not None}
         for group in optimizer.param_groups
     ]
 
 
-def _number(value: Any) -> Any:
+def number_of(value: Any) -> Any:
+    """An option as JSON, where it is a number, a flag, a tensor of one number or a list of numbers; else None."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, int | float):
@@ -181,19 +182,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, tuple | list) and value and all(isinstance(x, int | float) for x in value):
         return list(value)
     return None
-
-
-def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Let `options` be in force; returns what was, for the same function."""
-    before = options_of(optimizer)
-    for group, numbers in zip(optimizer.param_groups, options, strict=False):  # the last ones may have come since
-        for key, number in numbers.items():
-            old = group[key]
-            if isinstance(old, Tensor):
-                old.fill_(number)
-            else:
-                group[key] = type(old)(number) if isinstance(number, list) else number
-    return before
 
 
 @contextmanager

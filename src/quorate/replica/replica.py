@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,9 @@ from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.order import trained_in_order
-from quorate.replica.plain_step import Elsewhere, plain_step, put_options, standing_at, with_gradient
+from quorate.replica.plain_step import Elsewhere, plain_step, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, in_words, kind_of
@@ -51,6 +53,8 @@ class Replica:
         self.host, self.is_coded = host, is_coded
         self.spread: WholeTensors | OnPieces | None = None
         """Makes steps where the model is in pieces."""
+        self.options = OptionsInForce(optimizer)
+        """Those of steps that all workers make, and what these steps write."""
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -138,22 +142,22 @@ class Replica:
         """
         is_of_round = options is not None
         around: AbstractContextManager[None] = nullcontext()
+        in_force: AbstractContextManager[None] = nullcontext()
         if isinstance(options, SharedOptions):
             assert self.momentum is not None
             assert gradient is not None
             around = shared_step(self.momentum, self.trained, gradient, options)
-            options = without_momentum(self.momentum, options)
-        before = put_options(self.optimizer, options) if is_of_round else None
+            complete = self.options.complete(options.options)
+            changed = without_momentum(self.momentum, replace(options, options=complete))
+            in_force = self.options.in_force(complete, changed)
+        elif is_of_round:
+            in_force = self.options.in_force(self.options.complete(options))
         step = partial(plain_step, self.optimizer, self.plain, closure, elsewhere=self._elsewhere)
-        try:
-            with standing_at(self.trained, at):
-                if gradient is None:
-                    return step(is_seen=is_seen)
-                with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
-                    return step(is_scaled=not is_of_round)
-        finally:
-            if before is not None:
-                put_options(self.optimizer, before)
+        with in_force, standing_at(self.trained, at):
+            if gradient is None:
+                return step(is_seen=is_seen)
+            with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
+                return step(is_scaled=not is_of_round)
 
     @property
     def _elsewhere(self) -> Elsewhere | None:

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from quorate.core.vectors import Flat, Layout
 from quorate.replica.optimizer_state import states_from_plain, states_to_plain
-from quorate.replica.plain_step import put_options, step_unseen
+from quorate.replica.options_in_force import OptionsInForce
+from quorate.replica.plain_step import step_unseen
 from quorate.replica.replica import Replica
 
 
@@ -108,6 +109,7 @@ class Shard:
         mine = [replica.trained[place] for place in cut.places]
         self._parameters = [Parameter(p.detach().clone()) for p in mine]
         self._optimizer = _like(replica, dict(zip(map(id, mine), self._parameters, strict=True)))
+        self._options = OptionsInForce(self._optimizer)
         if given is None:
             states, tensors = states_to_plain(replica.optimizer, mine)
         else:
@@ -150,12 +152,17 @@ class Shard:
         out as `Cut.of` gives it, of the parameters that are `used`."""
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
-        known = zip(options, self._optimizer.param_groups, strict=True)
-        mine = [{name: x for name, x in group.items() if name in own} for group, own in known]
-        put_options(self._optimizer, [{**group, "lr": group["lr"] * rate} for group in mine])
-        step_unseen(self._optimizer)
+        complete = self._options.complete(options)
+        with self._options.in_force(complete, [{**group, "lr": group["lr"] * rate} for group in complete]):
+            step_unseen(self._optimizer)
         for p in self._parameters:
             p.grad = None
+
+    @property
+    def own_options(self) -> list[dict[str, Any]]:
+        """What steps have left of the optimizer's own options, by group; nothing of groups that lie elsewhere."""
+        groups = self._optimizer.param_groups
+        return [left if group["params"] else {} for left, group in zip(self._options.left, groups, strict=True)]
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:

@@ -80,6 +80,7 @@ class StrategyWorker:
         self.loss: Any = None  # that its plain step has returned
         self.step_weight = StepWeight(place, watched.weight)
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
+        replica.options.moved = lambda: self.schedules.moved
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
