@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +17,20 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
+from quorate.replica.own_step import OWN_STEP
 
+@dataclass(frozen=True)
+class StepArguments:
+    """What a script has given to `step` besides a closure."""
+
+    given: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.given or self.named)
+
+
+NO_ARGUMENTS = StepArguments()
 Elsewhere = Callable[[Callable[[Optimizer], None]], None]
 """Makes a step, which is given, of an optimizer in the place of the one that lies here."""
 
@@ -28,8 +43,9 @@ def plain_step(
     is_scaled: bool = True,
     is_seen: bool = True,
     elsewhere: Elsewhere | None = None,
+    arguments: StepArguments = NO_ARGUMENTS,
 ) -> Any:
-    """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
+    """`plain.step`, or the step that the script has put on `optimizer` itself, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
     `is_seen`: no hook sees it; with `elsewhere` it is made there.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
@@ -38,7 +54,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure, is_seen, elsewhere)
+        return _call(optimizer, plain, closure, is_seen, elsewhere, arguments)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -46,7 +62,7 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure, is_seen, elsewhere)
+        return _call(optimizer, plain, closure, is_seen, elsewhere, arguments)
     finally:
         own.update(hidden)
 
@@ -57,13 +73,17 @@ def _call(
     closure: Callable[[], Any] | None,
     is_seen: bool,
     elsewhere: Elsewhere | None,
+    arguments: StepArguments,
 ) -> Any:
-    step: Any = plain.step
     if elsewhere is not None:
         return _call_elsewhere(optimizer, plain, closure, is_seen, elsewhere)
-    if not is_seen:
+    own: Any = optimizer.__dict__.get(OWN_STEP)
+    if not is_seen and own is None:
         return step_unseen(optimizer, plain)
-    return step(optimizer) if closure is None else step(optimizer, closure)
+    step: Any = partial(plain.step, optimizer) if own is None else own
+    if closure is None and (not arguments.given or not takes_closure(plain)):
+        return step(*arguments.given, **arguments.named)
+    return step(closure, *arguments.given, **arguments.named)
 
 
 def _call_elsewhere(
@@ -155,6 +175,12 @@ def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> 
         f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
         "step; distribute it with all-reduce"
     )
+
+
+def takes_closure(plain: type[Optimizer]) -> bool:
+    """Whether the first argument of its step is a closure, or it takes whatever is given."""
+    names = list(inspect.signature(plain.step).parameters.values())[1:2]
+    return not names or names[0].name == "closure" or names[0].kind is inspect.Parameter.VAR_POSITIONAL
 
 
 def _needs_closure(plain: type[Optimizer]) -> bool:

@@ -22,12 +22,13 @@ from quorate.core.vectors import Flat
 from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure, has_gradient, seen_as_a_step
+from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, agreed_closure, has_gradient, seen_as_a_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
+from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.step_watches import StepWatches
@@ -70,6 +71,8 @@ class Loop(Listener):
         begin(self.worker)
         if self.common is not None and not self.worker.wire.is_newcomer:
             self.common.take_in()
+        if getattr(strategy, "momentum", None) == "average":
+            self.replica.check_moments()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.seat)
@@ -110,11 +113,16 @@ class Loop(Listener):
 
     # -- steps
 
-    def run_step(self, closure: Callable[[], Any] | None) -> Any:
+    def run_step(self, closure: Callable[[], Any] | None, arguments: StepArguments = NO_ARGUMENTS) -> Any:
         """One `optimizer.step()`; returns what the plain step returned."""
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
+        if arguments:
+            check_arguments(worker)
+        if self.replica.switch is not None:
+            check_switched(worker)
+        worker.arguments = arguments
         self._watches.step_begins()
         worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None
@@ -134,7 +142,7 @@ class Loop(Listener):
         worker.leaves_out = self._watches.leaves_out_own()
         if not self._watches.leaves_out(bad):
             with_hooks(worker)
-        self._has_agreed, worker.closure = False, None
+        self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
         if self.common is not None:
@@ -159,11 +167,12 @@ class Loop(Listener):
     def pause(self) -> None:
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
-            self._watches.training_pauses()
-            self.relayout.look(in_backward=False)  # where this worker made no step since
-            self._quiesce()
-            if self.common is not None:
-                self.common.stand_apart()
+            with self.replica.in_training():
+                self._watches.training_pauses()
+                self.relayout.look(in_backward=False)  # where this worker made no step since
+                self._quiesce()
+                if self.common is not None:
+                    self.common.stand_apart()
 
     def resume(self) -> None:
         """All optimizers of all workers are paused: training may go on."""
@@ -241,9 +250,12 @@ class Loop(Listener):
 
     def finish(self) -> None:
         """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
+        if not self.worker.finished:
+            with self.replica.in_training():
+                self._end()
+
+    def _end(self) -> None:
         worker = self.worker
-        if worker.finished:
-            return
         self._watches.training_ends()
         self.relayout.look(in_backward=False)
         worker.has_ended = True

@@ -39,7 +39,7 @@ from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.reducers.fault_tolerant_sum import SumsOfWorker
 from quorate.replica.outer_optimizer import updater
-from quorate.replica.plain_step import check_closure
+from quorate.replica.plain_step import NO_ARGUMENTS, check_closure
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.servers.own import OwnServers
@@ -77,6 +77,7 @@ class StrategyWorker:
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
         self.closure: Callable[[], Any] | None = None  # of the step that is being made
+        self.arguments = NO_ARGUMENTS  # of the step that is being made
         self.loss: Any = None  # that its plain step has returned
         self.step_weight = StepWeight(place, watched.weight)
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
@@ -245,6 +246,7 @@ class StrategyWorker:
             return
         with self.timer.spending("update"):
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
+            chosen["arguments"] = self.arguments
             self.loss = self.replica.update(gradient, at=at, **chosen)
 
     # -- checkpoint.participants.Participant, and for the loop
