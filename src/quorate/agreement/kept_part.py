@@ -94,6 +94,11 @@ class KeptPart:
         return self._kept.own_options if isinstance(self._kept, Shard) else []
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """What the optimizer keeps beside parameters and options, as `Shard.beside`."""
+        return self._kept.beside if isinstance(self._kept, Shard) else {}
+
+    @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
         """What the optimizer keeps, as `Shard.states`."""
         return self._kept.states if isinstance(self._kept, Shard) else ([], [])

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
+from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.replica.plain_step import step_unseen
 
 
@@ -35,10 +36,60 @@ def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
 
 
 def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
-    """An optimizer's state and options as JSON and tensors, which are its own."""
-    states, tensors = states_to_plain(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
-    options = [_plain(options_of(g), tensors) for g in optimizer.param_groups]
-    return {"states": states, "options": options}, tensors
+    """An optimizer's state and options, and those of the optimizers inside, as JSON and tensors, which are its own."""
+    tensors: list[Tensor] = []
+    inner = {path: _one_to_plain(one, tensors) for path, one in inner_optimizers(optimizer).items()}
+    about = _one_to_plain(optimizer, tensors)
+    return {**about, "inner": inner} if inner else about, tensors
+
+
+def _one_to_plain(optimizer: Optimizer, tensors: list[Tensor]) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        "states": [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters],
+        "options": [_plain(options_of(group), tensors) for group in optimizer.param_groups],
+        "beside": beside_parameters(optimizer, tensors),
+    }
+
+
+_ATTRIBUTES = "_quorate_attributes"
+"""The attribute of an optimizer that holds its numbers as they were when it was distributed."""
+
+
+def note_attributes(optimizer: Optimizer) -> None:
+    """Remember the numbers among the attributes of an optimizer, and of those inside: a step may count in them."""
+    for one in (optimizer, *inner_optimizers(optimizer).values()):
+        vars(one)[_ATTRIBUTES] = _numbers_among(vars(one))
+
+
+def _numbers_among(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: x for key, x in attributes.items() if type(x) in (int, float) and not key.startswith("_")}
+
+
+def beside_parameters(optimizer: Optimizer, tensors: list[Tensor] | None = None) -> dict[str, Any]:
+    """What an optimizer keeps beside parameters and options, as JSON: state under names, and attributes that changed.
+
+    Tensors are put behind `tensors`; without these they are left out.
+    """
+    state = {}
+    for key, x in optimizer.state.items():
+        found: list[Tensor] = [] if tensors is None else tensors
+        count = len(found)
+        if isinstance(key, str):
+            written = _plain(x, found)
+            if tensors is not None or len(found) == count:
+                state[key] = written
+    begun = vars(optimizer).get(_ATTRIBUTES, {})
+    changed = {key: x for key, x in _numbers_among(vars(optimizer)).items() if key in begun and begun[key] != x}
+    return {"state": state, "attributes": changed}
+
+
+def put_beside_parameters(optimizer: Optimizer, beside: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
+    """Let an optimizer keep what `beside_parameters` gave."""
+    names: Any = optimizer.state
+    for key, written in beside.get("state", {}).items():
+        names[key] = _rebuilt(written, tensors, names.get(key))
+    vars(optimizer).update(beside.get("attributes", {}))
 
 
 def states_to_plain(optimizer: Optimizer, parameters: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
@@ -60,10 +111,19 @@ def states_from_plain(
 
 def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
+    there = inner_optimizers(optimizer)
+    for path, inner in about.get("inner", {}).items():
+        if path in there:
+            _one_from_plain(there[path], inner, tensors)
+    _one_from_plain(optimizer, about, tensors)
+
+
+def _one_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states_from_plain(optimizer, parameters, about["states"], tensors)
     for group, options in zip(optimizer.param_groups, about["options"], strict=True):
         group.update(_rebuilt(options, tensors, group))
+    put_beside_parameters(optimizer, about.get("beside", {}), tensors)
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
-from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.order import trained_in_order
 from quorate.replica.plain_step import NO_ARGUMENTS, Elsewhere, StepArguments, plain_step, standing_at, with_gradient
@@ -54,6 +54,7 @@ class Replica:
         self.host, self.is_coded = host, is_coded
         self.spread: WholeTensors | OnPieces | None = None
         """Makes steps where the model is in pieces."""
+        note_attributes(optimizer)
         self.options = OptionsInForce(optimizer)
         """Those of steps that all workers make, and what these steps write."""
         can_switch = all(callable(getattr(plain, name, None)) for name in ("train", "eval"))

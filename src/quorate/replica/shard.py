@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,13 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.vectors import Flat, Layout
-from quorate.replica.optimizer_state import states_from_plain, states_to_plain
+from quorate.replica.optimizer_state import (
+    beside_parameters,
+    note_attributes,
+    put_beside_parameters,
+    states_from_plain,
+    states_to_plain,
+)
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import step_unseen
 from quorate.replica.replica import Replica
@@ -96,6 +102,8 @@ class Given:
     numbers: Sequence[Tensor]
     states: Sequence[Any]
     kept: Sequence[Tensor]
+    beside: Mapping[str, Any]
+    """What it keeps beside parameters, as `beside_parameters` gives it."""
 
 
 class Shard:
@@ -114,6 +122,7 @@ class Shard:
             states, tensors = states_to_plain(replica.optimizer, mine)
         else:
             states, tensors = list(given.states), list(given.kept)
+            put_beside_parameters(self._optimizer, given.beside)
             with torch.no_grad():
                 for p, x in zip(self._parameters, cut.views(given.numbers, replica.layout), strict=True):
                     p.copy_(x)
@@ -165,6 +174,11 @@ class Shard:
         return [left if group["params"] else {} for left, group in zip(self._options.left, groups, strict=True)]
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """What the optimizer keeps beside parameters and options."""
+        return beside_parameters(self._optimizer)
+
+    @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
         """What the optimizer keeps, in the order of the cut's places, as `states_to_plain` gives it: copies."""
         states, tensors = states_to_plain(self._optimizer, self._parameters)
@@ -181,7 +195,9 @@ def _like(replica: Replica, there: dict[int, Parameter]) -> Optimizer:
     for group in own.param_groups:
         options = {name: copy.deepcopy(x) for name, x in group.items() if name != "params"}
         groups.append({**options, "params": [there[id(p)] for p in group["params"] if id(p) in there]})
-    again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": defaultdict(dict), "param_groups": groups})
+    state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in own.state.items() if isinstance(key, str)})
+    again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": state, "param_groups": groups})
+    note_attributes(again)
     return again
 
 
