@@ -177,6 +177,17 @@ def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> 
     )
 
 
+def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationError | None:
+    """The sentence for a step that differentiates gradients, of which it has the numbers alone; None: another error."""
+    if "does not require grad and does not have a grad_fn" not in str(error):
+        return None
+    return ConfigurationError(
+        f"step() of {plain.__name__} differentiates the gradients (as for a Hessian), and under this strategy a step has "
+        "the numbers of several workers' gradients alone; use a strategy whose workers step on their own gradients, such "
+        "as local-sgd, or compute the estimate before the step, average it with world.mean, and give it to the optimizer"
+    )
+
+
 def takes_closure(plain: type[Optimizer]) -> bool:
     """Whether the first argument of its step is a closure, or it takes whatever is given."""
     names = list(inspect.signature(plain.step).parameters.values())[1:2]

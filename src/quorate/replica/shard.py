@@ -22,7 +22,7 @@ from quorate.replica.optimizer_state import (
     states_to_plain,
 )
 from quorate.replica.options_in_force import OptionsInForce
-from quorate.replica.plain_step import step_unseen
+from quorate.replica.plain_step import second_order, step_unseen
 from quorate.replica.replica import Replica
 
 
@@ -163,7 +163,13 @@ class Shard:
             p.grad = grad.to(p.device, p.dtype) if is_used else None
         complete = self._options.complete(options)
         with self._options.in_force(complete, [{**group, "lr": group["lr"] * rate} for group in complete]):
-            step_unseen(self._optimizer)
+            try:
+                step_unseen(self._optimizer)
+            except RuntimeError as error:
+                told = second_order(error, type(self._optimizer))
+                if told is None:
+                    raise
+                raise told from error
         for p in self._parameters:
             p.grad = None
 

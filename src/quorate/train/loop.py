@@ -140,6 +140,8 @@ class Loop(Listener):
         bad, worker.means.headers.bad = worker.means.headers.bad, []
         self.relayout.look(in_backward=False)
         worker.leaves_out = self._watches.leaves_out_own()
+        if worker.means.ready.has_graph:
+            worker.means.ready.drop_graphs()
         if not self._watches.leaves_out(bad):
             with_hooks(worker)
         self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS

@@ -39,7 +39,7 @@ from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.reducers.fault_tolerant_sum import SumsOfWorker
 from quorate.replica.outer_optimizer import updater
-from quorate.replica.plain_step import NO_ARGUMENTS, check_closure
+from quorate.replica.plain_step import NO_ARGUMENTS, check_closure, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.servers.own import OwnServers
@@ -247,7 +247,13 @@ class StrategyWorker:
         with self.timer.spending("update"):
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
             chosen["arguments"] = self.arguments
-            self.loss = self.replica.update(gradient, at=at, **chosen)
+            try:
+                self.loss = self.replica.update(gradient, at=at, **chosen)
+            except RuntimeError as error:
+                told = second_order(error, self.replica.plain)
+                if told is None:
+                    raise
+                raise told from error
 
     # -- checkpoint.participants.Participant, and for the loop
 
