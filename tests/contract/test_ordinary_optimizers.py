@@ -11,7 +11,17 @@ import pytest
 import torch
 
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
-from tests.support.other_optimizers import Around, Counting, Falling, Lookahead, OfMatrices, Prodigal, ScheduleFree, WithHessian, numbers_of
+from tests.support.other_optimizers import (
+    Around,
+    Counting,
+    Falling,
+    Lookahead,
+    OfMatrices,
+    Prodigal,
+    ScheduleFree,
+    WithHessian,
+    numbers_of,
+)
 
 STEPS = 8
 Make = Callable[[Any], torch.optim.Optimizer]

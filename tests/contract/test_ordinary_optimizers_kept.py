@@ -18,7 +18,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_ordinary_optimizers import around_adam, around_momentum, flat, trained_schedule_free
 from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import FAMILIES, loss_of, small_net
-from tests.support.other_optimizers import Around, Counting, Lookahead, Prodigal, numbers_of
+from tests.support.other_optimizers import Around, Counting, Prodigal, numbers_of
 
 Make = Callable[[Any], torch.optim.Optimizer]
 Told = tuple[int | None, list[list[float]], list[dict[str, Any]]]
@@ -31,13 +31,6 @@ def of_matrices_and_the_rest(model: torch.nn.Module) -> list[torch.optim.Optimiz
         torch.optim.Muon([p for p in every if p.ndim == 2], lr=0.02),
         torch.optim.AdamW([p for p in every if p.ndim != 2], lr=0.02),
     ]
-
-
-class SlowCount(Lookahead):
-    """Its checkpoints are in torch's format, and leave out what is inside, and its count."""
-
-    state_dict = torch.optim.Optimizer.state_dict
-    load_state_dict = torch.optim.Optimizer.load_state_dict
 
 
 class Named(torch.optim.SGD):
@@ -66,8 +59,6 @@ OTHERS: dict[str, Callable[[torch.nn.Module], list[torch.optim.Optimizer]]] = {
     "two": of_matrices_and_the_rest,
     "named": lambda model: [Named(model.parameters())],
 }
-NOT_SERVED = ("lookahead", "around")
-"""What servers refuse."""
 
 
 def trained(make: str, strategy: str, steps: int, world: quorate.World, **settings: Any) -> Told:
@@ -92,11 +83,12 @@ def trained(make: str, strategy: str, steps: int, world: quorate.World, **settin
 SETTINGS: dict[str, dict[str, Any]] = {"parameter-server": {"in_order": True}}
 
 
-@pytest.mark.parametrize("make", OTHERS)
-@pytest.mark.parametrize("strategy", [*FAMILIES, "quorum"])
+CELLS = [*(("quorum", make) for make in OTHERS), *((strategy, "two") for strategy in FAMILIES)]
+CELLS += [("all-reduce", "lookahead"), ("eager-majority", "counting"), ("parameter-server", "named")]
+
+
+@pytest.mark.parametrize(("strategy", "make"), CELLS)
 def test_what_was_cut_off_goes_on_as_if_it_had_not(strategy: str, make: str, tmp_path: Path) -> None:
-    if strategy == "parameter-server" and make in NOT_SERVED:
-        pytest.skip("servers refuse it")
     settings = SETTINGS.get(strategy, {})
     whole = in_world(2, tmp_path / "whole", lambda world: trained(make, strategy, STEPS, world, **settings))
     in_world(2, tmp_path / "cut", lambda world: trained(make, strategy, SAVED, world, **settings))
@@ -161,7 +153,7 @@ def joined_late(make: str, strategy: str, wire: Wire, **settings: Any) -> tuple[
         current.forget(thread_only=True)
 
 
-@pytest.mark.parametrize("make", OTHERS)
+@pytest.mark.parametrize("make", [make for make in OTHERS if make != "two"])
 @pytest.mark.parametrize("strategy", ["eager-majority", "quorum"])
 def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: str) -> None:
     world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
@@ -169,3 +161,39 @@ def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: s
     assert first[0] == second[0] == third[0]
     assert first[1] == second[1] == third[1]
     assert third[2] > 0
+
+
+def test_one_that_joins_with_two_optimizers_is_refused_and_the_others_go_on() -> None:
+    world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
+    first, second, third = world.outcomes(lambda wire: joined_late("two", "quorum", wire))
+    assert isinstance(third.error, ConfigurationError) and "one distributed optimizer" in str(third.error)
+    assert first.result is not None and second.result is not None
+    assert first.result[0] == second.result[0]
+
+
+def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:
+    """Trained with PowerSGD; its parameters, and the type of the thin matrices that it remembers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16)).to(dtype)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    chosen: dict[str, Any] = {"compress": "power-sgd", "rank": 2, "start": 0, "dense_below": 0}
+    optimizer: Any = quorate.distribute(plain, model, "all-reduce", **chosen)
+    for step in range(quorate.load() or 0, steps):
+        optimizer.zero_grad()
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1000 * step + world.rank)).to(dtype)
+        model(x).square().mean().backward()
+        optimizer.step()
+        if step + 1 == SAVED:
+            quorate.save()
+    memory = optimizer._quorate_worker.reducer_state
+    optimizer.finish()
+    return flat(model), next(iter(memory.q.values())).dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_power_sgd_remembers_comes_back_in_its_own_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    whole = in_world(2, tmp_path / "whole", partial(compressed, dtype, STEPS))
+    in_world(2, tmp_path / "cut", partial(compressed, dtype, SAVED))
+    again = in_world(2, tmp_path / "cut", partial(compressed, dtype, STEPS))
+    assert again == whole
+    assert again[0][1] == (torch.float64 if dtype == torch.float64 else torch.float32)

@@ -23,9 +23,7 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
             groups.append({**options_of(group), "params": [next(numbers) for _ in group["params"]]})
         found = {"state": {}, "param_groups": groups, "own": state}
     else:
-        found["param_groups"] = [
-            {**options_of(group), "params": group["params"]} for group in state["param_groups"]
-        ]
+        found["param_groups"] = [{**options_of(group), "params": group["params"]} for group in state["param_groups"]]
     known = set(map(id, _tensors_in(state)))
     inner = {
         path: one.state_dict()

@@ -175,7 +175,9 @@ def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any, of: Tensor | No
     return written[1] if kind == "value" else mine
 
 
-def trial_of(plain: type[Optimizer], group: Mapping[str, Any], parameters: list[Parameter], **options: Any) -> Optimizer:
+def trial_of(
+    plain: type[Optimizer], group: Mapping[str, Any], parameters: list[Parameter], **options: Any
+) -> Optimizer:
     """An optimizer of class `plain` on these small `parameters`, with the options of `group` but for `options`.
 
     Flags of `group` that its constructor does not take are put in, and one with a `train()` is in train mode. Raises

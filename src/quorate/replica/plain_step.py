@@ -19,6 +19,7 @@ from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
 from quorate.replica.own_step import OWN_STEP
 
+
 @dataclass(frozen=True)
 class StepArguments:
     """What a script has given to `step` besides a closure."""

@@ -87,9 +87,7 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 
 
 @functools.cache
-def class_of(
-    mixin: type, plain: Any, beside: Callable[[Any], Mapping[str, Any]] | None = None
-) -> type[Optimizer]:
+def class_of(mixin: type, plain: Any, beside: Callable[[Any], Mapping[str, Any]] | None = None) -> type[Optimizer]:
     """The subclass of `plain` that has what `mixin` does differently, and what `beside(plain)` gives by name."""
     names = {"__doc__": plain.__doc__, "__module__": __name__, **({} if beside is None else beside(plain))}
     made: type[Optimizer] = type(f"Distributed{plain.__name__}", (mixin, plain), names)
