@@ -71,8 +71,9 @@ def beside_parameters(optimizer: Optimizer, tensors: list[Tensor] | None = None)
 
     Tensors are put behind `tensors`; without these they are left out.
     """
-    state = {}
-    for key, x in optimizer.state.items():
+    state: dict[str, Any] = {}
+    names: Any = optimizer.state
+    for key, x in names.items():
         found: list[Tensor] = [] if tensors is None else tensors
         count = len(found)
         if isinstance(key, str):

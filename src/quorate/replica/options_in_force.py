@@ -79,7 +79,7 @@ class OptionsInForce:
         forced, moved = complete if changed is None else changed, self.moved()
         groups = self._optimizer.param_groups
         before = [{key: _before(x) for key, x in group.items() if key != "params"} for group in groups]
-        _put(groups, forced)
+        put_options(groups, forced)
         seen = [{key: _seen(x) for key, x in group.items() if key != "params"} for group in groups]
         try:
             yield
@@ -136,7 +136,7 @@ class OptionsInForce:
         for place, told in enumerate(self._told):
             self._writes |= {(place, key[: -len(WRITES)]): x for key, x in told.items() if key.endswith(WRITES)}
         self._extend()
-        _put(self._optimizer.param_groups, self._left)
+        put_options(self._optimizer.param_groups, self._left)
 
     @property
     def are_some_own(self) -> bool:
@@ -167,12 +167,8 @@ def own_options_in(kept: dict[str, Any]) -> list[set[str]]:
     return [set(left) | set(others) for left, others in zip(kept["left"], kept["others"], strict=True)]
 
 
-def put_options(groups: Sequence[dict[str, Any]], options: Options) -> None:
+def put_options(groups: Sequence[dict[str, Any]], options: Sequence[dict[str, Any]]) -> None:
     """Let `options` be those of these parameter groups."""
-    _put(groups, options)
-
-
-def _put(groups: Sequence[dict[str, Any]], options: Options) -> None:
     for group, numbers in zip(groups, options, strict=False):
         for key, number in numbers.items():
             if key not in group:

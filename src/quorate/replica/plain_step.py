@@ -46,8 +46,10 @@ def plain_step(
     elsewhere: Elsewhere | None = None,
     arguments: StepArguments = NO_ARGUMENTS,
 ) -> Any:
-    """`plain.step`, or the step that the script has put on `optimizer` itself, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
-    `is_seen`: no hook sees it; with `elsewhere` it is made there.
+    """`plain.step`, or the step that the script has put on `optimizer` itself, as it would run without us.
+
+    Not `is_scaled`: on gradients that no GradScaler has scaled; not `is_seen`: no hook sees it; with `elsewhere` it is
+    made there. It gets the `arguments` besides the closure.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -183,9 +185,10 @@ def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationEr
     if "does not require grad and does not have a grad_fn" not in str(error):
         return None
     return ConfigurationError(
-        f"step() of {plain.__name__} differentiates the gradients (as for a Hessian), and under this strategy a step has "
-        "the numbers of several workers' gradients alone; use a strategy whose workers step on their own gradients, such "
-        "as local-sgd, or compute the estimate before the step, average it with world.mean, and give it to the optimizer"
+        f"step() of {plain.__name__} differentiates the gradients (as for a Hessian), and under this strategy a step "
+        "has only the numbers of several workers' gradients; use a strategy whose workers step on their own gradients, "
+        "such as local-sgd, or compute the estimate before the step, average it with world.mean, and give it to the "
+        "optimizer"
     )
 
 

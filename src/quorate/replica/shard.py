@@ -201,7 +201,8 @@ def _like(replica: Replica, there: dict[int, Parameter]) -> Optimizer:
     for group in own.param_groups:
         options = {name: copy.deepcopy(x) for name, x in group.items() if name != "params"}
         groups.append({**options, "params": [there[id(p)] for p in group["params"] if id(p) in there]})
-    state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in own.state.items() if isinstance(key, str)})
+    names: Any = own.state
+    state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in names.items() if isinstance(key, str)})
     again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": state, "param_groups": groups})
     note_attributes(again)
     return again

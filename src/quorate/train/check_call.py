@@ -82,8 +82,8 @@ def check_own_step(
         return
     where = f"{label} makes steps on servers" if is_whole else "a model in shards, or on the host, makes steps"
     raise ConfigurationError(
-        f"a step was put on this {plain.__name__} itself, and {where} with optimizers of their own, which have the step "
-        "of the class; write it as the step of a subclass"
+        f"a step was put on this {plain.__name__} itself, and {where} with optimizers of their own, which have the "
+        "step of the class; write it as the step of a subclass"
     )
 
 
@@ -97,7 +97,8 @@ def check_wrapper(optimizer: Optimizer, strategy: Strategy, label: str, *, is_wh
     kind, other = type(optimizer).__name__, type(inner).__name__
     raise ConfigurationError(
         f"{kind} is around another optimizer ({name}, {other}), and {where}, so that what {other} keeps would be "
-        f"lost; distribute {other} alone, or train {kind} with whole replicas under another strategy, such as all-reduce"
+        f"lost; distribute {other} alone, or train {kind} with whole replicas under another strategy, such as "
+        "all-reduce"
     )
 
 

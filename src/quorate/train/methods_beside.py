@@ -5,17 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
+from quorate.train.alone import WORKER
+from quorate.train.worker import StrategyWorker
 
-if TYPE_CHECKING:
-    from quorate.train.worker import StrategyWorker
-
-WORKER = "_quorate_worker"
 _SWITCHES = ("train", "eval")
 
 
@@ -59,8 +57,8 @@ def _check_shown(worker: StrategyWorker) -> None:
         )
     if keeps_on_servers(worker) and worker.updates and not worker.replica.optimizer.state:
         raise ConfigurationError(
-            f"eval() of {kind} needs what it keeps of the parameters, and servers have that while they train; call it on "
-            "all workers inside `with world.evaluate():`"
+            f"eval() of {kind} needs what it keeps of the parameters, and servers have that while they train; call it "
+            "on all workers inside `with world.evaluate():`"
         )
 
 
@@ -69,7 +67,7 @@ def check_switched(worker: StrategyWorker) -> None:
     switch = worker.replica.switch
     if switch is not None and switch.is_eval and (worker.has_rounds or worker.is_served):
         raise ConfigurationError(
-            f"step() was called after eval() of {worker.replica.plain.__name__}; call its train() before training goes on"
+            f"step() was called after eval() of {worker.replica.plain.__name__}; call its train() before that"
         )
 
 
