@@ -89,6 +89,16 @@ class KeptPart:
         return found
 
     @property
+    def own_options(self) -> list[dict[str, Any]]:
+        """What the optimizer's own steps have written into its groups, as `Shard.own_options`."""
+        return self._kept.own_options if isinstance(self._kept, Shard) else []
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What the optimizer keeps beside parameters and options, as `Shard.beside`."""
+        return self._kept.beside if isinstance(self._kept, Shard) else {}
+
+    @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
         """What the optimizer keeps, as `Shard.states`."""
         return self._kept.states if isinstance(self._kept, Shard) else ([], [])

@@ -53,6 +53,7 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
         "workers": size,
         "places": COUNTS,
         **({} if kept.error is None else {"error": vectors.written(kept.error)}),
+        **({"own_options": replica.options.kept()} if replica.options.are_some_own else {}),
     }
 
 
@@ -85,6 +86,8 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
             request=first.get("request", -1),
         )
     )
+    if "own_options" in first:
+        replica.options.go_on(first["own_options"])
     count = sum(entry["count"] for old in olds for entry in old["entries"])
     if past == size or not count:
         return []

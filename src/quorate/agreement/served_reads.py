@@ -10,7 +10,8 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.servers import Pulled, ServerTerms
 from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer
-from quorate.replica.optimizer_state import states_from_plain
+from quorate.replica.optimizer_state import put_beside_parameters, states_from_plain
+from quorate.replica.options_in_force import put_options
 from quorate.replica.replica import Replica
 from quorate.wire.work import Together
 
@@ -69,6 +70,9 @@ class ServedReads:
             if is_last and self._terms.elastic is None:
                 mine = [self._replica.trained[place] for place in cut.places]
                 states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
+                put_options(self._replica.optimizer.param_groups, read.options)
+                if cut.places:
+                    put_beside_parameters(self._replica.optimizer, read.beside)
         self.version, self.index = int(about["version"]), int(about["index"])
         if about["clock"] is not None:
             self.clock = int(about["clock"])

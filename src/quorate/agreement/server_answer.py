@@ -69,6 +69,10 @@ class PartRead:
     states: Sequence[Any]
     kept: Sequence[Tensor]
     """What an optimizer keeps, as `states_to_plain` gives it."""
+    options: Sequence[dict[str, Any]]
+    """What the optimizer's own steps have written into its groups."""
+    beside: Mapping[str, Any]
+    """What the optimizer keeps beside parameters and options."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,10 @@ class Reading:
         return Read(self._header, self._parts)
 
 
+def _beside(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"options": told.get("options", []), "beside": told.get("beside", {})}
+
+
 def _parts_of(message: Message) -> dict[int, PartRead]:
     tensors, found = list(message.tensors), {}
     numbers = []
@@ -176,6 +184,6 @@ def _parts_of(message: Message) -> dict[int, PartRead]:
         numbers.append(tensors[: one["numbers"]])
         tensors = tensors[one["numbers"] :]
     for one, mine in zip(message.header["parts"], numbers, strict=True):
-        found[int(one["part"])] = PartRead(mine, one["states"], tensors[: one["kept"]])
+        found[int(one["part"])] = PartRead(mine, one["states"], tensors[: one["kept"]], **_beside(one))
         tensors = tensors[one["kept"] :]
     return found

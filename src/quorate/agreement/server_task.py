@@ -268,6 +268,9 @@ class ServerTask:
         for part in spoken:
             states, some = self._parts[part].states if one.is_last else ([], [])
             parts.append({"part": part, "numbers": self._parts[part].count, "states": states, "kept": len(some)})
+            if one.is_last:
+                kept_part = self._parts[part]
+                parts[-1] |= {"options": kept_part.own_options, "beside": kept_part.beside}
             kept += some
         about: dict[str, Any] = {"index": told.index, "version": one.version, "there": one.there, "parts": parts}
         about |= {"contributors": len(one.taken), "is whole": one.is_whole}

@@ -21,7 +21,6 @@ from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, pack
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.centre import Centre
-from quorate.replica.plain_step import options_of
 from quorate.replica.pushed_momentum import PushedMomentum
 from quorate.replica.replica import Replica
 from quorate.replica.shard import Shard, cuts_of
@@ -100,7 +99,7 @@ class ServedParameters:
         self._begin()
         if self._number == 1:
             self._forget_states()
-        options = options_of(self._replica.optimizer)
+        options = self._replica.options.to_give()
         self._draws += 1
         header = {"options": options if self._momentum is None else self._momentum.without(options)}
         used = self._used

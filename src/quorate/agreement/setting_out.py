@@ -18,7 +18,7 @@ from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.replica.centre import Centre
-from quorate.replica.optimizer_state import states_to_plain
+from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
 from quorate.replica.shard import Cut, Given, Shard
 
@@ -69,6 +69,7 @@ def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> 
         states, kept = ([], []) if centre is not None else _states_of(replica, cut)
         numbers = cut.of(replica.parameters if centre is None else centre)
         parts.append({"part": part, "numbers": len(numbers), "states": states, "kept": len(kept)})
+        parts[-1]["beside"] = {} if centre is not None else beside_parameters(replica.optimizer)
         found += [x.clone() for x in (*numbers, *kept)]
     return {"layout": replica.layout.digest, "centre": centre is not None, "parts": parts}, found
 
@@ -105,5 +106,5 @@ class Receiver:
             if header["centre"]:
                 found[one["part"]] = Centre(numbers, cut)
             else:
-                found[one["part"]] = Shard(self.replica, cut, Given(numbers, one["states"], kept))
+                found[one["part"]] = Shard(self.replica, cut, Given(numbers, one["states"], kept, one["beside"]))
         return found

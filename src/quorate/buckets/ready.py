@@ -41,7 +41,7 @@ class ReadyGradients:
         self.scale = 1.0
         self.paused = self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)
-        self.fired = self.is_lent = False
+        self.fired = self.is_lent = self.has_graph = False
         flat.segments()
         self._own = flat.holders()
         self.began_without = [False] * len(self._parameters)
@@ -171,7 +171,8 @@ class ReadyGradients:
         """Make `value` the `.grad` of every parameter that is `used`.
 
         A gradient that came into being in this backward is not copied to: `.grad` becomes a view of the vector, which
-        is then never written again. One that was there before stays the same tensor and gets the numbers.
+        is then never written again. One that was there before stays the same tensor and gets the numbers; so does one
+        with a graph (`backward(create_graph=True)`), so that a second derivative is of this worker's part of the mean.
         """
         lends = value is self.flat
         grads, numbers = [], []
@@ -180,7 +181,9 @@ class ReadyGradients:
                 if not used[index]:
                     continue
                 is_new = p.grad is None or self.began_without[index]
-                if lends and is_new and p.dtype == place.dtype and local(p).is_contiguous():
+                has_graph = p.grad is not None and p.grad.grad_fn is not None
+                self.has_graph |= has_graph
+                if lends and is_new and not has_graph and p.dtype == place.dtype and local(p).is_contiguous():
                     p.grad = as_piece_of(p, place.detach())
                     self.is_lent = True
                 else:
@@ -190,6 +193,13 @@ class ReadyGradients:
                     numbers.append(place)
             if grads:
                 torch._foreach_copy_(grads, numbers)
+
+    def drop_graphs(self) -> None:
+        """Let gradients be their numbers alone, before a step: a second derivative in it would be this worker's own."""
+        self.has_graph = False
+        for p in self._parameters:
+            if p.grad is not None and p.grad.grad_fn is not None:
+                p.grad = p.grad.detach()
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.checkpoint.own_formats import Inside, is_plain, put_bits
 from quorate.checkpoint.participants import Distributed
 from quorate.checkpoint.pieces import fitted, joined, shape_of
 from quorate.checkpoint.schema import check_options
@@ -52,16 +53,21 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
     if one.owned is None:
         fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
         kept = {**kept, "state": fitting}
-    _check_shapes(one, parameters, kept["state"])
-    groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
-    optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays
-    numbers = [number for group in kept["param_groups"] for number in group["params"]]
-    for p, number in zip(parameters, numbers, strict=True):
-        state = kept["state"].get(number)
-        if isinstance(state, dict):
-            there = optimizer.state[p]
-            for key, value in state.items():
-                there[key] = _as_it_was(value, there.get(key))
+    _check_shapes(type(optimizer).__mro__[2], parameters, kept["state"])
+    around = Inside(optimizer)
+    own, inner = kept.get("own"), kept.get("inner", {})
+    around.check(own, inner)
+    kept = {key: x for key, x in kept.items() if key not in ("own", "inner")}
+    if own is not None:
+        optimizer.load_state_dict(own)
+    else:
+        groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
+        optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays
+        put_bits(optimizer, parameters, kept)
+    for path, state in inner.items():
+        if is_plain(state):
+            _check_shapes(type(around.optimizers[path]), parameters, state["state"])
+    around.restore(inner)
 
 
 def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:
@@ -75,9 +81,8 @@ def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:
     }
 
 
-def _check_shapes(one: Distributed, parameters: Sequence[Tensor], state: Mapping[Any, Any]) -> None:
+def _check_shapes(kind: type[Any], parameters: Sequence[Tensor], state: Mapping[Any, Any]) -> None:
     """What torch's own optimizers keep of a parameter is a number, or has its shape: they do not look themselves."""
-    kind = type(one.optimizer).__mro__[2]
     if not kind.__module__.startswith("torch.optim.") or kind.__name__ in _OF_OTHER_SHAPES:
         return
     for number, p in enumerate(parameters):
@@ -89,10 +94,3 @@ def _check_shapes(one: Distributed, parameters: Sequence[Tensor], state: Mapping
                 )
             if not isinstance(x, Tensor | int | float | None):
                 raise CheckpointError(f"{key} of parameter {number} of the optimizer is a {type(x).__name__}")
-
-
-def _as_it_was(kept: Any, loaded: Any) -> Any:
-    if not isinstance(kept, Tensor):
-        return loaded
-    device = loaded.device if isinstance(loaded, Tensor) else kept.device
-    return kept.to(device, copy=True)

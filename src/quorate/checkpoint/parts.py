@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file, shard_file
+from quorate.checkpoint.own_formats import options_of, state_of
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import rows_here
 from quorate.checkpoint.stages import names_of
@@ -135,8 +136,12 @@ STRATEGY = "strategy.safetensors"
 
 
 def plain_state(one: Distributed) -> dict[str, Any]:
-    """The optimizer's state in torch's own format, and the names of its parameters."""
-    return {**one.optimizer.state_dict(), "names": names_of(one)}
+    """The optimizer's state in torch's own format, and the names of its parameters.
+
+    One with a format of its own has that beside the parameter groups, and one around others what these keep, where its
+    own format leaves it out.
+    """
+    return {**state_of(one.optimizer), "names": names_of(one)}
 
 
 def others_of(one: Distributed) -> Sequence[Tensor]:
@@ -150,7 +155,7 @@ def _own_state(one: Distributed) -> dict[str, Any]:
     return {
         "step": one.step,
         "updates": one.steps if worker is None else worker.updates,
-        "options": [{k: v for k, v in group.items() if k != "params"} for group in one.optimizer.param_groups],
+        "options": [options_of(group) for group in one.optimizer.param_groups],
         "buffers": {name: x.detach() for name, x in one.model.named_buffers()},
         "rounds": None if worker is None or not worker.has_rounds else worker.rounds.kept(),
         "state": _fields(one, shared=False),

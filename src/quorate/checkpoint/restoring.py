@@ -103,6 +103,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     past = int(manifest["workers"])
     everything = trained(place)
     sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
+    chosen = []
     for one in everything.ordered:
         about = manifest["optimizers"].get(one.name)
         if about is None:
@@ -110,15 +111,18 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             raise CheckpointError(f'{folder.name} has no optimizer "{one.name}"; it has {known}')
         if any(one.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
+        chosen.append((one, about, OldStages(about, opened.optimizers[about["optimizer"]], one)))
+    models_of = {id(one.model): (one, there, opened.models[about["model"]]) for one, about, there in chosen[::-1]}
+    for one, there, models in models_of.values():  # before replicas of which each optimizer has a part of the model
+        _restore_model(one, *there.model(models))
+    for one, about, there in chosen:
         shards = about["shards"]
-        models, optimizers = opened.models[about["model"]], opened.optimizers[about["optimizer"]]
-        there = OldStages(about, optimizers, one)
+        optimizers = opened.optimizers[about["optimizer"]]
         is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts) or not there.is_same
         if is_cut_anew:
             stages = max(1, len(one.stages))
             now = _layout(stages, one.shard[0] // stages)
             sentences.append(f"resumed in {now} what was in {_layout(there.count, shards // there.count)}")
-        _restore_model(one, *there.model(models))
         restore_optimizer(one, there.optimizer(optimizers))
         trees = [tree[one.name] for tree in opened.shared if one.name in tree]
         kept = there.joined(trees[: max(1, shards)]) if trees else {"others": [], "state": {}}

@@ -59,6 +59,13 @@ class RoundsSettings(TypedDict):
 
 
 @with_config(STRICT)
+class _OwnOptions(TypedDict):
+    left: list[dict[str, Any]]
+    others: list[list[str]]
+    told: list[dict[str, Any]]
+
+
+@with_config(STRICT)
 class RoundsKept(TypedDict):
     """A worker's rounds."""
 
@@ -76,3 +83,5 @@ class RoundsKept(TypedDict):
     workers: NotRequired[Workers]
     places: NotRequired[Annotated[int, Field(ge=7, le=9)]]
     error: NotRequired[dict[str, Any]]
+    own_options: NotRequired[_OwnOptions]
+    """Options that the optimizer's own steps have written."""

@@ -77,10 +77,8 @@ class Saving:
         self.boundary()
         in_rounds = [one for one in found.optimizers.values() if one.is_in_rounds]
         if in_rounds and len(found.optimizers) > 1:
-            raise ConfigurationError(
-                "several optimizers cannot be saved under strategies that agree in rounds: each has rounds of its own, "
-                "and there is no moment at which all of them are between two"
-            )
+            self._save_at_rest()
+            return
         if in_rounds:
             assert in_rounds[0].worker is not None
             self._calls += 1
@@ -92,6 +90,20 @@ class Saving:
             self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
             apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
             self._take(moment, self._since[1] if apart else 0, writes_shared=True)
+
+    def _save_at_rest(self) -> None:
+        """Save several optimizers, of which some agree in rounds of their own: only at rest all are between two.
+
+        All workers come here, as to a pause, and nothing is in flight; each optimizer is at the same round on all.
+        """
+        everyone = [one for one in self.trained.ordered if one.worker is not None and not one.worker.finished]
+        for one in everyone:
+            one.pause()
+        moment, _ = self._step_of(self.trained.ordered[0])
+        self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
+        self._take(*self._since, writes_shared=True)
+        for one in everyone:
+            one.resume()
 
     @contextmanager
     def _all_met(self) -> Iterator[None]:

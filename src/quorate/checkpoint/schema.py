@@ -64,6 +64,10 @@ class PlainState(TypedDict):
     param_groups: list[dict[str, Any]]
     names: NotRequired[list[Annotated[list[str], Field(min_length=1)]]]
     """All of each parameter's in the model."""
+    own: NotRequired[dict[str, Any]]
+    """What its `state_dict()` gives in another format than torch's."""
+    inner: NotRequired[dict[str, dict[str, Any]]]
+    """What optimizers inside it keep, by the paths to them."""
 
 
 @with_config(STRICT)
@@ -172,14 +176,21 @@ def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None
         for name, own in worker["optimizers"].items():
             if (own["rounds"] is None) != (first[name]["rounds"] is None):
                 raise CheckpointError("some of the ranks' files were saved under rounds, and some were not")
-    rounds = [own["rounds"]["number"] for worker in workers for own in worker["optimizers"].values() if own["rounds"]]
-    if len(set(rounds) | ({number} if rounds and number is not None else set())) > 1:
-        raise CheckpointError("the ranks' files are of different rounds")
+    in_rounds = [name for name, own in first.items() if own["rounds"] is not None]
+    for name in in_rounds:
+        rounds = {worker["optimizers"][name]["rounds"]["number"] for worker in workers}
+        if len(in_rounds) == 1 and number is not None:  # else it is that of one of them
+            rounds.add(number)
+        if len(rounds) > 1:
+            raise CheckpointError("the ranks' files are of different rounds")
 
 
 def check_plain_state(kept: Any, name: str) -> None:
     """Raise `CheckpointError` for an optimizer's state that torch could not have given."""
     check(PlainState, kept, name)
+    for path, state in kept.get("inner", {}).items():
+        if "param_groups" in state:
+            check_plain_state(state, f"{name}: {path}")
     numbers: list[Any] = []
     for group in kept["param_groups"]:
         params = group.get("params")
@@ -259,6 +270,8 @@ def _is_like(value: Any, mine: Any) -> bool:
     if isinstance(mine, int | float):
         return isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(mine, tuple | list):
+        if isinstance(mine, list) and not mine:  # a step may have put numbers there
+            return isinstance(value, list) and all(isinstance(x, bool | int | float | str) for x in value)
         is_like = isinstance(value, tuple | list) and len(value) == len(mine)
         return is_like and all(_is_like(one, other) for one, other in zip(value, mine, strict=True))
     if mine is None:

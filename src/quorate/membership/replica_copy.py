@@ -24,6 +24,7 @@ from quorate.replica.optimizer_state import (
     options_of,
     write_back,
 )
+from quorate.replica.options_in_force import own_options_in
 from quorate.wire.current import Place
 
 _GIVEN = ("same", "average")
@@ -48,6 +49,7 @@ class ReplicaCopy:
         parameters = [places.get(id(p), local(p).detach()).clone() for p in replica.every]
         header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
         header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
+        header["own options"] = replica.options.kept()
         more: list[Tensor] = []
         if common is not None and not is_whole:
             fields = {name: x for name, x in self._fields(("same",)).items() if x is not common}
@@ -98,12 +100,14 @@ class ReplicaCopy:
             for p, numbers in zip(replica.every, tensors[:count], strict=True):
                 local(p).copy_(numbers)
         if whole is None and header["equal"] is None:
-            optimizer_from_other(replica.optimizer, header, tensors[count:])
+            written = own_options_in(header["own options"])
+            optimizer_from_other(replica.optimizer, header, tensors[count:], written)
         elif whole is not None:
             optimizer_from_plain(replica.optimizer, header, tensors[count:])
             entered = trained(self._place).entered
             assert entered is not None
             entered.options = [options_of(group) for group in replica.optimizer.param_groups]
+        replica.options.go_on(header["own options"])
         if self._has_common:
             given = dict(zip(map(id, replica.every), tensors, strict=False))
             theirs = Flat.zeros(replica.layout)

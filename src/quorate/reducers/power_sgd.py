@@ -114,8 +114,8 @@ class PowerSGD(Remembering):
         super().__init__(layout, wire, layout.coded)
         self.settings, self._seed = settings, seed
         self._parts = {number: self._cut(inside) for number, inside in layout.coded.items()}
-        matrices = [(one, layout.parts[part].device) for part, cut in self._parts.items() for one in cut.matrices]
-        q = {one.segment.name: torch.zeros(one.m, one.rank, device=device) for one, device in matrices}
+        matrices = [(one, layout.parts[part]) for part, cut in self._parts.items() for one in cut.matrices]
+        q = {x.segment.name: torch.zeros(x.m, x.rank, dtype=of.dtype, device=of.device) for x, of in matrices}
         self._state = PowerSGDState(error=Flat.zeros(layout.bare), q=q)
         self._given: dict[int, _Given] = {}
         self._next: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}

@@ -5,7 +5,6 @@ Of torch's own optimizers it is known. Of others three steps are made on small t
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.optim.by_layers import ByLayers
+from quorate.replica.optimizer_state import trial_of
 from quorate.replica.plain_step import step_unseen
 
 ShardBy = Literal["rows", "tensors"]
@@ -98,11 +98,8 @@ def _start(which: int) -> Tensor:
 
 def _after(plain: type[Optimizer], group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
     """What becomes of `tensors` in steps down a bowl that is steep in some directions."""
-    takes = inspect.signature(plain).parameters
-    options = {key: value for key, value in group.items() if key in takes and key != "params"}
-    options |= {"lr": 0.1} if "lr" in takes else {}  # a schedule may begin with 0
     parameters = [Parameter(x.clone()) for x in tensors]
-    made: Any = plain(parameters, **options)
+    made = trial_of(plain, group, parameters, lr=0.1)  # a schedule may begin with 0
     with torch.random.fork_rng(devices=[]):
         for step in range(_STEPS):
             torch.manual_seed(step)  # the first tensor gets what it would get alone

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
+from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.replica.plain_step import step_unseen
 
 
@@ -34,10 +36,61 @@ def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
 
 
 def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
-    """An optimizer's state and options as JSON and tensors, which are its own."""
-    states, tensors = states_to_plain(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
-    options = [_plain(options_of(g), tensors) for g in optimizer.param_groups]
-    return {"states": states, "options": options}, tensors
+    """An optimizer's state and options, and those of the optimizers inside, as JSON and tensors, which are its own."""
+    tensors: list[Tensor] = []
+    inner = {path: _one_to_plain(one, tensors) for path, one in inner_optimizers(optimizer).items()}
+    about = _one_to_plain(optimizer, tensors)
+    return {**about, "inner": inner} if inner else about, tensors
+
+
+def _one_to_plain(optimizer: Optimizer, tensors: list[Tensor]) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        "states": [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters],
+        "options": [_plain(options_of(group), tensors) for group in optimizer.param_groups],
+        "beside": beside_parameters(optimizer, tensors),
+    }
+
+
+_ATTRIBUTES = "_quorate_attributes"
+"""The attribute of an optimizer that holds its numbers as they were when it was distributed."""
+
+
+def note_attributes(optimizer: Optimizer) -> None:
+    """Remember the numbers among the attributes of an optimizer, and of those inside: a step may count in them."""
+    for one in (optimizer, *inner_optimizers(optimizer).values()):
+        vars(one)[_ATTRIBUTES] = _numbers_among(vars(one))
+
+
+def _numbers_among(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: x for key, x in attributes.items() if type(x) in (int, float) and not key.startswith("_")}
+
+
+def beside_parameters(optimizer: Optimizer, tensors: list[Tensor] | None = None) -> dict[str, Any]:
+    """What an optimizer keeps beside parameters and options, as JSON: state under names, and attributes that changed.
+
+    Tensors are put behind `tensors`; without these they are left out.
+    """
+    state: dict[str, Any] = {}
+    names: Any = optimizer.state
+    for key, x in names.items():
+        found: list[Tensor] = [] if tensors is None else tensors
+        count = len(found)
+        if isinstance(key, str):
+            written = _plain(x, found)
+            if tensors is not None or len(found) == count:
+                state[key] = written
+    begun = vars(optimizer).get(_ATTRIBUTES, {})
+    changed = {key: x for key, x in _numbers_among(vars(optimizer)).items() if key in begun and begun[key] != x}
+    return {"state": state, "attributes": changed}
+
+
+def put_beside_parameters(optimizer: Optimizer, beside: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
+    """Let an optimizer keep what `beside_parameters` gave."""
+    names: Any = optimizer.state
+    for key, written in beside.get("state", {}).items():
+        names[key] = _rebuilt(written, tensors, names.get(key))
+    vars(optimizer).update(beside.get("attributes", {}))
 
 
 def states_to_plain(optimizer: Optimizer, parameters: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
@@ -59,10 +112,19 @@ def states_from_plain(
 
 def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
+    there = inner_optimizers(optimizer)
+    for path, inner in about.get("inner", {}).items():
+        if path in there:
+            _one_from_plain(there[path], inner, tensors)
+    _one_from_plain(optimizer, about, tensors)
+
+
+def _one_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states_from_plain(optimizer, parameters, about["states"], tensors)
     for group, options in zip(optimizer.param_groups, about["options"], strict=True):
         group.update(_rebuilt(options, tensors, group))
+    put_beside_parameters(optimizer, about.get("beside", {}), tensors)
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
@@ -70,10 +132,16 @@ def options_of(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def optimizer_from_other(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+def optimizer_from_other(
+    optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor], written: Sequence[set[str]] = ()
+) -> None:
     """As `optimizer_from_plain`, of another worker's; the options (the learning rate and the rest) stay what this
-    worker's own scheduler has made of them."""
-    own = [options_of(group) for group in optimizer.param_groups]
+    worker's own scheduler has made of them, but for those that the optimizer's steps have `written`."""
+    by_steps = [*written, *(set() for _ in range(len(optimizer.param_groups) - len(written)))]
+    own = [
+        {name: x for name, x in options_of(group).items() if name not in names}
+        for group, names in zip(optimizer.param_groups, by_steps, strict=True)
+    ]
     optimizer_from_plain(optimizer, about, tensors)
     for group, options in zip(optimizer.param_groups, own, strict=True):
         group.update(options)
@@ -108,18 +176,44 @@ def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any, of: Tensor | No
     return written[1] if kind == "value" else mine
 
 
-def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
-    """What an optimizer of that class keeps in the shape of a parameter, with the options of `group`: seen from one
-    step of it on a few numbers alone. Raises `ConfigurationError` where it makes none."""
+def trial_of(
+    plain: type[Optimizer], group: Mapping[str, Any], parameters: list[Parameter], **options: Any
+) -> Optimizer:
+    """An optimizer of class `plain` on these small `parameters`, with the options of `group` but for `options`.
+
+    Flags of `group` that its constructor does not take are put in, and one with a `train()` is in train mode. Raises
+    whatever the class raises.
+    """
     takes = inspect.signature(plain).parameters
-    options = {key: value for key, value in group.items() if key in takes and key != "params"}
-    tried = Parameter(torch.zeros(3))
-    tried.grad = torch.ones(3)
-    try:
-        alone: Any = plain([tried], **options)
-        step_unseen(alone)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"what {plain.__name__} keeps cannot be averaged, as it cannot be tried on a tensor: {error}"
-        ) from None
-    return sorted(k for k, x in alone.state[tried].items() if isinstance(x, Tensor) and x.shape == tried.shape)
+    chosen = {key: copy.deepcopy(x) for key, x in group.items() if key in takes and key != "params"}
+    chosen |= {key: x for key, x in options.items() if key in takes}
+    made: Any = plain(parameters, **chosen)
+    for own in made.param_groups:
+        own.update({key: x for key, x in group.items() if isinstance(x, bool | str) and key in own.keys() - chosen})
+    if callable(switch := getattr(made, "train", None)):
+        switch()
+    return cast("Optimizer", made)
+
+
+def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
+    """The names of what an optimizer of class `plain` keeps in the shape of a parameter, with the options of `group`.
+
+    They are seen from one step on a few numbers: a vector, or a matrix where it cannot step on vectors. Raises
+    `ConfigurationError` where it makes none.
+    """
+    failure = ""
+    for shape in ((3,), (2, 3)):
+        tried = Parameter(torch.zeros(shape))
+        tried.grad = torch.ones(shape)
+        try:
+            alone = trial_of(plain, group, [tried])
+            step_unseen(alone)
+        except Exception as error:  # the class is a stranger's, and may assert whatever it likes
+            failure = failure or str(error) or type(error).__name__
+            continue
+        kept = alone.state[tried]
+        return sorted(key for key, x in kept.items() if isinstance(x, Tensor) and x.shape == tried.shape)
+    raise ConfigurationError(
+        f"what {plain.__name__} keeps cannot be averaged, as a trial step on a small tensor failed: {failure}; "
+        'pass momentum="keep", and each worker keeps its own'
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +17,21 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
+from quorate.replica.own_step import OWN_STEP
 
+
+@dataclass(frozen=True)
+class StepArguments:
+    """What a script has given to `step` besides a closure."""
+
+    given: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.given or self.named)
+
+
+NO_ARGUMENTS = StepArguments()
 _HOW_COMPUTED = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Options that say how a step is computed."""
 Elsewhere = Callable[[Callable[[Optimizer], None]], None]
@@ -30,9 +46,12 @@ def plain_step(
     is_scaled: bool = True,
     is_seen: bool = True,
     elsewhere: Elsewhere | None = None,
+    arguments: StepArguments = NO_ARGUMENTS,
 ) -> Any:
-    """`plain.step`, as it would run without us; not `is_scaled`: on gradients that no GradScaler has scaled; not
-    `is_seen`: no hook sees it; with `elsewhere` it is made there.
+    """`plain.step`, or the step that the script has put on `optimizer` itself, as it would run without us.
+
+    Not `is_scaled`: on gradients that no GradScaler has scaled; not `is_seen`: no hook sees it; with `elsewhere` it is
+    made there. It gets the `arguments` besides the closure.
 
     A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
@@ -40,7 +59,7 @@ def plain_step(
     """
     own: dict[str, Any] = optimizer.__dict__
     if "found_inf" not in own or (is_scaled and own.get("_step_supports_amp_scaling", False)):
-        return _call(optimizer, plain, closure, is_seen, elsewhere)
+        return _call(optimizer, plain, closure, is_seen, elsewhere, arguments)
     hidden: dict[str, Any] = {name: own.pop(name) for name in ("grad_scale", "found_inf") if name in own}
     try:
         scale, found_inf = hidden.get("grad_scale"), hidden["found_inf"]
@@ -48,7 +67,7 @@ def plain_step(
             _unscale(optimizer, scale)
         if is_scaled and float(found_inf):
             return None
-        return _call(optimizer, plain, closure, is_seen, elsewhere)
+        return _call(optimizer, plain, closure, is_seen, elsewhere, arguments)
     finally:
         own.update(hidden)
 
@@ -59,13 +78,17 @@ def _call(
     closure: Callable[[], Any] | None,
     is_seen: bool,
     elsewhere: Elsewhere | None,
+    arguments: StepArguments,
 ) -> Any:
-    step: Any = plain.step
     if elsewhere is not None:
         return _call_elsewhere(optimizer, plain, closure, is_seen, elsewhere)
-    if not is_seen:
+    own: Any = optimizer.__dict__.get(OWN_STEP)
+    if not is_seen and own is None:
         return step_unseen(optimizer, plain)
-    return step(optimizer) if closure is None else step(optimizer, closure)
+    step: Any = partial(plain.step, optimizer) if own is None else own
+    if closure is None and (not arguments.given or not takes_closure(plain)):
+        return step(*arguments.given, **arguments.named)
+    return step(closure, *arguments.given, **arguments.named)
 
 
 def _call_elsewhere(
@@ -159,6 +182,24 @@ def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> 
     )
 
 
+def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationError | None:
+    """The sentence for a step that differentiates gradients, of which it has the numbers alone; None: another error."""
+    if "does not require grad and does not have a grad_fn" not in str(error):
+        return None
+    return ConfigurationError(
+        f"step() of {plain.__name__} differentiates the gradients (as for a Hessian), and under this strategy a step "
+        "has only the numbers of several workers' gradients; use a strategy whose workers step on their own gradients, "
+        "such as local-sgd, or compute the estimate before the step, average it with world.mean, and give it to the "
+        "optimizer"
+    )
+
+
+def takes_closure(plain: type[Optimizer]) -> bool:
+    """Whether the first argument of its step is a closure, or it takes whatever is given."""
+    names = list(inspect.signature(plain.step).parameters.values())[1:2]
+    return not names or names[0].name == "closure" or names[0].kind is inspect.Parameter.VAR_POSITIONAL
+
+
 def _needs_closure(plain: type[Optimizer]) -> bool:
     closure = inspect.signature(plain.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
@@ -170,7 +211,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     A learning rate held in a tensor is its number.
     """
     return [
-        {key: number for key, value in group.items() if (number := _number(value)) is not None}
+        {key: number for key, value in group.items() if (number := number_of(value)) is not None}
         for group in optimizer.param_groups
     ]
 
@@ -183,7 +224,8 @@ def options_in_force(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def _number(value: Any) -> Any:
+def number_of(value: Any) -> Any:
+    """An option as JSON, where it is a number, a flag, a tensor of one number or a list of numbers; else None."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, int | float):
@@ -191,19 +233,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, tuple | list) and value and all(isinstance(x, int | float) for x in value):
         return list(value)
     return None
-
-
-def put_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Let `options` be in force; returns what was, for the same function."""
-    before = options_of(optimizer)
-    for group, numbers in zip(optimizer.param_groups, options, strict=False):  # the last ones may have come since
-        for key, number in numbers.items():
-            old = group[key]
-            if isinstance(old, Tensor):
-                old.fill_(number)
-            else:
-                group[key] = type(old)(number) if isinstance(number, list) else number
-    return before
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,13 @@ from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
-from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
+from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.order import trained_in_order
-from quorate.replica.plain_step import Elsewhere, plain_step, put_options, standing_at, with_gradient
+from quorate.replica.plain_step import NO_ARGUMENTS, Elsewhere, StepArguments, plain_step, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.tables import tables_in
+from quorate.replica.weight_switch import WeightSwitch
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, in_words, kind_of
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.on_pieces import OnPieces
@@ -51,6 +54,14 @@ class Replica:
         self.host, self.is_coded = host, is_coded
         self.spread: WholeTensors | OnPieces | None = None
         """Makes steps where the model is in pieces."""
+        note_attributes(optimizer)
+        self.options = OptionsInForce(optimizer)
+        """Those of steps that all workers make, and what these steps write."""
+        can_switch = all(callable(getattr(plain, name, None)) for name in ("train", "eval"))
+        self.switch = WeightSwitch(optimizer, plain) if can_switch else None
+        """Of an optimizer that has other weights to be evaluated."""
+        self.is_stepping = False
+        """Whether the optimizer's own class makes a step."""
         self.momentum: WorkerMomentum | None = None
         """Of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
@@ -133,6 +144,7 @@ class Replica:
         options: Any = None,
         closure: Callable[[], Any] | None = None,
         is_seen: bool = True,
+        arguments: StepArguments = NO_ARGUMENTS,
     ) -> Any:
         """One step of the optimizer's own class; returns what that returned.
 
@@ -143,22 +155,36 @@ class Replica:
         """
         is_of_round = options is not None
         around: AbstractContextManager[None] = nullcontext()
+        in_force: AbstractContextManager[None] = nullcontext()
         if isinstance(options, SharedOptions):
             assert self.momentum is not None
             assert gradient is not None
             around = shared_step(self.momentum, self.trained, gradient, options)
-            options = without_momentum(self.momentum, options)
-        before = put_options(self.optimizer, options) if is_of_round else None
-        step = partial(plain_step, self.optimizer, self.plain, closure, elsewhere=self._elsewhere)
+            complete = self.options.complete(options.options)
+            changed = without_momentum(self.momentum, replace(options, options=complete))
+            in_force = self.options.in_force(complete, changed)
+        elif is_of_round:
+            in_force = self.options.in_force(self.options.complete(options))
+        chosen: dict[str, Any] = {"elsewhere": self._elsewhere, "arguments": arguments}
+        step = partial(plain_step, self.optimizer, self.plain, closure, **chosen)
+        self.is_stepping = True
         try:
-            with standing_at(self.trained, at):
+            with in_force, standing_at(self.trained, at):
                 if gradient is None:
                     return step(is_seen=is_seen)
                 with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
                     return step(is_scaled=not is_of_round)
         finally:
-            if before is not None:
-                put_options(self.optimizer, before)
+            self.is_stepping = False
+
+    def in_training(self) -> AbstractContextManager[None]:
+        """Inside, parameters are the weights that are trained, where the optimizer has others to be evaluated."""
+        return nullcontext() if self.switch is None else self.switch.in_training()
+
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether steps are made in the place of the parameters' own: on pieces, on whole tensors or on the host."""
+        return self._elsewhere is not None
 
     @property
     def _elsewhere(self) -> Elsewhere | None:
@@ -295,6 +321,10 @@ class Replica:
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
         return [self.optimizer.state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
+
+    def check_moments(self) -> None:
+        """Raise `ConfigurationError` where it is not known what the optimizer keeps of each parameter."""
+        self._kept_keys()
 
     def _kept_keys(self) -> list[str]:
         if self._keys is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,15 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.vectors import Flat, Layout
-from quorate.replica.optimizer_state import states_from_plain, states_to_plain
-from quorate.replica.plain_step import put_options, step_unseen
+from quorate.replica.optimizer_state import (
+    beside_parameters,
+    note_attributes,
+    put_beside_parameters,
+    states_from_plain,
+    states_to_plain,
+)
+from quorate.replica.options_in_force import OptionsInForce
+from quorate.replica.plain_step import second_order, step_unseen
 from quorate.replica.replica import Replica
 
 
@@ -95,6 +102,8 @@ class Given:
     numbers: Sequence[Tensor]
     states: Sequence[Any]
     kept: Sequence[Tensor]
+    beside: Mapping[str, Any]
+    """What it keeps beside parameters, as `beside_parameters` gives it."""
 
 
 class Shard:
@@ -108,10 +117,12 @@ class Shard:
         mine = [replica.trained[place] for place in cut.places]
         self._parameters = [Parameter(p.detach().clone()) for p in mine]
         self._optimizer = _like(replica, dict(zip(map(id, mine), self._parameters, strict=True)))
+        self._options = OptionsInForce(self._optimizer)
         if given is None:
             states, tensors = states_to_plain(replica.optimizer, mine)
         else:
             states, tensors = list(given.states), list(given.kept)
+            put_beside_parameters(self._optimizer, given.beside)
             with torch.no_grad():
                 for p, x in zip(self._parameters, cut.views(given.numbers, replica.layout), strict=True):
                     p.copy_(x)
@@ -150,12 +161,28 @@ class Shard:
         out as `Cut.of` gives it, of the parameters that are `used`."""
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
-        known = zip(options, self._optimizer.param_groups, strict=True)
-        mine = [{name: x for name, x in group.items() if name in own} for group, own in known]
-        put_options(self._optimizer, [{**group, "lr": group["lr"] * rate} for group in mine])
-        step_unseen(self._optimizer)
+        complete = self._options.complete(options)
+        with self._options.in_force(complete, [{**group, "lr": group["lr"] * rate} for group in complete]):
+            try:
+                step_unseen(self._optimizer)
+            except RuntimeError as error:
+                told = second_order(error, type(self._optimizer))
+                if told is None:
+                    raise
+                raise told from error
         for p in self._parameters:
             p.grad = None
+
+    @property
+    def own_options(self) -> list[dict[str, Any]]:
+        """What steps have left of the optimizer's own options, by group; nothing of groups that lie elsewhere."""
+        groups = self._optimizer.param_groups
+        return [left if group["params"] else {} for left, group in zip(self._options.left, groups, strict=True)]
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What the optimizer keeps beside parameters and options."""
+        return beside_parameters(self._optimizer)
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
@@ -174,7 +201,10 @@ def _like(replica: Replica, there: dict[int, Parameter]) -> Optimizer:
     for group in own.param_groups:
         options = {name: copy.deepcopy(x) for name, x in group.items() if name != "params"}
         groups.append({**options, "params": [there[id(p)] for p in group["params"] if id(p) in there]})
-    again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": defaultdict(dict), "param_groups": groups})
+    names: Any = own.state
+    state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in names.items() if isinstance(key, str)})
+    again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": state, "param_groups": groups})
+    note_attributes(again)
     return again
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -87,9 +87,9 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 
 
 @functools.cache
-def class_of(mixin: type, plain: Any) -> type[Optimizer]:
-    """The subclass of `plain` that has what `mixin` does differently."""
-    names = {"__doc__": plain.__doc__, "__module__": __name__}
+def class_of(mixin: type, plain: Any, beside: Callable[[Any], Mapping[str, Any]] | None = None) -> type[Optimizer]:
+    """The subclass of `plain` that has what `mixin` does differently, and what `beside(plain)` gives by name."""
+    names = {"__doc__": plain.__doc__, "__module__": __name__, **({} if beside is None else beside(plain))}
     made: type[Optimizer] = type(f"Distributed{plain.__name__}", (mixin, plain), names)
     DistributedOptimizer.register(made)
     return made

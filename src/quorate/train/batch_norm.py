@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -61,7 +60,8 @@ class _Normalized(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, wire: Wire, eps: float) -> Any:
-        """These, the mean and the variance by channel, and how many numbers of a channel there are (a tensor ())."""
+        """These, one over the root, the mean and the variance by channel, and how many numbers of a channel there are
+        (a tensor ())."""
         dims = [dim for dim in range(x.dim()) if dim != 1]
         wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
         here = x.numel() // x.shape[1]
@@ -78,17 +78,37 @@ class _Normalized(Function):
         ctx.save_for_backward(found, scale, count)
         ctx.wire, ctx.dims, ctx.dtype = wire, dims, x.dtype
         ctx.mark_non_differentiable(mean, variance, count)
-        return found, mean, variance, count
+        ctx.set_materialize_grads(False)
+        return found, scale, mean, variance, count
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
-        """Both sums over all workers in one message (Ioffe and Szegedy 2015, section 3, in normalised numbers)."""
+    def backward(ctx: Any, gradient: Tensor | None, of_scale: Tensor | None, *_: Any) -> Any:
+        """Both sums over all workers in one message (Ioffe and Szegedy 2015, section 3, in normalised numbers).
+
+        In a second derivative the scale has a gradient as well: a third sum.
+        """
         found, scale, count = ctx.saved_tensors
-        sums = torch.stack([gradient.sum(ctx.dims), (gradient * found).sum(ctx.dims)])
-        plain, along = ctx.wire.all_reduce(sums).wait() / count
+        gradient = torch.zeros_like(found) if gradient is None else gradient
+        sums = [gradient.sum(ctx.dims), (gradient * found).sum(ctx.dims), *([] if of_scale is None else [of_scale])]
+        told: Any = _Sum.apply(torch.stack(sums), ctx.wire)  # type: ignore[no-untyped-call]
+        plain, along, *rest = told / count
         centred = gradient - _by_channel(plain, found) - found * _by_channel(along, found)
+        for of_all in rest:  # the scale falls with each number by its square, times the normalised number
+            centred = centred - found * _by_channel(scale * of_all, found)
         return (centred * _by_channel(scale, found)).to(ctx.dtype), None, None
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all workers, who all use it: its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wire: Wire) -> Tensor:
+        ctx.wire = wire
+        return wire.all_reduce(x.detach().clone()).wait()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _Sum.apply(gradient, ctx.wire), None  # type: ignore[no-untyped-call]
 
 
 def _by_channel(x: Tensor, like: Tensor) -> Tensor:
@@ -108,7 +128,7 @@ class SyncedBatchNorm(Module):
             return plain
         norm._check_input_dim(x)
         together.check()
-        found, mean, variance, count = _Normalized.apply(x, together.wire, norm.eps)  # type: ignore[no-untyped-call]
+        found, _, mean, variance, count = _Normalized.apply(x, together.wire, norm.eps)  # type: ignore[no-untyped-call]
         if norm.track_running_stats:
             _track(norm, mean, variance, float(count))
         if norm.affine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.nn import Module
@@ -11,6 +12,7 @@ from quorate.checkpoint.participants import trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
+from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.strategies import strategies
 from quorate.wire.current import Place
 
@@ -70,6 +72,34 @@ def check_channel(channel: str, place: Place) -> None:
     before = trained(place).optimizers.get(channel)
     if before is not None and before.worker is not None and not before.worker.finished:
         raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
+
+
+def check_own_step(
+    step: Callable[..., Any] | None, plain: type[Optimizer], strategy: Strategy, label: str, *, is_whole: bool
+) -> None:
+    """Raise `ConfigurationError` where a `step` that a script put on an optimizer would step the wrong parameters."""
+    if step is None or (is_whole and not (strategy.meets == "servers" and strategy.replicas == "meet")):
+        return
+    where = f"{label} makes steps on servers" if is_whole else "a model in shards, or on the host, makes steps"
+    raise ConfigurationError(
+        f"a step was put on this {plain.__name__} itself, and {where} with optimizers of their own, which have the "
+        "step of the class; write it as the step of a subclass"
+    )
+
+
+def check_wrapper(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whole: bool) -> None:
+    """Raise `ConfigurationError` where an optimizer around another one would lose what that one keeps."""
+    around = inner_optimizers(optimizer)
+    if not around or (is_whole and not (strategy.meets == "servers" and strategy.replicas == "meet")):
+        return
+    name, inner = next(iter(around.items()))
+    where = f"{label} deals it out to servers" if is_whole else "its state is dealt out in shards, or kept on the host"
+    kind, other = type(optimizer).__name__, type(inner).__name__
+    raise ConfigurationError(
+        f"{kind} is around another optimizer ({name}, {other}), and {where}, so that what {other} keeps would be "
+        f"lost; distribute {other} alone, or train {kind} with whole replicas under another strategy, such as "
+        "all-reduce"
+    )
 
 
 def _kind_of(value: Any) -> str:

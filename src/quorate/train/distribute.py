@@ -24,18 +24,20 @@ from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.reducers.reduction import Reduction
 from quorate.replica.by_tensors import ShardBy
-from quorate.replica.plain_step import check_closure
+from quorate.replica.own_step import OWN_STEP, own_step_of
+from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, check_closure, takes_closure
 from quorate.sharding.parallelize import sharded
 from quorate.strategies import strategies
 from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
-from quorate.train.check_call import check_call, check_channel, check_optimizer
+from quorate.train.check_call import check_call, check_channel, check_optimizer, check_own_step, check_wrapper
 from quorate.train.check_model import check_forward_writes
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import check_gains, measure_gains
 from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
+from quorate.train.methods_beside import beside
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
@@ -62,13 +64,15 @@ class Distributes:
 
     _step_supports_amp_scaling = True  # so that GradScaler calls `step` on every worker
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the strategy; returns what the plain `step` returns."""
+    def step(self, closure: Callable[[], Any] | None = None, *given: Any, **named: Any) -> Any:
+        """One step of the strategy; returns what the plain `step` returns, which is `given` all that this one is."""
         if closure is not None and not callable(closure):
-            raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
+            if takes_closure(type(self).__mro__[2]):
+                raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
+            closure, given = None, (closure, *given)
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
-        return own[_LOOP].run_step(closure)
+        return own[_LOOP].run_step(closure, StepArguments(given, named) if given or named else NO_ARGUMENTS)
 
     step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -229,8 +233,13 @@ def distribute(
         assert chosen is not None
         assert label is not None
         check_closure(plain, label, can_agree=chosen.replicas == "equal" and chosen.agrees_in_backward)
-        optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
-        swapped.__class__ = class_of(Distributes, plain)
+        own_step = own_step_of(optimizer)
+        check_own_step(own_step, plain, chosen, label, is_whole=spread is None and host is None)
+        check_wrapper(optimizer, chosen, label, is_whole=spread is None and host is None)
+        patched = optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
+        if own_step is not None:
+            optimizer.__dict__[OWN_STEP] = own_step
+        swapped.__class__ = class_of(Distributes, plain, beside)
         try:
             check_weighable(weight, chosen, label)
             check_redundancy(chosen, place, label, is_whole=spread is None)
@@ -249,6 +258,9 @@ def distribute(
             deal_out(chosen, place, lambda: loop.worker.version)
         except BaseException:
             swapped.__class__ = plain
+            optimizer.__dict__.pop(OWN_STEP, None)
+            if patched is not None:
+                optimizer.__dict__["step"] = patched
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
         follow(optimizer, loop.worker.schedules)

@@ -23,12 +23,20 @@ from quorate.membership.survivors import agree_on_buffers, level, tolerate_death
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
-from quorate.replica.plain_step import agreed_closure, has_gradient, options_of, seen_as_a_step
+from quorate.replica.plain_step import (
+    NO_ARGUMENTS,
+    StepArguments,
+    agreed_closure,
+    has_gradient,
+    options_of,
+    seen_as_a_step,
+)
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
+from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.step_watches import StepWatches
@@ -74,6 +82,8 @@ class Loop(Listener):
         self.worker.buffers.seen(reads=True)
         if self.common is not None and not self.worker.wire.is_newcomer:
             self.common.take_in()
+        if getattr(strategy, "momentum", None) == "average":
+            self.replica.check_moments()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.seat)
@@ -141,13 +151,18 @@ class Loop(Listener):
 
     # -- steps
 
-    def run_step(self, closure: Callable[[], Any] | None) -> Any:
+    def run_step(self, closure: Callable[[], Any] | None, arguments: StepArguments = NO_ARGUMENTS) -> Any:
         """One `optimizer.step()`; returns what the plain step returned."""
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
+        if arguments:
+            check_arguments(worker)
+        if self.replica.switch is not None:
+            check_switched(worker)
+        worker.arguments = arguments
         self._watches.step_begins()
         worker.schedules.step_begins()
         worker.step, self.came_with, of_closure = worker.step + 1, None, None
@@ -164,9 +179,11 @@ class Loop(Listener):
         bad, worker.means.headers.bad = worker.means.headers.bad, []
         self.relayout.look(in_backward=False)
         worker.leaves_out = self._watches.leaves_out_own()
+        if worker.means.ready.has_graph:
+            worker.means.ready.drop_graphs()
         if not self._watches.leaves_out(bad):
             with_hooks(worker)
-        self._has_agreed, worker.closure = False, None
+        self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._watches.step_ended()
         if self.common is not None:
@@ -204,11 +221,12 @@ class Loop(Listener):
     def pause(self) -> None:
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
-            self._watches.training_pauses()
-            self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
-            self._quiesce()
-            if self.common is not None:
-                self.common.stand_apart()
+            with self.replica.in_training():
+                self._watches.training_pauses()
+                self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
+                self._quiesce()
+                if self.common is not None:
+                    self.common.stand_apart()
 
     def resume(self) -> None:
         """All optimizers of all workers are paused: training may go on."""
@@ -290,9 +308,12 @@ class Loop(Listener):
 
     def finish(self) -> None:
         """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
+        if not self.worker.finished:
+            with self.replica.in_training():
+                self._end()
+
+    def _end(self) -> None:
         worker = self.worker
-        if worker.finished:
-            return
         self._watches.training_ends()
         self.relayout.look(in_backward=False, is_pause=True)
         worker.has_ended = True

@@ -58,7 +58,8 @@ def come_back(place: Place) -> None:
     """It goes on, from where the others are by now."""
     for loop in loops_of(place):
         if loop.worker.has_rounds:
-            loop.worker.rounds.is_back()
+            with loop.replica.in_training():
+                loop.worker.rounds.is_back()
 
 
 @contextmanager

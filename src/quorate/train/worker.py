@@ -41,7 +41,7 @@ from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.reducers.fault_tolerant_sum import SumsOfWorker
 from quorate.replica.outer_optimizer import updater
-from quorate.replica.plain_step import check_closure
+from quorate.replica.plain_step import NO_ARGUMENTS, check_closure, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.servers.own import OwnServers
@@ -80,9 +80,11 @@ class StrategyWorker:
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
         self.closure: Callable[[], Any] | None = None  # of the step that is being made
+        self.arguments = NO_ARGUMENTS  # of the step that is being made
         self.loss: Any = None  # that its plain step has returned
         self.step_weight = StepWeight(place, watched.weight)
         self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
+        replica.options.moved = lambda: self.schedules.moved
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
@@ -265,7 +267,14 @@ class StrategyWorker:
             return
         with self.timer.spending("update"):
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
-            self.loss = self.replica.update(gradient, at=at, **chosen)
+            chosen["arguments"] = self.arguments
+            try:
+                self.loss = self.replica.update(gradient, at=at, **chosen)
+            except RuntimeError as error:
+                told = second_order(error, self.replica.plain)
+                if told is None:
+                    raise
+                raise told from error
 
     # -- checkpoint.participants.Participant, and for the loop
 

@@ -1,0 +1,123 @@
+"""Methods of an optimizer beside `step`, as a script calls them: under which strategies replicas stay equal by them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.core.errors import ConfigurationError
+from quorate.train.alone import WORKER
+from quorate.train.worker import StrategyWorker
+
+_SWITCHES = ("train", "eval")
+
+
+def beside(plain: type[Optimizer]) -> dict[str, Callable[..., Any]]:
+    """What the public methods that `plain` adds to torch's do on a distributed optimizer, by name."""
+    names = [name for name in dir(plain) if not name.startswith("_") and not hasattr(Optimizer, name)]
+    added = {name: method for name in names if inspect.isfunction(method := inspect.getattr_static(plain, name))}
+    found = {name: _watched(name, method) for name, method in added.items() if name not in _SWITCHES}
+    if all(name in added for name in _SWITCHES):
+        found |= {name: _switching(name, added[name]) for name in _SWITCHES}
+    return found
+
+
+def _worker(optimizer: Any) -> StrategyWorker | None:
+    """That of a distributed optimizer, while the script calls; None inside its own step."""
+    worker: StrategyWorker | None = optimizer.__dict__.get(WORKER)
+    return None if worker is None or worker.replica.is_stepping or worker.finished else worker
+
+
+def _switching(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def switches(self: Any) -> Any:
+        worker = _worker(self)
+        if worker is None or worker.replica.switch is None:
+            return method(self)
+        if name == "eval":
+            _check_shown(worker)
+        switch = worker.replica.switch
+        return switch.eval() if name == "eval" else switch.train()
+
+    return switches
+
+
+def _check_shown(worker: StrategyWorker) -> None:
+    """Raise `ConfigurationError` where the weights to be evaluated are not this worker's to show."""
+    kind = worker.replica.plain.__name__
+    if worker.strategy.replicas == "shared":
+        raise ConfigurationError(
+            f"eval() of {kind} writes into the parameters, which all workers have in common under this strategy; use "
+            "another strategy, such as all-reduce"
+        )
+    if keeps_on_servers(worker) and worker.updates and not worker.replica.optimizer.state:
+        raise ConfigurationError(
+            f"eval() of {kind} needs what it keeps of the parameters, and servers have that while they train; call it "
+            "on all workers inside `with world.evaluate():`"
+        )
+
+
+def check_switched(worker: StrategyWorker) -> None:
+    """Raise `ConfigurationError` for a step in the weights that are to be evaluated."""
+    switch = worker.replica.switch
+    if switch is not None and switch.is_eval and (worker.has_rounds or worker.is_served):
+        raise ConfigurationError(
+            f"step() was called after eval() of {worker.replica.plain.__name__}; call its train() before that"
+        )
+
+
+def check_arguments(worker: StrategyWorker) -> None:
+    """Raise `ConfigurationError` where what was given to `step` besides a closure would not reach every replica."""
+    kind = worker.replica.plain.__name__
+    if _steps_are_common(worker):
+        raise ConfigurationError(
+            f"step() of {kind} was given arguments besides a closure, and under this strategy a step is made of the "
+            "gradients of several workers, who may have given others; put them into the parameter groups, or use "
+            "all-reduce"
+        )
+    if worker.replica.steps_elsewhere:
+        raise ConfigurationError(
+            f"step() of {kind} was given arguments besides a closure, and steps of a model in shards, or on the host, "
+            "take none; put them into the parameter groups"
+        )
+
+
+def keeps_on_servers(worker: StrategyWorker) -> bool:
+    """Whether servers make the steps, and keep what the optimizer keeps."""
+    return worker.is_served and worker.strategy.replicas == "meet"
+
+
+def _steps_are_common(worker: StrategyWorker) -> bool:
+    return (worker.has_rounds and not worker.differs) or keeps_on_servers(worker)
+
+
+def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def watches(self: Any, *given: Any, **named: Any) -> Any:
+        worker = _worker(self)
+        if worker is None or not _steps_are_common(worker):
+            return method(self, *given, **named)
+        before = _kept(self)
+        returned = method(self, *given, **named)
+        if _kept(self) != before:
+            raise ConfigurationError(
+                f"{name}() of {worker.replica.plain.__name__} has written into what the optimizer keeps, or into the "
+                "parameters, from what this worker alone has, and under this strategy the replicas would part; use "
+                "all-reduce, under which gradients are equal on all workers after backward()"
+            )
+        return returned
+
+    return watches
+
+
+def _kept(optimizer: Optimizer) -> list[tuple[int, int]]:
+    """Which tensors hold parameters and what is kept of them, and their versions."""
+    tensors: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+    for kept in list(optimizer.state.values()):
+        tensors += kept.values() if isinstance(kept, dict) else [kept]
+    return [(id(x), x._version) for x in tensors if isinstance(x, Tensor)]

@@ -1,0 +1,199 @@
+"""Optimizers of other packages in checkpoints, and in replicas that those who join are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quorate
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.contract.test_ordinary_optimizers import around_adam, around_momentum, flat, trained_schedule_free
+from tests.support.kept_trainings import in_world
+from tests.support.ordinary_loops import FAMILIES, loss_of, small_net
+from tests.support.other_optimizers import Around, Counting, Prodigal, numbers_of
+
+Make = Callable[[Any], torch.optim.Optimizer]
+Told = tuple[int | None, list[list[float]], list[dict[str, Any]]]
+STEPS, SAVED = 9, 5
+
+
+def of_matrices_and_the_rest(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    every = list(model.parameters())
+    return [
+        torch.optim.Muon([p for p in every if p.ndim == 2], lr=0.02),
+        torch.optim.AdamW([p for p in every if p.ndim != 2], lr=0.02),
+    ]
+
+
+class Named(torch.optim.SGD):
+    """It counts in its state, under a name, and in an attribute."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.state["k"] = 0  # type: ignore[index]
+        self.calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.state["k"] += 1  # type: ignore[index,operator]
+        self.calls += 1
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.grad /= self.state["k"]  # type: ignore[index]
+        super().step(closure)
+
+
+OTHERS: dict[str, Callable[[torch.nn.Module], list[torch.optim.Optimizer]]] = {
+    "counting": lambda model: [Counting(model.parameters())],
+    "prodigal": lambda model: [Prodigal(model.parameters())],
+    "schedule-free": lambda model: [trained_schedule_free(model.parameters())],
+    "lookahead": lambda model: [around_adam(model.parameters())],
+    "around": lambda model: [around_momentum(model.parameters())],
+    "two": of_matrices_and_the_rest,
+    "named": lambda model: [Named(model.parameters())],
+}
+
+
+def trained(make: str, strategy: str, steps: int, world: quorate.World, **settings: Any) -> Told:
+    """Where it began, the parameters of all and the options of each optimizer, after so many steps."""
+    model = small_net()
+    optimizers = [quorate.distribute(plain, model, strategy, **settings) for plain in OTHERS[make](model)]
+    began = quorate.load()
+    for step in range(began or 0, steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_of(model, world.rank, step).backward()
+        world.wire.clock.sleep(0.01 * (1 + world.rank))
+        for optimizer in optimizers:
+            optimizer.step()
+        if step + 1 == SAVED:
+            quorate.save()
+    for optimizer in optimizers:
+        optimizer.finish()
+    return began, [flat(model)], [numbers_of(optimizer) for optimizer in optimizers]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {"parameter-server": {"in_order": True}}
+
+
+CELLS = [*(("quorum", make) for make in OTHERS), *((strategy, "two") for strategy in FAMILIES)]
+CELLS += [("all-reduce", "lookahead"), ("eager-majority", "counting"), ("parameter-server", "named")]
+
+
+@pytest.mark.parametrize(("strategy", "make"), CELLS)
+def test_what_was_cut_off_goes_on_as_if_it_had_not(strategy: str, make: str, tmp_path: Path) -> None:
+    settings = SETTINGS.get(strategy, {})
+    whole = in_world(2, tmp_path / "whole", lambda world: trained(make, strategy, STEPS, world, **settings))
+    in_world(2, tmp_path / "cut", lambda world: trained(make, strategy, SAVED, world, **settings))
+    again = in_world(2, tmp_path / "cut", lambda world: trained(make, strategy, STEPS, world, **settings))
+    assert again[0][1:] == again[1][1:] or strategy in ("local-sgd", "d-psgd")
+    for (_, parameters, options), (began, others, same) in zip(whole, again, strict=True):
+        assert began is not None and began >= SAVED - 1
+        if strategy == "eager-majority":  # who is late is another one after a pause
+            assert [set(group) for group in options] == [set(group) for group in same]
+            assert [group.get("k", 2) > 1 for group in same] == [True] * len(same)
+        else:
+            assert options == same
+            assert parameters == others
+
+
+def test_what_a_format_of_torchs_leaves_out_is_kept(tmp_path: Path) -> None:
+    def task(world: quorate.World, steps: int) -> list[float]:
+        model = small_net()
+        plain = Around(model.parameters(), torch.optim.Adam, lr=0.05)
+        optimizer = quorate.distribute(plain, model, "quorum", wait_for="all")
+        for step in range(quorate.load() or 0, steps):
+            optimizer.zero_grad()
+            loss_of(model, world.rank, step).backward()
+            optimizer.step()
+            if step + 1 == SAVED:
+                quorate.save()
+        assert plain.base_optimizer.param_groups is plain.param_groups
+        optimizer.finish()
+        return flat(model)
+
+    whole = in_world(2, tmp_path / "whole", partial(task, steps=STEPS))
+    in_world(2, tmp_path / "cut", partial(task, steps=SAVED))
+    assert in_world(2, tmp_path / "cut", partial(task, steps=STEPS)) == whole
+
+
+def joined_late(make: str, strategy: str, wire: Wire, **settings: Any) -> tuple[list[float], list[dict[str, Any]], int]:
+    """Two workers train from the beginning, and a third joins."""
+    if wire.is_newcomer:
+        wire.clock.sleep(0.1)
+    place = current.enter(wire, thread_only=True)
+    try:
+        world = quorate.join(records=False)
+        model = small_net()
+        optimizers = [quorate.distribute(plain, model, strategy, **settings) for plain in OTHERS[make](model)]
+        loader = quorate.shard(torch.utils.data.TensorDataset(torch.arange(192.0)), 2, share="dynamic")
+        began = quorate.load() or 0
+        for _ in range(loader.epoch, 2):
+            for step, _batch in enumerate(loader):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                loss_of(model, world.rank, step).backward()
+                wire.clock.sleep(0.01)
+                for optimizer in optimizers:
+                    optimizer.step()
+            with world.evaluate():
+                pass
+        for optimizer in optimizers:
+            optimizer.finish()
+        place.leave()
+        return flat(model), [numbers_of(optimizer) for optimizer in optimizers], began
+    finally:
+        current.forget(thread_only=True)
+
+
+@pytest.mark.parametrize("make", [make for make in OTHERS if make != "two"])
+@pytest.mark.parametrize("strategy", ["eager-majority", "quorum"])
+def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: str) -> None:
+    world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
+    first, second, third = world.run(lambda wire: joined_late(make, strategy, wire))
+    assert first[0] == second[0] == third[0]
+    assert first[1] == second[1] == third[1]
+    assert third[2] > 0
+
+
+def test_one_that_joins_with_two_optimizers_is_refused_and_the_others_go_on() -> None:
+    world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
+    first, second, third = world.outcomes(lambda wire: joined_late("two", "quorum", wire))
+    assert isinstance(third.error, ConfigurationError) and "one distributed optimizer" in str(third.error)
+    assert first.result is not None and second.result is not None
+    assert first.result[0] == second.result[0]
+
+
+def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:
+    """Trained with PowerSGD; its parameters, and the type of the thin matrices that it remembers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16)).to(dtype)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    chosen: dict[str, Any] = {"compress": "power-sgd", "rank": 2, "start": 0, "dense_below": 0}
+    optimizer: Any = quorate.distribute(plain, model, "all-reduce", **chosen)
+    for step in range(quorate.load() or 0, steps):
+        optimizer.zero_grad()
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1000 * step + world.rank)).to(dtype)
+        model(x).square().mean().backward()
+        optimizer.step()
+        if step + 1 == SAVED:
+            quorate.save()
+    memory = optimizer._quorate_worker.reducer_state
+    optimizer.finish()
+    return flat(model), next(iter(memory.q.values())).dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_power_sgd_remembers_comes_back_in_its_own_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    whole = in_world(2, tmp_path / "whole", partial(compressed, dtype, STEPS))
+    in_world(2, tmp_path / "cut", partial(compressed, dtype, SAVED))
+    again = in_world(2, tmp_path / "cut", partial(compressed, dtype, STEPS))
+    assert again == whole
+    assert again[0][1] == (torch.float64 if dtype == torch.float64 else torch.float32)
