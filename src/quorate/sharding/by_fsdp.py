@@ -12,9 +12,10 @@ from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
 from quorate.sharding.allocator import give_back
-from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
+from quorate.sharding.collectives import Pieces
+from quorate.sharding.groups import over_wires
 from quorate.sharding.mesh import Seat
-from quorate.sharding.offload import Offloaded, TorchAllGather, count
+from quorate.sharding.offload import Offloaded, count
 from quorate.wire.metered import Metered
 
 
@@ -49,19 +50,16 @@ def shard(
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)
     if is_whole:
         fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
-    gathering: Any = TorchAllGather()
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
         seat.traffic.meet_also(pieces.meet)
-        gathering = WireAllGather(pieces)
-        reducing: Any = WireReduceScatter(pieces)
+        names = {id(module): name or "the rest of the model" for name, module in model.named_modules()}
         for module in modules:
-            module.set_custom_all_gather(gathering)
-            module.set_custom_reduce_scatter(reducing)
+            over_wires(module, pieces, names[id(module)])
             module._set_unshard_async_op(True)  # else a buffer is kept until the next block is gathered
     if rests is not None and is_on_host:
-        count(modules, rests.boundary, gathering, is_converted=precision is not None)
+        count(modules, rests.boundary, is_converted=precision is not None)
     if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
