@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import quorate
-from tests.support.ordinary_loops import Cell, ended_for_real
+from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family
 
 WIDTH = 144
 """A layer of this width is a block of its own."""
@@ -131,3 +132,139 @@ class Towers(nn.Module):
 
 def test_parameters_that_some_workers_use() -> None:
     check(*(partial(in_shards, model=Towers(), zero=zero) for zero in (1, 3)))
+
+
+def averaged(cell: Cell, zero: Any, make: Callable[[nn.Module], Any]) -> Tensor:
+    """An exponential average of the weights, by `make`, and a copy of the last model; their distance from one process."""
+
+    def trained(model: Any, optimizer: Any, ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
+        average = make(model)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            sum(squares(model, rank, step) / len(ranks) for rank in ranks).backward()  # type: ignore[union-attr]
+            optimizer.step()
+            move(average, model)
+            last = copy.deepcopy(model)
+        squares(model, ranks[0], 0).backward()  # the copy stays what it was
+        optimizer.step()
+        with torch.no_grad():
+            return average(numbers(0, 99), 0, 0), last(numbers(0, 99), 0, 0)
+
+    plain, model = Deep(), quorate.parallelize(Deep(), zero=zero)
+    wanted = trained(plain, adamw(plain), range(2))
+    found = trained(model, cell.distribute(adamw(model), model), [cell.world.rank])
+    return furthest(found, wanted)
+
+
+def move(average: Any, model: nn.Module) -> None:
+    if isinstance(average, AveragedModel):
+        average.update_parameters(model)
+        return
+    with torch.no_grad():
+        for kept, p in zip(average.parameters(), model.parameters(), strict=True):
+            kept.lerp_(p, 0.1)
+
+
+def of_weights(model: nn.Module) -> Any:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+
+def test_averages_of_weights_and_copies() -> None:
+    check(
+        *(
+            partial(averaged, zero=zero, make=make)
+            for zero, make in ((1, of_weights), (3, copy.deepcopy), (3, of_weights))
+        )
+    )
+
+
+def decoded(cell: Cell) -> Tensor:
+    """Outputs of unequal numbers of calls, a state, and a plain copy inside `quorate.whole`; then training goes on."""
+    wanted = by_hand(Deep())
+    told: list[tuple[Tensor, Tensor]] = []
+
+    def looked(model: Any, rank: int, step: int) -> Tensor:
+        with quorate.whole(model) as inside, torch.no_grad():
+            plain = Deep()
+            plain.load_state_dict(inside.state_dict())
+            for number in range(3 * cell.world.rank):
+                told.append((inside(numbers(0, number), 0, 0), plain(numbers(0, number), 0, 0)))
+            twin = copy.deepcopy(inside)
+        if cell.world.rank:
+            told.append((twin(numbers(0, 1), 0, 0), plain(numbers(0, 1), 0, 0)))
+        assert type(twin) is Deep
+        return squares(model, rank, step)
+
+    model = quorate.parallelize(Deep(), zero=2)
+    optimizer = cell.distribute(adamw(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        looked(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    assert len(told) == 4 * STEPS * cell.world.rank
+    off = [float((a - b).detach().abs().max()) for a, b in told]
+    return max([furthest([whole(p) for p in model.parameters()], wanted), *map(torch.tensor, off)])
+
+
+def edited(cell: Cell) -> Tensor:
+    """Changes made inside are kept, in a copy as well."""
+    model = quorate.parallelize(Deep())
+    with quorate.whole(model):
+        model.head.weight.requires_grad_(False)
+        with torch.no_grad():
+            model.blocks[1][0].weight.mul_(2.0)
+        model.head.bias.data = torch.full((1,), 7.0)
+        with quorate.whole(model):
+            model.blocks[2].load_state_dict(model.blocks[0].state_dict())
+    twin = copy.deepcopy(model)
+    with quorate.whole(twin), torch.no_grad():
+        twin.blocks[0][0].weight.zero_()
+    assert not model.head.weight.requires_grad
+    plain = Deep()
+    wanted = [2 * plain.blocks[1][0].weight, torch.full((1,), 7.0), plain.blocks[0][0].weight]
+    wanted += [plain.blocks[0][0].weight, 0 * plain.blocks[0][0].weight]
+    changed = [model.blocks[1][0].weight, model.head.bias, model.blocks[2][0].weight, model.blocks[0][0].weight]
+    return furthest([whole(p) for p in (*changed, twin.blocks[0][0].weight)], [x.detach() for x in wanted])
+
+
+def test_a_model_is_whole_for_a_while() -> None:
+    check(decoded, edited)
+
+
+def changed_by_one(cell: Cell) -> None:
+    model = quorate.parallelize(Deep())
+    with quorate.whole(model):
+        if cell.world.is_first:
+            model.load_state_dict({key: 2 * x for key, x in model.state_dict().items()})
+
+
+def trained_inside(cell: Cell) -> None:
+    model = quorate.parallelize(Deep())
+    with quorate.whole(model):
+        squares(model, 0, 0).backward()
+
+
+@pytest.mark.parametrize(
+    ("loop", "sentence"),
+    [
+        (changed_by_one, "with changes .* with no changes; .* alike inside quorate.whole"),
+        (trained_inside, r"blocks\.0\.0\.weight got a gradient inside quorate.whole"),
+    ],
+)
+def test_what_whole_models_refuse(loop: Any, sentence: str) -> None:
+    ended_for_real(loop, "all-reduce").refused(sentence)
+
+
+@every_family()
+def test_a_model_that_is_not_in_shards_is_whole(strategy: str) -> None:
+    ended(left_alone, strategy).right()
+
+
+def left_alone(cell: Cell) -> None:
+    model = nn.Linear(4, 1)
+    cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    before = dict(model.named_parameters())
+    with quorate.whole(model) as inside:
+        assert inside is model
+        assert all(p is before[name] for name, p in model.named_parameters())
