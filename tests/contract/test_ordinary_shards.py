@@ -135,7 +135,7 @@ def test_parameters_that_some_workers_use() -> None:
 
 
 def averaged(cell: Cell, zero: Any, make: Callable[[nn.Module], Any]) -> Tensor:
-    """An exponential average of the weights, by `make`, and a copy of the last model; their distance from one process."""
+    """An average of the weights, by `make`, and a copy of the last model: their distance from one process."""
 
     def trained(model: Any, optimizer: Any, ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
         average = make(model)

@@ -44,6 +44,7 @@ def _handles(module: Any) -> Iterator[Any]:
     for group in groups_of(module):
         yield from group._module_to_pre_save_state_dict_hook_handle.values()
         yield from group._module_to_pre_load_state_dict_hook_handle.values()
+        yield from (p._post_load_hook_handle for p in group.fsdp_params)
 
 
 @contextmanager
