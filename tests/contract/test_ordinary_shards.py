@@ -268,3 +268,71 @@ def left_alone(cell: Cell) -> None:
     with quorate.whole(model) as inside:
         assert inside is model
         assert all(p is before[name] for name, p in model.named_parameters())
+
+
+class TwoDtypes(nn.Module):
+    """A block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.fine = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.gain = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (self.gain * torch.tanh(self.fine(self.wide(x).double()))).float()
+
+
+class Scaled(nn.Module):
+    """Blocks of two dtypes, and parameters without dimensions or elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.head = nn.ModuleList(TwoDtypes() for _ in range(2)), nn.Linear(WIDTH, 1)
+        self.logit_scale, self.nothing = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: Tensor, rank: int, step: int) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x) * self.logit_scale.exp() + self.nothing.sum()
+
+
+def of_whole_tensors(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Which divides by the number of elements."""
+    return torch.optim.Adafactor([p for p in parameters if p.numel()], lr=1e-2)
+
+
+def clipped(cell: Cell, zero: Any, make: Any, clip: float | None = None) -> Tensor:
+    """Shapes stay, in a copy and inside `quorate.whole` as well; numbers are those of one process."""
+
+    def trained(model: Any, optimizer: Any, ranks: Sequence[int]) -> list[Tensor]:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for rank in ranks:
+                (squares(model, rank, step) / len(ranks)).backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+        model = copy.deepcopy(model)
+        with torch.no_grad(), quorate.whole(model):
+            model.logit_scale.add_(1.0)
+        with torch.no_grad():
+            return [whole(p) for p in model.parameters()] + [model(numbers(0, 99), 0, 0)]
+
+    plain, model = Scaled(), quorate.parallelize(Scaled(), zero=zero)
+    wanted = trained(plain, make(plain.parameters()), range(2))
+    found = trained(model, cell.distribute(make(model.parameters()), model), [cell.world.rank])
+    assert [x.shape for x in found] == [x.shape for x in wanted]
+    assert [x.dtype for x in found] == [x.dtype for x in wanted]
+    return furthest(found, wanted)
+
+
+def test_two_dtypes_in_a_block_and_parameters_without_dimensions() -> None:
+    sgd = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
+    adam = partial(torch.optim.AdamW, lr=1e-2, eps=1e-4)
+    check(
+        partial(clipped, zero=3, make=sgd, clip=0.5),
+        partial(clipped, zero=2, make=adam),
+        partial(clipped, zero=1, make=of_whole_tensors),
+        at_most=2e-5,
+    )

@@ -19,10 +19,11 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, local
 from quorate.sharding.allocator import give_back
 from quorate.sharding.collectives import Pieces
-from quorate.sharding.groups import over_wires
+from quorate.sharding.groups import over_wires, split_by_dtype
 from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, count
 from quorate.sharding.plain_modules import plain_classes, without_hooks
+from quorate.sharding.replicated import put_back, stand_in
 from quorate.wire.metered import Metered
 
 
@@ -53,10 +54,10 @@ def shard(
     is_on_host = rests is not None and rests.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=zero == 3, **chosen)
+    reshards: dict[Module, bool | None] = dict.fromkeys(blocks, zero == 3)
     if is_whole:
-        fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
+        reshards[model] = False if zero < 3 else None
+    _fully_shard(model, reshards, chosen)
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     pieces: Pieces | None = None
     if is_on_cpu and seat.axes.shards > 1:
@@ -73,6 +74,17 @@ def shard(
     is_alone = is_whole and not apart and seat.axes.tensor == 1
     _note(modules, Spread(model, modules, seat, pieces, chosen, [handle], is_alone=is_alone))
     return list(modules)
+
+
+def _fully_shard(model: Module, reshards: Mapping[Module, bool | None], chosen: Mapping[str, Any]) -> None:
+    """Shard modules of `model`, each as one piece; they are given with whether they shard again after a forward pass,
+    inner ones first."""
+    kept = stand_in(model)
+    for module, reshard in reshards.items():
+        fully_shard(module, reshard_after_forward=reshard, **chosen)
+    put_back(list(reshards), kept)
+    for module in reshards:
+        split_by_dtype(module)
 
 
 @dataclass
@@ -153,8 +165,7 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
         return made
     copies = [memo[id(part)] for part in modules]
     pairs = [(p, part, key) for part in module.modules() for key, p in part._parameters.items() if p is not None]
-    for part in reversed(copies):
-        fully_shard(part, reshard_after_forward=True, **spread.chosen)
+    _fully_shard(made, dict.fromkeys(reversed(copies), True), spread.chosen)
     if spread.pieces is not None:
         _name(copies, made, spread.pieces, f" of copy {next(spread.copies)}")
     with torch.no_grad():

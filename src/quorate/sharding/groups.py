@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from quorate.core.errors import ConfigurationError
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 
 
@@ -28,6 +29,29 @@ def over_wires(module: Any, pieces: Pieces, name: str) -> None:
         group._all_gather_comm = WireAllGather(pieces, name)
         group._reduce_scatter_comm = WireReduceScatter(pieces, name)
         group.post_backward = Complete(group, group._reduce_scatter_comm)
+
+
+def split_by_dtype(module: Any) -> None:
+    """Divide each group of `module` into one for each dtype: FSDP2 reduces gradients of one dtype in a group.
+
+    Raises `ConfigurationError` where torch knows one group in a module (before 2.13).
+    """
+    state, split = module._get_fsdp_state(), list[Any]()
+    for group in groups_of(module):
+        dtypes = list(dict.fromkeys(p.sharded_param.dtype for p in group.fsdp_params))
+        if len(dtypes) > 1 and not hasattr(state, "_fsdp_param_groups"):
+            raise ConfigurationError(
+                f"a {type(module).__mro__[2].__name__} has parameters of several dtypes, which torch "
+                f"{torch.__version__} does not shard together; use torch 2.13, or convert the model to one dtype"
+            )
+        for dtype in dtypes[1:]:
+            places = group.mesh_info, group.post_forward_mesh_info, group.device
+            more = type(group)([], group.modules, *places, None, group.mp_policy, group.offload_policy)
+            more.fsdp_params = [p for p in group.fsdp_params if p.sharded_param.dtype == dtype]
+            split.append(more)
+        group.fsdp_params = [p for p in group.fsdp_params if p.sharded_param.dtype == dtypes[0]]
+    if split:
+        state._fsdp_param_groups.extend(split)
 
 
 class Complete:
