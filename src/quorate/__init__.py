@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from quorate.sharding.sequence import sequence_piece as sequence_piece
     from quorate.sharding.tensor.branches import branches as branches
     from quorate.sharding.tensor.finding import tensor_plan as tensor_plan
+    from quorate.sharding.whole_models import whole as whole
     from quorate.train.adversarial import adversarial as adversarial
     from quorate.train.batch_norm import ghost_batch_norm as ghost_batch_norm
     from quorate.train.batch_norm import sync_batch_norm as sync_batch_norm
@@ -68,6 +69,7 @@ __all__ = [
     "strategies",
     "sync_batch_norm",
     "tensor_plan",
+    "whole",
 ]
 
 _PLACES = {
@@ -86,6 +88,7 @@ _PLACES = {
     "sequence_attention": "quorate.sharding.sequence",
     "sequence_mean": "quorate.sharding.sequence",
     "sequence_piece": "quorate.sharding.sequence",
+    "whole": "quorate.sharding.whole_models",
     "tensor_plan": "quorate.sharding.tensor.finding",
     "ghost_batch_norm": "quorate.train.batch_norm",
     "sync_batch_norm": "quorate.train.batch_norm",

@@ -52,12 +52,14 @@ def rows_in(x: Tensor) -> Rows | None:
 
 
 def rows_here(x: Tensor) -> Rows | None:
-    """The same of a tensor that several processes hold together."""
+    """The same of a tensor that several processes hold together; None where each holds all of it."""
     if not is_sharded(x):
         return None
     sharded: Any = x
     mesh = sharded.device_mesh
     names = mesh.mesh_dim_names or ()
+    if TENSOR not in names and not hasattr(sharded.placements[-1], "dim"):
+        return None  # each has all of it
     if TENSOR not in names:
         return rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0]
     place = names.index(TENSOR)

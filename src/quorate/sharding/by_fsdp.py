@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import copy
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import as_piece_of, local
 from quorate.sharding.allocator import give_back
-from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
+from quorate.sharding.collectives import Pieces
+from quorate.sharding.groups import over_wires, split_by_dtype
 from quorate.sharding.mesh import Seat
-from quorate.sharding.offload import Offloaded, TorchAllGather, count
+from quorate.sharding.offload import Offloaded, count
+from quorate.sharding.plain_modules import plain_classes, without_hooks
+from quorate.sharding.replicated import put_back, stand_in
 from quorate.wire.metered import Metered
 
 
@@ -45,29 +54,127 @@ def shard(
     is_on_host = rests is not None and rests.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=zero == 3, **chosen)
+    reshards: dict[Module, bool | None] = dict.fromkeys(blocks, zero == 3)
     if is_whole:
-        fully_shard(model, reshard_after_forward=False if zero < 3 else None, **chosen)
-    gathering: Any = TorchAllGather()
+        reshards[model] = False if zero < 3 else None
+    _fully_shard(model, reshards, chosen)
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    pieces: Pieces | None = None
     if is_on_cpu and seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
         seat.traffic.meet_also(pieces.meet)
-        gathering = WireAllGather(pieces)
-        reducing: Any = WireReduceScatter(pieces)
-        for module in modules:
-            module.set_custom_all_gather(gathering)
-            module.set_custom_reduce_scatter(reducing)
-            module._set_unshard_async_op(True)  # else a buffer is kept until the next block is gathered
+        _name(modules, model, pieces)
     if rests is not None and is_on_host:
-        count(modules, rests.boundary, gathering, is_converted=precision is not None)
+        count(modules, rests.boundary, is_converted=precision is not None)
     if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_step_ended, modules, is_on_cpu)
-    model.register_forward_hook(partial(_forget_without_backward, modules))
+    handle = model.register_forward_hook(partial(_forget_without_backward, modules))
+    is_alone = is_whole and not apart and seat.axes.tensor == 1
+    _note(modules, Spread(model, modules, seat, pieces, chosen, [handle], is_alone=is_alone))
     return list(modules)
+
+
+def _fully_shard(model: Module, reshards: Mapping[Module, bool | None], chosen: Mapping[str, Any]) -> None:
+    """Shard modules of `model`, each as one piece; they are given with whether they shard again after a forward pass,
+    inner ones first."""
+    kept = stand_in(model)
+    for module, reshard in reshards.items():
+        fully_shard(module, reshard_after_forward=reshard, **chosen)
+    put_back(list(reshards), kept)
+    for module in reshards:
+        split_by_dtype(module)
+
+
+@dataclass
+class Spread:
+    """A model in shards, and how it was made: what `quorate.whole` and copies of it need."""
+
+    model: Module
+    modules: Sequence[Any]
+    """Those that are in shards; each knows this."""
+    seat: Seat
+    pieces: Pieces | None
+    chosen: Mapping[str, Any]
+    """Arguments of `fully_shard`."""
+    handles: Sequence[Any] = ()
+    """Of hooks that copies do not have."""
+    is_alone: bool = True
+    """Whether shards are all that it is divided into."""
+    is_whole: bool = False
+    """Inside `quorate.whole`."""
+    copies: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+
+    def forget(self) -> None:
+        """Give gathered parameters back."""
+        _forget(self.modules)
+
+    def meet(self, call: str) -> None:
+        """Wait until all workers of the replica have come to the same call. Raises as `Traffic.meet`."""
+        self.seat.traffic.meet(call)
+
+
+_SPREADS: WeakKeyDictionary[Module, Spread] = WeakKeyDictionary()
+"""Of each module in shards of this process."""
+
+
+def spread_of(model: Module) -> Spread | None:
+    """How `model`, or the model of which it is a copy, is in shards; None where it is no such model, or has more than
+    shards."""
+    spread = _SPREADS.get(model)
+    return spread if spread is not None and spread.model is model and spread.is_alone else None
+
+
+def _name(modules: Sequence[Any], model: Module, pieces: Pieces, of: str = "") -> None:
+    """Let `modules` exchange their pieces by their names."""
+    names = {id(module): name or "the rest of the model" for name, module in model.named_modules()}
+    for module in modules:
+        over_wires(module, pieces, f"{names[id(module)]}{of}")
+        module._set_unshard_async_op(True)  # else a buffer is kept until the next block is gathered
+
+
+def _note(modules: Sequence[Any], spread: Spread) -> None:
+    for module in modules:
+        _SPREADS[module] = spread
+        type(module).__deepcopy__ = _copied  # torch's own refuses
+
+
+def _copied(module: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy of a module in shards: in shards too, with pieces of its own. No worker waits for others here.
+
+    A call of the copy gathers parameters, as one of the module does, and keeps none of them. Inside `quorate.whole`
+    the copy is a plain module with whole parameters. Cost: the pieces; on GPUs the whole parameters for a moment.
+    """
+    spread = _SPREADS.get(module)
+    if spread is None or not spread.is_alone:
+        raise ConfigurationError(
+            "copy.deepcopy knows models in shards alone, and this one is divided otherwise as well (along tensor or "
+            "stages, or it has quorate.Experts in pieces); keep model.state_dict() instead"
+        )
+    modules = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    if not spread.is_whole:
+        _forget(modules)
+        for p in module.parameters():
+            sharded: Any = p
+            empty = torch.empty(p.shape, dtype=p.dtype, device=sharded.device_mesh.device_type)
+            memo[id(p)] = Parameter(empty, requires_grad=p.requires_grad)
+    with without_hooks(modules, spread.handles), plain_classes(modules):
+        made = copy.deepcopy(module, memo)
+    if spread.is_whole:
+        return made
+    copies = [memo[id(part)] for part in modules]
+    pairs = [(p, part, key) for part in module.modules() for key, p in part._parameters.items() if p is not None]
+    _fully_shard(made, dict.fromkeys(reversed(copies), True), spread.chosen)
+    if spread.pieces is not None:
+        _name(copies, made, spread.pieces, f" of copy {next(spread.copies)}")
+    with torch.no_grad():
+        for p, part, key in pairs:
+            piece = memo[id(part)]._parameters[key]
+            local(piece).copy_(local(p))
+            piece.grad = None if p.grad is None else as_piece_of(piece, local(p.grad).clone())
+    _note(copies, replace(spread, model=made, modules=copies, handles=[]))
+    return made
 
 
 def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool) -> None:

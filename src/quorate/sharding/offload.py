@@ -18,6 +18,8 @@ from quorate.core.axes import Offload
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.sharding.boundary import Boundary
+from quorate.sharding.collectives import WireAllGather
+from quorate.sharding.groups import groups_of
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class CountedAllGather:
         return self._gathering(output_tensor, input_tensor, group, async_op)
 
 
-def count(modules: Sequence[FSDPModule], boundary: Boundary, gathering: Any, *, is_converted: bool) -> None:
+def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bool) -> None:
     """Count what crosses to the device when pieces are gathered, and to the host when gradients have become pieces.
 
     `is_converted`: pieces get another dtype on the device.
@@ -105,8 +107,11 @@ def count(modules: Sequence[FSDPModule], boundary: Boundary, gathering: Any, *, 
     for module in modules:
         own: Any = module
         width = max(p.element_size() for p in own.parameters()) if is_converted else None
-        counted: Any = CountedAllGather(gathering, boundary, width)
-        module.set_custom_all_gather(counted)
+        for group in groups_of(own):
+            gathering = (
+                group._all_gather_comm if isinstance(group._all_gather_comm, WireAllGather) else TorchAllGather()
+            )
+            group._all_gather_comm = CountedAllGather(gathering, boundary, width)
     root: Any = modules[0]
     for p in root.parameters():
         if p.requires_grad:

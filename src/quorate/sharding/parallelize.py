@@ -137,7 +137,6 @@ def parallelize(
     parameters = list(model.parameters())
     if not parameters:
         raise ConfigurationError("the model has no parameters to shard")
-    _check(model)
     is_on_meta, told = check_meta(model), place.context(Meshes)
     zero = zero if told.told_zero is None else told.told_zero
     if mesh is None or told.told is not None:
@@ -149,6 +148,7 @@ def parallelize(
             "a model in pieces on GPUs needs NCCL, which refuses two workers on one GPU; start one worker for each GPU"
         )
     axes, data = seat.axes, data_context(place)
+    _check(model, is_cut_otherwise=is_on_meta or axes.tensor * axes.stages > 1)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
         raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
     if axes.tensor > 1 and is_on_meta:
@@ -221,12 +221,12 @@ def parallelize(
     return model
 
 
-def _check(model: Module) -> None:
+def _check(model: Module, *, is_cut_otherwise: bool) -> None:
     """Raise `ConfigurationError` for parameters that cannot be cut."""
     for name, p in model.named_parameters():
         if is_lazy(p):
             raise ConfigurationError(f"{name} has no shape yet; run its lazy module once before quorate.parallelize")
-        if p.dim() == 0:
+        if is_cut_otherwise and p.dim() == 0:
             raise ConfigurationError(f"{name} has no dimensions; give it the shape (1,)")
 
 

@@ -54,16 +54,18 @@ class WholeTensors:
         kept = {p: p.grad for p in every if p in self._owner}
         mine = self._of(self._wire.rank, taking)
         whole = dict(zip(mine, self._gather(taking, mine), strict=True))
+        alike = {p: _plain_parameter(p) for p in every if p not in self._owner and p.grad is not None and is_sharded(p)}
+        plain = whole | alike
         lists = [group["params"] for group in optimizer.param_groups]
         try:
             for p in kept:
                 p.grad = None
             for group in optimizer.param_groups:
-                group["params"] = [whole.get(p, p) for p in group["params"]]
-            _move_state(optimizer, whole)
+                group["params"] = [plain.get(p, p) for p in group["params"]]
+            _move_state(optimizer, plain)
             yield
         finally:
-            _move_state(optimizer, {x: p for p, x in whole.items()})
+            _move_state(optimizer, {x: p for p, x in plain.items()})
             for group, before in zip(optimizer.param_groups, lists, strict=True):
                 group["params"] = before
             for p, gradient in kept.items():
@@ -77,7 +79,7 @@ class WholeTensors:
 
     def _deal(self, every: Sequence[Any]) -> None:
         """Give each new parameter that is trained an owner: the largest first, to who has least by then."""
-        new = [p for p in every if p not in self._owner and p.requires_grad and is_sharded(p)]
+        new = [p for p in every if p not in self._owner and p.requires_grad and _is_cut(p)]
         for p in sorted(new, key=lambda p: -p.numel() * p.element_size()):
             owner = self._loads.index(min(self._loads))
             self._owner[p] = owner
@@ -122,6 +124,18 @@ class WholeTensors:
         swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
         here = next((local(p).device for p in self._owner), torch.device("cpu"))
         return [tuple(x.to(here) for x in tensors) for tensors in self._traffic.wait(swap, wire.clock)]
+
+
+def _is_cut(p: Any) -> bool:
+    """Whether each worker has a part of it; what is not cut is stepped by each of them, alike."""
+    return is_sharded(p) and any(hasattr(placement, "dim") for placement in p.placements)
+
+
+def _plain_parameter(p: Any) -> Parameter:
+    """What lies here of `p`, in the same memory."""
+    made = Parameter(local(p).detach(), requires_grad=p.requires_grad)
+    made.grad = local(p.grad)
+    return made
 
 
 def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:

@@ -1,0 +1,72 @@
+"""Modules that FSDP2 has sharded, as the plain modules that they were: their classes, and no hooks of FSDP's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
+from torch.nn import Module
+
+from quorate.sharding.groups import groups_of
+
+_KEPT = (STATE_KEY, REGISTRY_KEY)
+
+
+@contextmanager
+def without_hooks(modules: Sequence[Any], also: Sequence[Any] = ()) -> Iterator[None]:
+    """Inside, calls of `modules` and their state dictionaries do not reach FSDP, and hooks of the handles `also` are
+    gone; hooks keep their order."""
+    handles = [handle for module in modules for handle in _handles(module)] + list(also)
+    kept: dict[int, tuple[Any, list[tuple[int, Any]], set[int]]] = {}
+    for handle in handles:
+        hooks = handle.hooks_dict_ref()
+        if hooks is not None and handle.id in hooks:
+            kept.setdefault(id(hooks), (hooks, list(hooks.items()), set()))[2].add(handle.id)
+    for hooks, _, gone in kept.values():
+        for key in gone:
+            del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before, gone in kept.values():
+            now = dict(hooks)
+            hooks.clear()
+            hooks.update({key: hook for key, hook in before if key in gone or key in now})
+            hooks.update({key: hook for key, hook in now.items() if key not in hooks})
+
+
+def _handles(module: Any) -> Iterator[Any]:
+    state = module._get_fsdp_state()
+    yield state._pre_forward_hook_handle
+    yield state._post_forward_hook_handle
+    for group in groups_of(module):
+        yield from group._module_to_pre_save_state_dict_hook_handle.values()
+        yield from group._module_to_pre_load_state_dict_hook_handle.values()
+        yield from (p._post_load_hook_handle for p in group.fsdp_params)
+
+
+@contextmanager
+def plain_classes(modules: Sequence[Any]) -> Iterator[None]:
+    """Inside, `modules` have the classes of the script, and nothing that `fully_shard` has kept in them."""
+    kept = [
+        (module, type(module), {key: vars(module).pop(key) for key in _KEPT if key in vars(module)})
+        for module in modules
+    ]
+    try:
+        for module, kind, _ in kept:
+            module.__class__ = kind.__mro__[2]
+        yield
+    finally:
+        for module, kind, values in kept:
+            module.__class__ = kind
+            vars(module).update(values)
+
+
+def replace_parameters(model: Module, replaced: Callable[[Any], Any]) -> None:
+    """Put `replaced(p)` in the place of each parameter p of `model`, wherever modules share it."""
+    for module in list(model.modules()):
+        for key, p in list(module._parameters.items()):
+            if p is not None:
+                module._parameters[key] = replaced(p)
