@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -1173,7 +1174,7 @@ def lbfgs_like_closure(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-from functools import partial  # noqa: E402
+
 
 ALL = {
     name: f

@@ -15,6 +15,8 @@ from quorate.sharding.allocator import give_back
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, TorchAllGather, count
+from quorate.sharding.script_access import HooksBefore, give_access
+from quorate.sharding.tensor_operations import define_operations
 from quorate.wire.metered import Metered
 
 
@@ -45,6 +47,7 @@ def shard(
     is_on_host = rests is not None and rests.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
+    hooks = HooksBefore(model)
     for block in blocks:
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)
     if is_whole:
@@ -67,6 +70,9 @@ def shard(
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_step_ended, modules, is_on_cpu)
     model.register_forward_hook(partial(_forget_without_backward, modules))
+    give_access(model)
+    hooks.move(model)
+    define_operations(seat.shards, seat.traffic)
     return list(modules)
 
 

@@ -1,0 +1,215 @@
+"""Access of a script to parameters in shards where torch's own would be without effect, or an error.
+
+torch's FSDP gives a module its whole parameters only inside the forward and backward pass; what a script holds are
+shards (`DTensor`). For these, `p.data = x`, `p.register_hook`, `numpy()` and `tolist()` are replaced here, and modules
+accept whole tensors in `load_state_dict`. Nothing is done on a step; a forward pass asks once for each block whether it
+runs in inference mode.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn import Module, Parameter
+from torch.utils.hooks import RemovableHandle
+
+from quorate.core.axes import rows_of
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import as_piece_of, is_sharded, local
+
+Hook = Callable[[Tensor], Tensor | None]
+
+_roots: WeakSet[Module] = WeakSet()
+_hooks: WeakKeyDictionary[Any, OrderedDict[int, Hook]] = WeakKeyDictionary()
+"""Hooks of `register_hook`, by torch's record of the parameter."""
+_records: dict[int, tuple[Any, Any]] = {}
+"""By the `id` of a parameter: torch's record of it, and the module that gathers it."""
+_plain_data: Any = Tensor.data
+_plain_register_hook: Any = Tensor.register_hook
+
+
+def records_of(model: Module) -> Iterator[tuple[Any, Any]]:
+    """torch's record of each parameter in shards (`FSDPParam`), and the module that gathers it."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            for group in (state._fsdp_param_group,) if groups is None else groups:  # several from torch 2.13 on
+                for record in () if group is None else group.fsdp_params:
+                    yield record, module
+
+
+class HooksBefore:
+    """Hooks that a script has registered on the parameters of a model that is not in shards yet."""
+
+    def __init__(self, model: Module) -> None:
+        self._of_gradients: dict[tuple[int, str], Any] = {}
+        self._of_sums: dict[tuple[int, str], Any] = {}
+        for module in model.modules():
+            for key, p in module._parameters.items():
+                if p is not None and p._backward_hooks:
+                    self._of_gradients[id(module), key] = p._backward_hooks
+                if p is not None and p._post_accumulate_grad_hooks:
+                    self._of_sums[id(module), key] = p._post_accumulate_grad_hooks
+
+    def move(self, model: Module) -> None:
+        """Register them on the parameters that the model has in shards."""
+        for record, module in records_of(model) if self._of_gradients or self._of_sums else ():
+            place = id(record._module_info.module), record._module_info.param_name
+            if place in self._of_gradients:
+                _let_run(record, module, self._of_gradients[place])
+            for hook in self._of_sums.get(place, {}).values():
+                record.sharded_param.register_post_accumulate_grad_hook(hook)
+
+
+def give_access(model: Module) -> None:
+    """Let a script use the parameters of a `model` in shards as its module documents."""
+    kind: Any = DTensor
+    kind.data = property(_plain_data.__get__, _set_data, _plain_data.__delete__)
+    kind.register_hook, kind.numpy, kind.tolist = _register_hook, _numpy, _tolist
+    _roots.add(model)
+    holders: dict[int, tuple[Module, Any]] = {}
+    for record, module in records_of(model):
+        info = record._module_info
+        holders.update({id(holder): (holder, module) for holder in (info.module, *info.shared_modules)})
+    for holder, module in holders.values():
+        holder.register_load_state_dict_pre_hook(partial(_take_whole_tensors, module))
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.register_forward_pre_hook(_gather_for_inference, prepend=True)  # type: ignore[attr-defined]
+
+
+def _record_of(p: Tensor) -> tuple[Any, Any] | None:
+    """torch's record of a parameter in shards, and the module that gathers it; None for another tensor."""
+    known = _records.get(id(p))
+    if known is None or known[0].sharded_param is not p:
+        _records.clear()
+        _records.update({id(pair[0].sharded_param): pair for root in _roots for pair in records_of(root)})
+        known = _records.get(id(p))
+    return known
+
+
+def piece_of(p: Any, whole: Tensor) -> Tensor:
+    """What this worker has of a `whole` tensor that is cut as `p`; a view where that is possible."""
+    mesh, placements = p.device_mesh, p.placements
+    if mesh.ndim == 1 and placements == (Shard(0),):
+        rows = rows_of(whole.shape[0], mesh.size(), mesh.get_local_rank())
+        return whole[rows.start : rows.stop]
+    return local(distribute_tensor(whole, mesh, placements, src_data_rank=None))
+
+
+def _set_data(p: Any, x: Any) -> None:
+    """`p.data = x` for a tensor in shards: `x` is one too, or a whole tensor, of which each worker takes its own
+    rows."""
+    if x.shape != p.shape:
+        raise ConfigurationError(
+            f"p.data = x of a tensor in shards has {tuple(x.shape)} in place of {tuple(p.shape)}; give it a tensor of "
+            "the same shape, or change the model before quorate.parallelize"
+        )
+    if x.dtype != p.dtype:
+        raise ConfigurationError(
+            f"p.data = x of a tensor in shards has {x.dtype} in place of {p.dtype}; convert the model by model.to() "
+            "before quorate.parallelize"
+        )
+    with torch.no_grad():
+        if isinstance(x, DTensor):
+            if x.device_mesh != p.device_mesh or x.placements != p.placements:
+                x = x.redistribute(p.device_mesh, p.placements)
+            numbers = local(x)
+        else:
+            numbers = piece_of(p, x.to(local(p).device)).clone()
+        known = _record_of(p) if isinstance(p, Parameter) else None
+        if known is None:
+            p._local_tensor = numbers
+        elif known[0].offload_to_cpu:
+            local(p).copy_(numbers)
+        else:
+            _stand_on(known[0], p, numbers.detach().contiguous())
+
+
+def _stand_on(record: Any, p: Any, numbers: Tensor) -> None:
+    """Let a parameter, and what torch gathers of it, stand on the memory of `numbers`, or on a padded copy."""
+    padded, size = numbers, record.padded_sharded_param_size
+    if numbers.shape != size:
+        padded = numbers.new_zeros(size)
+        padded[: numbers.shape[0]].copy_(numbers)
+        numbers = padded[: numbers.shape[0]]
+    p._local_tensor, record._sharded_param_data = numbers, padded.view(-1)
+
+
+def _register_hook(p: Any, hook: Hook) -> RemovableHandle:
+    """`register_hook`, whose hook is called with the whole gradient of this worker, before means are formed."""
+    known = _record_of(p) if isinstance(p, Parameter) and p.requires_grad else None
+    if known is None:
+        return _plain_register_hook(p, hook)  # type: ignore[no-any-return]
+    record, module = known
+    hooks = _hooks.get(record)
+    if hooks is None:
+        hooks = OrderedDict()
+        _let_run(record, module, hooks)
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def _let_run(record: Any, module: Any, hooks: OrderedDict[int, Hook]) -> None:
+    """Call `hooks` with the gradients of the whole parameter; torch makes it in the first forward pass."""
+    _hooks[record] = hooks
+
+    def run(gradient: Tensor) -> Tensor:
+        for hook in tuple(hooks.values()):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        return gradient
+
+    def begin(*_: object) -> None:
+        if record._unsharded_param.requires_grad:
+            handle.remove()
+            _plain_register_hook(record._unsharded_param, run)
+
+    handle = module.register_forward_pre_hook(begin)
+
+
+def _numpy(p: Any, *_: object, **__: object) -> Any:
+    raise ConfigurationError(
+        "numpy() of a tensor in shards; gather it by p.full_tensor() on all workers first: p.full_tensor().numpy()"
+    )
+
+
+def _tolist(p: Any) -> Any:
+    raise ConfigurationError(
+        "tolist() of a tensor in shards; gather it by p.full_tensor() on all workers first: p.full_tensor().tolist()"
+    )
+
+
+def _gather_for_inference(module: Any, *_: object) -> None:
+    """torch gathers into tensors that are not inference tensors, since training goes on with them."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            module.unshard()
+
+
+def _take_whole_tensors(
+    gathering: Any, holder: Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *_: object
+) -> None:
+    """Put this worker's piece in place of whole tensors; with `assign=True` the parameters stay the same objects."""
+    gathering.reshard()
+    for key, p in holder._parameters.items():
+        x = state_dict.get(prefix + key)
+        if p is None or not is_sharded(p) or not isinstance(x, Tensor) or x.shape != p.shape or x.is_meta:
+            continue
+        if not isinstance(x, DTensor):
+            x = as_piece_of(p, piece_of(p, x.detach()))
+        if metadata.get("assign_to_params_buffers", False):
+            with torch.no_grad():
+                p.copy_(x)
+            x = p
+        state_dict[prefix + key] = x
