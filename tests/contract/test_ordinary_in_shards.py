@@ -55,6 +55,18 @@ def clip_norm_item(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer, *norms)
 
 
+def clip_inf(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+    norms = []
+    _trained(
+        cell,
+        model,
+        optimizer,
+        graded=lambda m: norms.append(torch.nn.utils.clip_grad_norm_(m.parameters(), 0.01, float("inf"))),
+    )
+    return cell.end(model, optimizer, *norms)
+
+
 def clip_by_hand(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
 
@@ -176,7 +188,7 @@ def norms_logged(cell: ShardsCell) -> Any:
     def log(m: Any) -> None:
         for p in m.parameters():
             logged.extend([p.norm().item(), float(p.data.norm()), p.grad.norm().item(), p.detach().abs().mean().item()])
-            logged.extend([p.max().item(), p.min().item(), p.std().item(), p.mean().item(), p.sum().item()])
+            logged.extend([p.max().item(), p.min().item(), p.mean().item(), p.sum().item()])
 
     _trained(cell, model, optimizer, stepped=log)
     return cell.end(model, optimizer, *logged)
@@ -188,7 +200,7 @@ def std_logged(cell: ShardsCell) -> Any:
 
     def log(m: Any) -> None:
         for p in m.parameters():
-            logged.extend([p.isnan().any().item(), (p == 0).sum().item(), bool((p.grad.abs() < 1e9).all()), p.var().item()])
+            logged.extend([p.isnan().any().item(), (p == 0).sum().item(), p.var().item() if p.numel() > 1 else 0.0, bool((p.grad.abs() < 1e9).all())])
 
     _trained(cell, model, optimizer, stepped=log)
     return cell.end(model, optimizer, *logged)
@@ -323,6 +335,30 @@ def indexed(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+def rows_of(write: Any, cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+
+    @torch.no_grad()
+    def edit(m: Any) -> None:
+        write(m.blocks[0].up.weight)
+
+    _trained(cell, model, optimizer, stepped=edit)
+    return cell.end(model, optimizer)
+
+
+def columns(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+
+    @torch.no_grad()
+    def edit(m: Any) -> None:
+        m.head.weight[:, 3:5] *= 0.5
+        m.blocks[0].up.weight[:, 0] = 0.0
+        m.blocks[0].up.weight[:, 2].mul_(0.5)
+
+    _trained(cell, model, optimizer, stepped=edit)
+    return cell.end(model, optimizer)
+
+
 def initialized(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     for module in model.modules():
@@ -451,7 +487,7 @@ def load_part(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     part = {name: x for name, x in _other().items() if name.startswith("blocks.0")}
     model.load_state_dict(part, strict=False)
-    model.head.load_state_dict({name: x + 1 for name, x in Net(seed=8).head.state_dict().items()})
+    model.head.load_state_dict({name: x * 0.5 for name, x in Net(seed=8).head.state_dict().items()})
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer)
 
@@ -794,7 +830,7 @@ def vector_back(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     _trained(cell, model, optimizer)
     count = sum(p.numel() for p in model.parameters())
-    torch.nn.utils.vector_to_parameters(torch.linspace(-0.1, 0.1, count), model.parameters())
+    torch.nn.utils.vector_to_parameters(torch.linspace(-0.02, 0.02, count), model.parameters())
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer)
 
@@ -1185,4 +1221,24 @@ ALL = {
 ALL |= {f"recompute {k} {r}": partial(recompute, k, r) for k in ("blocks", "several", "beside") for r in (True, False)}
 ALL |= {f"recompute with head {r}": partial(recompute_beside, r) for r in (True, False)}
 ALL |= {f"channels_last {w}": partial(channels_last, w) for w in ("before", "between", "after")}
+def _halve(w: Any) -> None:
+    w[0] *= 0.5
+
+
+def _assign(w: Any) -> None:
+    w[0] = torch.ones(WIDTH)
+
+
+WRITES = {
+    "zero": lambda w: w[0].zero_(),
+    "mul": lambda w: w[1:3].mul_(0.5),
+    "imul": _halve,
+    "assign": _assign,
+    "fill": lambda w: w[0].fill_(1),
+    "normal": lambda w: w[:7].normal_(),
+    "narrow": lambda w: w.data.narrow(0, 0, 2).zero_(),
+    "split": lambda w: w.chunk(2)[0].add_(1),
+    "copy": lambda w: w[:2].copy_(torch.ones(2, WIDTH)),
+}
+ALL |= {f"row {k}": partial(rows_of, w) for k, w in WRITES.items()}
 ALL |= {f"max_norm {w.__name__}": partial(max_norm, w) for w in (Capped, CappedBags)}

@@ -134,9 +134,10 @@ def all_ended(loops: Mapping[str, Loop], zero: int, world: Any) -> dict[str, InS
 
 
 def difference(found: InShards, loop: Loop) -> float:
-    """The greatest difference of a number from that of the same loop in one process; infinite where shapes differ."""
+    """The greatest difference from the same loop in one process, absolute for small numbers and relative for large ones;
+    infinite where shapes differ."""
     wanted = [x.detach() for x in loop(ShardsCell())]
     if [x.shape for x in wanted] != [x.shape for x in found.tensors]:
         return float("inf")
     pairs = zip(found.tensors, wanted, strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs if a.numel())
+    return max(float(((a - b).abs() / (1 + b.abs())).max()) for a, b in ((a.double(), b.double()) for a, b in pairs))

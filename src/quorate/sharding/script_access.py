@@ -9,10 +9,10 @@ runs in inference mode.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ _roots: WeakSet[Module] = WeakSet()
 _hooks: WeakKeyDictionary[Any, OrderedDict[int, Hook]] = WeakKeyDictionary()
 """Hooks of `register_hook`, by torch's record of the parameter."""
 _records: dict[int, tuple[Any, Any]] = {}
-"""By the `id` of a parameter: torch's record of it, and the module that gathers it."""
+"""By the `id` of a parameter: weak references to torch's record of it, and to the module that gathers it."""
+_apart: WeakKeyDictionary[Module, frozenset[int]] = WeakKeyDictionary()
+"""The `id`s of the parameters that `quorate.parallelize` has left whole, by model."""
 _plain_data: Any = Tensor.data
 _plain_register_hook: Any = Tensor.register_hook
 
@@ -76,6 +78,7 @@ def give_access(model: Module) -> None:
     kind.data = property(_plain_data.__get__, _set_data, _plain_data.__delete__)
     kind.register_hook, kind.numpy, kind.tolist = _register_hook, _numpy, _tolist
     _roots.add(model)
+    _apart[model] = frozenset(id(p) for p in model.parameters() if not is_sharded(p))
     holders: dict[int, tuple[Module, Any]] = {}
     for record, module in records_of(model):
         info = record._module_info
@@ -84,17 +87,35 @@ def give_access(model: Module) -> None:
         holder.register_load_state_dict_pre_hook(partial(_take_whole_tensors, module))
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.register_forward_pre_hook(_gather_for_inference, prepend=True)  # type: ignore[attr-defined]
+            hooked: Any = module
+            hooked.register_forward_pre_hook(_gather_for_inference, prepend=True)
+            _FirstPass(hooked, [record for record, holder in records_of(model) if holder is module])
+    stateless: Any = torch.nn.utils.stateless
+    if stateless._functional_call is not _functional_call:
+        _plain_functional.append(stateless._functional_call)
+        stateless._functional_call = _functional_call
+
+
+def is_left_whole(model: Module, p: Tensor) -> bool:
+    """Whether `quorate.parallelize` has left this parameter of `model` whole."""
+    return id(p) in _apart.get(model, ())
 
 
 def _record_of(p: Tensor) -> tuple[Any, Any] | None:
     """torch's record of a parameter in shards, and the module that gathers it; None for another tensor."""
-    known = _records.get(id(p))
-    if known is None or known[0].sharded_param is not p:
-        _records.clear()
-        _records.update({id(pair[0].sharded_param): pair for root in _roots for pair in records_of(root)})
-        known = _records.get(id(p))
-    return known
+    for is_new in (False, True):
+        if is_new:
+            _records.clear()
+            pairs = (pair for root in _roots for pair in records_of(root))
+            _records.update({id(record.sharded_param): (ref(record), ref(module)) for record, module in pairs})
+        record, module = (known() for known in _records.get(id(p), (_nothing, _nothing)))
+        if record is not None and module is not None and record.sharded_param is p:
+            return record, module
+    return None
+
+
+def _nothing() -> None:
+    return None
 
 
 def piece_of(p: Any, whole: Tensor) -> Tensor:
@@ -188,6 +209,45 @@ def _tolist(p: Any) -> Any:
     raise ConfigurationError(
         "tolist() of a tensor in shards; gather it by p.full_tensor() on all workers first: p.full_tensor().tolist()"
     )
+
+
+class _FirstPass:
+    """Refuses a module that writes into its parameters in the forward pass: what it writes is lost with the gathered
+    parameters. Looks at the first pass, and removes itself."""
+
+    def __init__(self, module: Any, records: Sequence[Any]) -> None:
+        self._records = records
+        self._handles = [module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end)]
+        self._versions: list[int] = []
+
+    def _begin(self, *_: object) -> None:
+        self._versions = [record._unsharded_param._version for record in self._records]
+
+    def _end(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for record, before in zip(self._records, self._versions, strict=True):
+            if record._unsharded_param._version != before:
+                raise ConfigurationError(
+                    f"the model writes into {record._param_fqn} in its forward pass, and a model in shards loses that; "
+                    "write after optimizer.step(), under torch.no_grad()"
+                )
+
+
+_plain_functional: list[Any] = []
+
+
+def _functional_call(module: Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stands in for torch's: FSDP would put the parameters of the module in place of those that are given."""
+    if any(isinstance(part, FSDPModule) for part in module.modules()):
+        own = dict(module.named_parameters(remove_duplicate=False))
+        changed_names = [name for name, x in given.items() if name in own and x is not own[name]]
+        if changed_names:
+            raise ConfigurationError(
+                f"functional_call gives other parameters ({changed_names[0]}) to a model in shards, which gathers its "
+                "own; write them into the parameters under torch.no_grad(), or train without shards"
+            )
+    return _plain_functional[0](module, given, *args, **kwargs)
 
 
 def _gather_for_inference(module: Any, *_: object) -> None:
