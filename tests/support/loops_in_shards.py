@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import quorate
+from quorate.core.errors import QuorateError
+from quorate.sharding.torch_errors import in_words
 
 WIDTH, INPUTS, EXAMPLES = 64, 8, 4
 
@@ -123,8 +125,9 @@ def _ended(loop: Loop, zero: int, world: Any) -> InShards:
     cell = ShardsCell(world.rank, world.size, zero)
     try:
         return InShards([x.detach() for x in loop(cell)], steps=cell.steps)
-    except Exception as error:
-        return InShards((), f"{type(error).__name__}: {error}", cell.steps)
+    except (RuntimeError, NotImplementedError, QuorateError) as error:
+        sentence = in_words(error) or error  # as where an error ends a script
+        return InShards((), f"{type(sentence).__name__}: {sentence}", cell.steps)
 
 
 def all_ended(loops: Mapping[str, Loop], zero: int, world: Any) -> dict[str, InShards]:

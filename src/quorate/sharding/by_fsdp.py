@@ -15,7 +15,7 @@ from quorate.sharding.allocator import give_back
 from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatter
 from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, TorchAllGather, count
-from quorate.sharding.script_access import HooksBefore, give_access
+from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
 from quorate.sharding.tensor_operations import define_operations
 from quorate.wire.metered import Metered
 
@@ -47,6 +47,7 @@ def shard(
     is_on_host = rests is not None and rests.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
+    check_shardable(model)
     hooks = HooksBefore(model)
     for block in blocks:
         fully_shard(block, reshard_after_forward=zero == 3, **chosen)

@@ -8,6 +8,7 @@ runs in inference mode.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -72,6 +73,28 @@ class HooksBefore:
                 record.sharded_param.register_post_accumulate_grad_hook(hook)
 
 
+def check_shardable(model: Module) -> None:
+    """Raise `ConfigurationError` for a module that cannot be in shards; make weights contiguous, as torch cuts them.
+
+    A convolution takes inputs in `channels_last` with contiguous weights.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigurationError(
+                f"{name or 'the model'} is a ScriptModule, which cannot gather parameters in shards; give "
+                "quorate.parallelize the module before torch.jit.script, or train without shards"
+            )
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.max_norm is not None:
+            raise ConfigurationError(
+                f"{name or 'the model'} has max_norm={module.max_norm}, which writes into its weight in the forward "
+                "pass, where a model in shards loses it; leave max_norm out, and scale rows after optimizer.step(): "
+                "w.mul_((max_norm / w.norm(dim=1, keepdim=True)).clamp(max=1)) under torch.no_grad()"
+            )
+    for p in model.parameters():
+        if not p.is_contiguous() and not is_sharded(p):
+            p.data = p.data.contiguous()
+
+
 def give_access(model: Module) -> None:
     """Let a script use the parameters of a `model` in shards as its module documents."""
     kind: Any = DTensor
@@ -90,10 +113,9 @@ def give_access(model: Module) -> None:
             hooked: Any = module
             hooked.register_forward_pre_hook(_gather_for_inference, prepend=True)
             _FirstPass(hooked, [record for record, holder in records_of(model) if holder is module])
-    stateless: Any = torch.nn.utils.stateless
-    if stateless._functional_call is not _functional_call:
-        _plain_functional.append(stateless._functional_call)
-        stateless._functional_call = _functional_call
+    _replace(torch.nn.utils.stateless, "_functional_call", _functional_call)
+    _replace(torch.autograd, "grad", _gradients)
+    _replace(FSDPModule, "_apply", _apply)
 
 
 def is_left_whole(model: Module, p: Tensor) -> bool:
@@ -234,11 +256,50 @@ class _FirstPass:
                 )
 
 
-_plain_functional: list[Any] = []
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    """Put `by` in the place of torch's function, once; it is called with that one first."""
+    plain = getattr(owner, name)
+    if getattr(plain, "_quorate_replaces", None) is not by:
+
+        @functools.wraps(plain)
+        def replacing(*args: Any, **kwargs: Any) -> Any:
+            return by(plain, *args, **kwargs)
+
+        replacing._quorate_replaces = by  # type: ignore[attr-defined]
+        setattr(owner, name, replacing)
 
 
-def _functional_call(module: Module, given: Any, *args: Any, **kwargs: Any) -> Any:
-    """Stands in for torch's: FSDP would put the parameters of the module in place of those that are given."""
+def _gradients(plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.grad`: the graph has gathered parameters, which no script can name."""
+    if any(is_sharded(x) for x in ([inputs] if isinstance(inputs, Tensor) else inputs) if isinstance(x, Tensor)):
+        raise ConfigurationError(
+            "torch.autograd.grad with respect to parameters in shards finds none of them in the graph; use "
+            "loss.backward(), and p.grad"
+        )
+    return plain(outputs, inputs, *args, **kwargs)
+
+
+def _apply(plain: Any, module: Any, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
+    """`model.to()` and its like: shards stay contiguous, and of their dtype once they have been gathered."""
+
+    def contiguous(x: Tensor) -> Tensor:
+        found = function(x)
+        if is_sharded(found) and not local(found).is_contiguous():
+            found = found.contiguous(memory_format=torch.contiguous_format)
+        return found
+
+    plain(module, contiguous, *args, **kwargs)
+    for record, _ in records_of(module):
+        if hasattr(record, "_unsharded_param") and record.sharded_param.dtype != record.orig_dtype:
+            raise ConfigurationError(
+                f"the model in shards was converted to {record.sharded_param.dtype} after its first forward pass; "
+                "convert it before quorate.parallelize, or give that a precision="
+            )
+    return module
+
+
+def _functional_call(plain: Any, module: Module, given: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.func.functional_call`: FSDP would put the parameters of the module in place of those that are given."""
     if any(isinstance(part, FSDPModule) for part in module.modules()):
         own = dict(module.named_parameters(remove_duplicate=False))
         changed_names = [name for name, x in given.items() if name in own and x is not own[name]]
@@ -247,7 +308,7 @@ def _functional_call(module: Module, given: Any, *args: Any, **kwargs: Any) -> A
                 f"functional_call gives other parameters ({changed_names[0]}) to a model in shards, which gathers its "
                 "own; write them into the parameters under torch.no_grad(), or train without shards"
             )
-    return _plain_functional[0](module, given, *args, **kwargs)
+    return plain(module, given, *args, **kwargs)
 
 
 def _gather_for_inference(module: Any, *_: object) -> None:

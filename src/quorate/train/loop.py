@@ -29,6 +29,7 @@ from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
+from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.step_watches import StepWatches
 from quorate.train.watched import Watched
@@ -152,6 +153,8 @@ class Loop(Listener):
 
     def group_came(self, group: dict[str, Any]) -> None:
         """A parameter group was added."""
+        if self.worker.seat is not None:
+            check_in_shards(self.replica.model, self.worker.seat, group["params"])
         self.relayout.group_came(group["params"])
 
     # -- pauses
