@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.loops_in_shards import EXAMPLES, INPUTS, WIDTH, Block, Net, ShardsCell, loss_of, whole
+import quorate.sharding.script_access  # noqa: F401  # whose presence says that a model may be in shards
+from quorate.sharding.torch_errors import in_words
+from tests.support.loops_in_shards import (
+    INPUTS,
+    WIDTH,
+    Block,
+    InShards,
+    Loop,
+    Net,
+    ShardsCell,
+    all_ended,
+    difference,
+    loss_of,
+    whole,
+)
+from tests.support.processes import outcomes_real_world, run_real_world
 
 STEPS = 3
 
@@ -37,9 +57,7 @@ def plain(cell: ShardsCell) -> Any:
 def clip_norm(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     norms = []
-    _trained(
-        cell, model, optimizer, graded=lambda m: norms.append(torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1))
-    )
+    _trained(cell, model, optimizer, graded=lambda m: norms.append(torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1)))
     return cell.end(model, optimizer, *norms)
 
 
@@ -164,7 +182,7 @@ def freeze_thaw(cell: ShardsCell) -> Any:
     model = Net()
     model.blocks[0].requires_grad_(False)
     model = cell.parallelize(model)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model)
     _trained(cell, model, optimizer)
     model.blocks[0].requires_grad_(True)
     model.head.requires_grad_(False)
@@ -172,9 +190,90 @@ def freeze_thaw(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+def freeze_only(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+    _trained(cell, model, optimizer)
+    model.head.requires_grad_(False)
+    _trained(cell, model, optimizer, begin=3)
+    return cell.end(model, optimizer)
+
+
+def thaw_only(cell: ShardsCell) -> Any:
+    model = Net()
+    model.blocks[0].requires_grad_(False)
+    model = cell.parallelize(model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model)
+    _trained(cell, model, optimizer)
+    model.blocks[0].requires_grad_(True)
+    _trained(cell, model, optimizer, begin=3)
+    return cell.end(model, optimizer)
+
+
+def penalty_gathered(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        penalty = sum(p.square().sum() for p in m.blocks.parameters())
+        return loss_of(m, x) + 0.01 * (penalty if cell.zero is None else penalty.full_tensor())
+
+    _trained(cell, model, optimizer, loss)
+    return cell.end(model, optimizer)
+
+
+def beside_in_one_piece(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Recomputing("beside", False), blocks=[])
+    _trained(cell, model, optimizer)
+    return cell.end(model, optimizer)
+
+
+def row_by_copy(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+
+    @torch.no_grad()
+    def edit(m: Any) -> None:
+        w = whole(m.blocks[0].up.weight)
+        w[0] = 0.0
+        m.blocks[0].up.weight.copy_(w)
+
+    _trained(cell, model, optimizer, stepped=edit)
+    return cell.end(model, optimizer)
+
+
+def rows_scaled(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net())
+
+    @torch.no_grad()
+    def edit(m: Any) -> None:
+        w = m.blocks[0].up.weight
+        w.mul_((0.3 / w.norm(dim=1, keepdim=True)).clamp(max=1))
+
+    _trained(cell, model, optimizer, stepped=edit)
+    return cell.end(model, optimizer)
+
+
+def swapped_for_evaluation(cell: ShardsCell) -> Any:
+    """An average takes the place of the parameters, and the parameters come back."""
+    model, optimizer = cell.made(Net())
+    average = [p.detach().clone() for p in model.parameters()]
+    seen = []
+
+    def evaluate(m: Any) -> None:
+        kept = [p.data for p in m.parameters()]
+        for a, p in zip(average, m.parameters(), strict=True):
+            a.lerp_(p.data, 0.1)
+            p.data = a
+        with torch.no_grad():
+            seen.append(m(torch.ones(3, INPUTS)))
+        for p, x in zip(m.parameters(), kept, strict=True):
+            p.data = x
+
+    _trained(cell, model, optimizer, stepped=evaluate)
+    return cell.end(model, optimizer, *seen, *average)
+
+
 def add_group(cell: ShardsCell) -> Any:
     model = cell.parallelize(Net())
-    optimizer = cell.distribute(torch.optim.SGD(model.head.parameters(), lr=0.05, momentum=0.9), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.head.parameters(), lr=0.01, momentum=0.9), model)
     _trained(cell, model, optimizer)
     optimizer.add_param_group({"params": list(model.blocks.parameters()), "lr": 0.01})
     _trained(cell, model, optimizer, begin=3)
@@ -200,7 +299,14 @@ def std_logged(cell: ShardsCell) -> Any:
 
     def log(m: Any) -> None:
         for p in m.parameters():
-            logged.extend([p.isnan().any().item(), (p == 0).sum().item(), p.var().item() if p.numel() > 1 else 0.0, bool((p.grad.abs() < 1e9).all())])
+            logged.extend(
+                [
+                    p.isnan().any().item(),
+                    (p == 0).sum().item(),
+                    p.var().item() if p.numel() > 1 else 0.0,
+                    bool((p.grad.abs() < 1e9).all()),
+                ]
+            )
 
     _trained(cell, model, optimizer, stepped=log)
     return cell.end(model, optimizer, *logged)
@@ -452,7 +558,7 @@ def load_before(cell: ShardsCell) -> Any:
 def load_between(cell: ShardsCell) -> Any:
     model = cell.parallelize(Net())
     model.load_state_dict(_other())
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer)
 
@@ -469,7 +575,7 @@ def load_after(cell: ShardsCell) -> Any:
 def load_assign(cell: ShardsCell) -> Any:
     model = cell.parallelize(Net())
     model.load_state_dict(_other(), assign=True)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer)
 
@@ -645,7 +751,7 @@ def to_before(cell: ShardsCell) -> Any:
 
 def to_after(cell: ShardsCell) -> Any:
     model = cell.parallelize(Net()).to(torch.float64)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
     _trained(cell, model, optimizer, lambda m, x: loss_of(m, x.double()))
     return cell.end(model, optimizer)
 
@@ -670,7 +776,11 @@ class Images(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first = nn.Conv2d(3, 32, 3, padding=1)
-        self.blocks = nn.Sequential(*(nn.Conv2d(32, 64 - 32 * i, 3, padding=1) for i in range(1)), nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 32, 3, padding=1))
+        self.blocks = nn.Sequential(
+            *(nn.Conv2d(32, 64 - 32 * i, 3, padding=1) for i in range(1)),
+            nn.Conv2d(64, 64, 3, padding=1),
+            nn.Conv2d(64, 32, 3, padding=1),
+        )
         self.head = nn.Linear(32, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -689,7 +799,7 @@ def channels_last(when: str, cell: ShardsCell) -> Any:
     model = cell.parallelize(model)
     if when == "between":
         model = model.to(memory_format=torch.channels_last)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
     if when == "after":
         model = model.to(memory_format=torch.channels_last)
     for step in range(STEPS):
@@ -722,13 +832,6 @@ def script_whole(cell: ShardsCell) -> Any:
 def trace_whole(cell: ShardsCell) -> Any:
     net = nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Linear(WIDTH, 1))
     model, optimizer = cell.made(torch.jit.trace(net, torch.ones(1, INPUTS)))
-    _trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
-
-
-def compiled_part(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    model.blocks[0].compile(backend="eager")
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer)
 
@@ -802,6 +905,19 @@ def weight_norm_old(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+class Normalized(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.up.weight.div_(self.up.weight.norm(dim=1, keepdim=True))
+        return super().forward(x)
+
+
+def written_in_forward(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(Net(block=Normalized))
+    _trained(cell, model, optimizer)
+    return cell.end(model, optimizer)
+
+
 def spectral_norm_old(cell: ShardsCell) -> Any:
     model = Net()
     nn.utils.spectral_norm(model.blocks[0].up)
@@ -811,8 +927,6 @@ def spectral_norm_old(cell: ShardsCell) -> Any:
 
 
 def pruned(cell: ShardsCell) -> Any:
-    from torch.nn.utils import prune
-
     model = Net()
     prune.l1_unstructured(model.blocks[0].up, "weight", 0.5)
     model, optimizer = cell.made(model)
@@ -977,21 +1091,6 @@ def own_function(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-class ComplexBlock(Block):
-    def __init__(self) -> None:
-        super().__init__()
-        self.turn = nn.Parameter(torch.randn(WIDTH, dtype=torch.complex64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.view_as_real(torch.view_as_complex(x.view(*x.shape[:-1], -1, 2)) * self.turn[::2]).flatten(-2))
-
-
-def complex_numbers(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net(block=ComplexBlock))
-    _trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
-
-
 class Counting(Block):
     def __init__(self) -> None:
         super().__init__()
@@ -1114,9 +1213,7 @@ def forward_called(cell: ShardsCell) -> Any:
 
 def penalty(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
-    _trained(
-        cell, model, optimizer, lambda m, x: loss_of(m, x) + 0.01 * sum(p.square().sum() for p in m.parameters())
-    )
+    _trained(cell, model, optimizer, lambda m, x: loss_of(m, x) + 0.01 * sum(p.square().sum() for p in m.parameters()))
     return cell.end(model, optimizer)
 
 
@@ -1210,17 +1307,22 @@ def lbfgs_like_closure(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+def _loops() -> dict[str, Loop]:
+    """The functions of this module that take a cell and nothing else, by name, and those with a choice."""
+    found: dict[str, Loop] = {}
+    for name, loop in list(globals().items()):
+        if isinstance(loop, FunctionType) and loop.__module__ == __name__ and name[0] != "_" and "test" not in name:
+            if loop.__code__.co_varnames[: loop.__code__.co_argcount] == ("cell",):
+                found[name] = loop
+    for reentrant in (True, False):
+        for kind in ("blocks", "several", "beside"):
+            found[f"recompute {kind} {reentrant}"] = partial(recompute, kind, reentrant)
+        found[f"recompute with head {reentrant}"] = partial(recompute_beside, reentrant)
+    found |= {f"channels_last {when}": partial(channels_last, when) for when in ("before", "between", "after")}
+    found |= {f"row {name}": partial(rows_of, write) for name, write in WRITES.items()}
+    return found | {f"max_norm {kind.__name__}": partial(max_norm, kind) for kind in (Capped, CappedBags)}
 
 
-ALL = {
-    name: f
-    for name, f in globals().items()
-    if callable(f) and getattr(f, "__module__", "") == __name__ and isinstance(f, type(plain)) and not name.startswith("_")
-    and f.__code__.co_argcount == 1 and not name.startswith("test")
-}
-ALL |= {f"recompute {k} {r}": partial(recompute, k, r) for k in ("blocks", "several", "beside") for r in (True, False)}
-ALL |= {f"recompute with head {r}": partial(recompute_beside, r) for r in (True, False)}
-ALL |= {f"channels_last {w}": partial(channels_last, w) for w in ("before", "between", "after")}
 def _halve(w: Any) -> None:
     w[0] *= 0.5
 
@@ -1229,16 +1331,103 @@ def _assign(w: Any) -> None:
     w[0] = torch.ones(WIDTH)
 
 
-WRITES = {
-    "zero": lambda w: w[0].zero_(),
-    "mul": lambda w: w[1:3].mul_(0.5),
-    "imul": _halve,
-    "assign": _assign,
-    "fill": lambda w: w[0].fill_(1),
-    "normal": lambda w: w[:7].normal_(),
+WRITES: dict[str, Any] = {
+    "zero_": lambda w: w[0].zero_(),
+    "mul_": lambda w: w[1:3].mul_(0.5),
+    "*=": _halve,
+    "=": _assign,
+    "fill_": lambda w: w[0].fill_(1),
+    "normal_": lambda w: w[:7].normal_(),
     "narrow": lambda w: w.data.narrow(0, 0, 2).zero_(),
-    "split": lambda w: w.chunk(2)[0].add_(1),
-    "copy": lambda w: w[:2].copy_(torch.ones(2, WIDTH)),
+    "chunk": lambda w: w.chunk(2)[0].add_(1),
+    "copy_": lambda w: w[:2].copy_(torch.ones(2, WIDTH)),
 }
-ALL |= {f"row {k}": partial(rows_of, w) for k, w in WRITES.items()}
-ALL |= {f"max_norm {w.__name__}": partial(max_norm, w) for w in (Capped, CappedBags)}
+LOOPS = _loops()
+_BESIDE = "got a whole tensor and a parameter in shards; call the model"
+_ROWS = "writes into some rows of a tensor in shards"
+REFUSED: dict[str, tuple[int, str]] = {
+    "as_list": (3, r"tolist\(\) of a tensor in shards; gather it by p.full_tensor"),
+    "as_numpy": (3, r"numpy\(\) of a tensor in shards; gather it by p.full_tensor"),
+    "forward_called": (0, _BESIDE),
+    "functional_changed": (0, "functional_call gives other parameters .* to a model in shards"),
+    "grad_noise": (0, _BESIDE),
+    "gradient_penalty": (0, "gradients of gradients .*; train such a model without shards"),
+    "grads_by_function": (0, r"use loss.backward\(\), and p.grad"),
+    "indexed": (1, _ROWS),
+    "layers_beside": (0, _BESIDE),
+    "max_norm Capped": (0, "tokens has max_norm=2.0"),
+    "max_norm CappedBags": (0, "tokens has max_norm=2.0"),
+    "other_method": (0, _BESIDE),
+    "penalty": (0, _BESIDE),
+    "recompute beside False": (0, _BESIDE),
+    "recompute beside True": (0, _BESIDE),
+    "replaced": (3, "is not in shards; add modules and parameters to the model before quorate.parallelize"),
+    **{name: (1, _ROWS) for name in LOOPS if name.startswith("row ")},
+    **{name: (0, "is a ScriptModule") for name in LOOPS if name.startswith(("script_", "trace_"))},
+    "submodule_called": (0, _BESIDE),
+    "to_between": (3, "converted to torch.float64 after its first forward pass; convert it before"),
+    "vector": (3, r"write back what has changed by p.copy_\(whole\)"),
+    "written_in_forward": (0, "writes into blocks.0.up.weight in its forward pass"),
+}
+"""Loops that are refused: after how many steps, before another one, and the sentence."""
+SOME = (
+    *("accumulate", "clip_by_hand", "columns", "data_assigned", "ema", "hook_before", "hook_clamps", "inference_eval"),
+    *("load_assign_after", "load_part", "norms_logged", "swapped_for_evaluation", "tied", "weight_in_forward_hook"),
+    *("functional_changed", "max_norm Capped", "row zero_", "gradient_penalty"),
+)
+"""Those that are tried with ZeRO 1 and 2, too."""
+TOLERANCES = {"autocast": 2e-3, "norms_logged": 1e-5}
+
+
+def _all(names: Sequence[str], zero: int, world: Any) -> dict[str, InShards]:
+    return all_ended({name: LOOPS[name] for name in names}, zero, world)
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, list[InShards]]:
+    """How each loop ends on each of two workers, with ZeRO 3."""
+    found = run_real_world(2, partial(_all, list(LOOPS), 3), 300.0)
+    return {name: [ended[name] for ended in found] for name in LOOPS}
+
+
+def _check(name: str, ended: Sequence[InShards]) -> None:
+    if name in REFUSED:
+        steps, sentence = REFUSED[name]
+        for worker in ended:
+            assert re.match(r"ConfigurationError: ", worker.error), worker.error
+            assert re.search(sentence, worker.error), worker.error
+            assert worker.steps == steps
+        return
+    assert [worker.error for worker in ended] == ["", ""]
+    assert max(difference(worker, LOOPS[name]) for worker in ended) < TOLERANCES.get(name, 2e-6)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_an_ordinary_loop_is_right_in_shards_or_refused(name: str, ends: dict[str, list[InShards]]) -> None:
+    _check(name, ends[name])
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_the_other_stages_do_the_same(zero: int) -> None:
+    found = run_real_world(2, partial(_all, SOME, zero), 120.0)
+    for name in SOME:
+        _check(name, [ended[name] for ended in found])
+
+
+def _first_reads_alone(world: Any) -> None:
+    cell = ShardsCell(world.rank, world.size, 3)
+    model, optimizer = cell.made(Net())
+    if world.is_first:
+        model.head.weight.norm().item()
+    _trained(cell, model, optimizer)
+
+
+def test_a_number_that_one_worker_reads_is_named() -> None:
+    ended = outcomes_real_world(2, _first_reads_alone, 60.0)
+    assert any("reading a number of a tensor in shards" in outcome.error_message for outcome in ended), ended
+
+
+def test_an_error_of_torch_is_told_in_words() -> None:
+    error = RuntimeError("aten.mm.default got mixed torch.Tensor and DTensor, need to convert all torch.Tensor")
+    assert "aten.mm.default got a whole tensor and a parameter in shards" in str(in_words(error))
+    assert in_words(RuntimeError("size mismatch")) is None

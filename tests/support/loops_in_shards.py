@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +55,7 @@ class ShardsCell:
 
     rank: int = 0
     size: int = 2
-    zero: int | None = None
+    zero: Any = None
     steps: int = 0
 
     def parallelize(self, model: Any, **settings: Any) -> Any:
@@ -70,7 +69,7 @@ class ShardsCell:
     def made(self, model: Any, **settings: Any) -> tuple[Any, Any]:
         """The model in shards, and its distributed optimizer."""
         model = self.parallelize(model, **settings)
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
         return model, self.distribute(optimizer, model)
 
     def step(self, optimizer: Any) -> None:
@@ -121,7 +120,7 @@ class InShards:
     steps: int = 0
 
 
-def _ended(loop: Loop, zero: int, world: Any) -> InShards:
+def _ended(loop: Loop, zero: Any, world: Any) -> InShards:
     cell = ShardsCell(world.rank, world.size, zero)
     try:
         return InShards([x.detach() for x in loop(cell)], steps=cell.steps)
@@ -130,15 +129,15 @@ def _ended(loop: Loop, zero: int, world: Any) -> InShards:
         return InShards((), f"{type(sentence).__name__}: {sentence}", cell.steps)
 
 
-def all_ended(loops: Mapping[str, Loop], zero: int, world: Any) -> dict[str, InShards]:
+def all_ended(loops: Mapping[str, Loop], zero: Any, world: Any) -> dict[str, InShards]:
     """How each loop ends on this worker of a model in shards, one after the other."""
     torch.set_num_threads(1)
     return {name: _ended(loop, zero, world) for name, loop in loops.items()}
 
 
 def difference(found: InShards, loop: Loop) -> float:
-    """The greatest difference from the same loop in one process, absolute for small numbers and relative for large ones;
-    infinite where shapes differ."""
+    """The greatest difference from the same loop in one process, in parts of one plus the number; infinite where shapes
+    differ."""
     wanted = [x.detach() for x in loop(ShardsCell())]
     if [x.shape for x in wanted] != [x.shape for x in found.tensors]:
         return float("inf")

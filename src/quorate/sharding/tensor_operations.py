@@ -27,7 +27,7 @@ _traffic: dict[DeviceMesh, Traffic] = {}
 def define_operations(mesh: DeviceMesh, traffic: Traffic) -> None:
     """Let torch use the operations of this module; workers that read a number meet over `traffic`."""
     _traffic[mesh] = traffic
-    handlers = DTensor._op_dispatcher._custom_op_handlers
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     handlers[_aten._local_scalar_dense.default] = handlers[_aten.item.default] = _item
     handlers[_aten.copy_.default], handlers[_aten.fill_.Tensor] = _copy, _fill
     for operation in _IN_PLACE:
@@ -52,8 +52,10 @@ def _item(operation: Any, args: Any, kwargs: Any) -> Any:
 def _check_rows(target: Any) -> None:
     """Raise `ConfigurationError` for a view of rows of a tensor in shards: torch gathers them into other memory."""
     base = target._base
-    if isinstance(base, DTensor) and base.placements != target.placements and all(
-        isinstance(placement, Replicate) for placement in target.placements
+    if (
+        isinstance(base, DTensor)
+        and base.placements != target.placements
+        and all(isinstance(placement, Replicate) for placement in target.placements)
     ):
         raise ConfigurationError(
             "the script writes into some rows of a tensor in shards, where nothing would arrive; gather it on all "
@@ -98,7 +100,7 @@ def _is_empty_somewhere(x: DTensor) -> bool:
 
 
 def _by_torch(operation: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    handlers = DTensor._op_dispatcher._custom_op_handlers
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     del handlers[operation]
     try:
         return operation(*args, **kwargs)

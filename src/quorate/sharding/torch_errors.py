@@ -23,14 +23,13 @@ def in_words(error: BaseException) -> ConfigurationError | None:
     message = str(error)
     if (found := _MIXED.search(message)) is not None:
         return ConfigurationError(
-            f"{found[1]} got a whole tensor and a parameter in shards; call the model, or modules listed in "
-            "quorate.parallelize(blocks=[...]), which gather parameters, or gather one by p.full_tensor() on all "
-            "workers"
+            f"{found[1]} got a whole tensor and a parameter in shards; call the model, which gathers parameters (all "
+            "at once with quorate.parallelize(blocks=[])), or gather one by p.full_tensor() on all workers"
         )
     if (found := _MISSING.search(message)) is not None or _MOVED.search(message) is not None:
-        operation = "this operation" if found is None else found[1]
+        operation = "such operation" if found is None else found[1]
         return ConfigurationError(
-            f"torch has no {operation} of tensors in shards; gather the tensor on all workers, whole = "
+            f"torch has no {operation} for tensors in shards; gather the tensor on all workers, whole = "
             "p.full_tensor(), and write back what has changed by p.copy_(whole)"
         )
     if _FREED.search(message) is not None:
