@@ -1265,7 +1265,7 @@ def replaced(cell: ShardsCell) -> Any:
 
 def printed(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
-    text = f"{model} {model.head.weight} {list(model.parameters())[0]}"
+    text = f"{model} {model.head.weight} {next(iter(model.parameters()))}"
     assert "Linear" in text
     _trained(cell, model, optimizer)
     return cell.end(model, optimizer, sum(p.numel() for p in model.parameters()))
