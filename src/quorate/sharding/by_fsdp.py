@@ -24,6 +24,8 @@ from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, count
 from quorate.sharding.plain_modules import plain_classes, without_hooks
 from quorate.sharding.replicated import put_back, stand_in
+from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
+from quorate.sharding.tensor_operations import define_operations
 from quorate.wire.metered import Metered
 
 
@@ -54,6 +56,8 @@ def shard(
     is_on_host = rests is not None and rests.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
+    check_shardable(model)
+    hooks = HooksBefore(model)
     reshards: dict[Module, bool | None] = dict.fromkeys(blocks, zero == 3)
     if is_whole:
         reshards[model] = False if zero < 3 else None
@@ -70,9 +74,11 @@ def shard(
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
     seat.traffic.forget = partial(_step_ended, modules, is_on_cpu)
-    handle = model.register_forward_hook(partial(_forget_without_backward, modules))
+    handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
+    hooks.move(model)
+    define_operations(seat.shards, seat.traffic)
     is_alone = is_whole and not apart and seat.axes.tensor == 1
-    _note(modules, Spread(model, modules, seat, pieces, chosen, [handle], is_alone=is_alone))
+    _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)
 
 
@@ -173,7 +179,7 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
             piece = memo[id(part)]._parameters[key]
             local(piece).copy_(local(p))
             piece.grad = None if p.grad is None else as_piece_of(piece, local(p.grad).clone())
-    _note(copies, replace(spread, model=made, modules=copies, handles=[]))
+    _note(copies, replace(spread, model=made, modules=copies, handles=give_access(made)))
     return made
 
 

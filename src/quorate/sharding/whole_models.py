@@ -68,7 +68,7 @@ def whole(model: M) -> Iterator[M]:
     places = [(one, names[id(one.whole)]) for one in held.values()]
     spread.is_whole = True
     try:
-        with without_hooks(spread.modules):
+        with without_hooks(spread.modules, spread.handles):
             yield model
         for one, where in places:
             module, key = where[0]

@@ -41,7 +41,7 @@ from quorate.train.methods_beside import beside
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces, lay_out_steps
+from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.redundant import check_redundancy, deal_out
@@ -251,6 +251,7 @@ def distribute(
             if spread is not None:
                 named = dataclasses.replace(named, host=host)
                 chosen, named = as_pieces(spread, chosen, named, optimizer, settings)
+                check_in_shards(model, spread.seat, (p for group in optimizer.param_groups for p in group["params"]))
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)

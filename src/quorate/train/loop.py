@@ -38,6 +38,7 @@ from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
+from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.step_watches import StepWatches
 from quorate.train.watched import Watched
@@ -214,6 +215,8 @@ class Loop(Listener):
 
     def group_came(self, group: dict[str, Any]) -> None:
         """A parameter group was added."""
+        if self.worker.seat is not None:
+            check_in_shards(self.replica.model, self.worker.seat, group["params"])
         self.relayout.group_came(group["params"])
 
     # -- pauses

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.layer_rows import Layers
+from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
@@ -84,6 +87,20 @@ def as_pieces(
     goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
     changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
     return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat, shard_by=by)
+
+
+def check_in_shards(model: Module, seat: Seat, parameters: Iterable[Tensor]) -> None:
+    """Raise `ConfigurationError` for parameters that came after `parallelize`: each worker would train its own."""
+    if seat.axes.shards == 1:
+        return
+    from quorate.sharding.script_access import is_left_whole
+
+    for p in parameters:
+        if not is_sharded(p) and not is_left_whole(model, p):
+            raise ConfigurationError(
+                f"the optimizer has a parameter of shape {tuple(p.shape)} that is not in shards; add modules and "
+                "parameters to the model before quorate.parallelize"
+            )
 
 
 def _check_copies(spread: Sharded, strategy: Strategy, watched: Watched) -> None:

@@ -31,6 +31,7 @@ from quorate.launch.worker.signals import attend
 from quorate.launch.worker.stack_report import report_quietly
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
+from quorate.sharding.torch_errors import in_words
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from quorate.wire.failure import (
@@ -87,6 +88,8 @@ class _Ending:
             return
         if issubclass(kind, ValueError) and "default process group twice" in str(error):
             kind, error = ConfigurationError, ConfigurationError(_TWICE)
+        elif (explained := in_words(error)) is not None:
+            kind, error = ConfigurationError, explained
         stop = stop_of(self.place)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
             tell(f"quorate: left on request while waiting: {error}\n")

@@ -1,0 +1,150 @@
+"""Operations on tensors in shards (`DTensor`) for which torch has no rule, or one that gives a part of a result.
+
+`float(p.norm())` is the norm of this worker's shard in torch: a number is read from a tensor whose sum over the workers
+has not been formed. Here it is formed first, so all workers of a replica must read it. `p.copy_(x)` takes a whole
+tensor. Cost: where a script reads such a number, two small messages to each worker of the replica.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+from quorate.sharding.script_access import piece_of
+from quorate.sharding.traffic import Traffic
+
+_traffic: dict[DeviceMesh, Traffic] = {}
+"""Of each mesh of shards."""
+
+
+def define_operations(mesh: DeviceMesh, traffic: Traffic) -> None:
+    """Let torch use the operations of this module; workers that read a number meet over `traffic`."""
+    _traffic[mesh] = traffic
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    handlers[_aten._local_scalar_dense.default] = handlers[_aten.item.default] = _item
+    handlers[_aten.copy_.default], handlers[_aten.fill_.Tensor] = _copy, _fill
+    for operation in _IN_PLACE:
+        handlers[operation] = _in_place
+    for operation in _OF_SOME:
+        handlers[operation] = _of_some
+    handlers[_aten.linalg_vector_norm.default] = handlers[_aten._foreach_norm.Scalar] = _norms
+
+
+def _item(operation: Any, args: Any, kwargs: Any) -> Any:
+    x: Any = args[0]
+    if x.numel() != 1:
+        raise RuntimeError(f"a Tensor with {x.numel()} elements cannot be converted to Scalar")
+    if all(isinstance(placement, Replicate) for placement in x.placements):
+        return local(x).item()
+    traffic = _traffic.get(x.device_mesh)
+    if traffic is not None:
+        traffic.meet("reading a number of a tensor in shards, as in float(p.norm())")
+    return x.detach().full_tensor().item()
+
+
+def _check_rows(target: Any) -> None:
+    """Raise `ConfigurationError` for a view of rows of a tensor in shards: torch gathers them into other memory."""
+    base = target._base
+    if (
+        isinstance(base, DTensor)
+        and base.placements != target.placements
+        and all(isinstance(placement, Replicate) for placement in target.placements)
+    ):
+        raise ConfigurationError(
+            "the script writes into some rows of a tensor in shards, where nothing would arrive; gather it on all "
+            "workers, whole = p.full_tensor(), change that, and write it back by p.copy_(whole)"
+        )
+
+
+def _in_place(operation: Any, args: Any, kwargs: Any) -> Any:
+    """torch's own, behind a check."""
+    if isinstance(args[0], DTensor):
+        _check_rows(args[0])
+    return _by_torch(operation, _in_place, args, kwargs)
+
+
+def _of_some(operation: Any, args: Any, kwargs: Any, handler: Any = None) -> Any:
+    """An operation that needs at least one number, on a tensor of which some workers may have none."""
+    x: Any = args[0]
+    if not isinstance(x, DTensor) or not _is_empty_somewhere(x):
+        return _by_torch(operation, handler or _of_some, args, kwargs)
+    mesh = x.device_mesh
+    found = operation(x.full_tensor(), *args[1:], **kwargs)
+    return DTensor.from_local(found, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _norms(operation: Any, args: Any, kwargs: Any) -> Any:
+    """The largest number is no norm of a worker that has no numbers."""
+    order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
+    if abs(order) != math.inf:
+        return _by_torch(operation, _norms, args, kwargs)
+    if isinstance(args[0], Tensor):
+        return _of_some(operation, args, kwargs, _norms)
+    return [torch.linalg.vector_norm(x, order, dtype=kwargs.get("dtype")) for x in args[0]]
+
+
+def _is_empty_somewhere(x: DTensor) -> bool:
+    for size, placement in zip(x.device_mesh.shape, x.placements, strict=True):
+        if isinstance(placement, Shard):
+            rows = x.shape[placement.dim]
+            if -(-rows // size) * (size - 1) >= rows > 0:
+                return True
+    return False
+
+
+def _by_torch(operation: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    del handlers[operation]
+    try:
+        return operation(*args, **kwargs)
+    finally:
+        handlers[operation] = handler
+
+
+def _fill(operation: Any, args: Any, kwargs: Any) -> Any:
+    target, value = args
+    _check_rows(target)
+    local(target).fill_(value.full_tensor() if isinstance(value, DTensor) else value)
+    return target
+
+
+def _copy(operation: Any, args: Any, kwargs: Any) -> Any:
+    target, source, *more = args
+    if not isinstance(target, DTensor):
+        return target.copy_(source.full_tensor(), *more, **kwargs)
+    _check_rows(target)
+    if source.shape != target.shape:
+        source = source.expand(target.shape)
+    if not isinstance(source, DTensor):
+        numbers: Tensor = piece_of(target, source)
+    elif source.device_mesh != target.device_mesh or source.placements != target.placements:
+        numbers = local(source.redistribute(target.device_mesh, target.placements))
+    else:
+        numbers = local(source)
+    local(target).copy_(numbers, *more, **kwargs)
+    return target
+
+
+_aten: Any = torch.ops.aten
+_IN_PLACE = (
+    _aten.add_.Tensor,
+    _aten.sub_.Tensor,
+    _aten.mul_.Tensor,
+    _aten.div_.Tensor,
+    _aten.clamp_.default,
+    _aten.zero_.default,
+    _aten.fill_.Scalar,
+    _aten.normal_.default,
+    _aten.uniform_.default,
+    _aten.lerp_.Scalar,
+)
+
+
+_OF_SOME = (_aten.max.default, _aten.min.default, _aten.amax.default, _aten.amin.default)

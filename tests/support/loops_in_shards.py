@@ -1,0 +1,145 @@
+"""Ordinary training loops that end alike with a whole model in one process and with a model in shards.
+
+A loop takes a `ShardsCell` and returns tensors: what its test compares. In one process, each step sees the batches of
+all workers joined, so that its gradient is the mean of the gradients of the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import quorate
+from quorate.core.errors import QuorateError
+from quorate.sharding.torch_errors import in_words
+
+WIDTH, INPUTS, EXAMPLES = 64, 8, 4
+
+
+class Block(nn.Module):
+    """A residual block of 16,640 parameters, enough to be gathered as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+class Net(nn.Module):
+    """Two blocks between two linear layers of the root."""
+
+    def __init__(self, seed: int = 0, block: Callable[[], nn.Module] = Block) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Linear(INPUTS, WIDTH)
+        self.blocks = nn.ModuleList(block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@dataclass
+class ShardsCell:
+    """One loop, on the joined batch (`zero=None`), or as one of the workers that hold one replica in shards."""
+
+    rank: int = 0
+    size: int = 2
+    zero: Any = None
+    steps: int = 0
+
+    def parallelize(self, model: Any, **settings: Any) -> Any:
+        """`quorate.parallelize` with the stage of the cell."""
+        return model if self.zero is None else quorate.parallelize(model, zero=self.zero, **settings)
+
+    def distribute(self, optimizer: Any, model: nn.Module) -> Any:
+        """`quorate.distribute` under `all-reduce`."""
+        return optimizer if self.zero is None else quorate.distribute(optimizer, model)
+
+    def made(self, model: Any, **settings: Any) -> tuple[Any, Any]:
+        """The model in shards, and its distributed optimizer."""
+        model = self.parallelize(model, **settings)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
+        return model, self.distribute(optimizer, model)
+
+    def step(self, optimizer: Any) -> None:
+        """`optimizer.step()`, counted once it has returned."""
+        optimizer.step()
+        self.steps += 1
+
+    def batch(self, step: int, *shape: int) -> Tensor:
+        """The inputs of this worker, or those of all workers joined."""
+        ranks = range(self.size) if self.zero is None else [self.rank]
+        sizes = (EXAMPLES, *(shape or (INPUTS,)))
+        return torch.cat([torch.randn(sizes, generator=torch.Generator().manual_seed(97 * step + r)) for r in ranks])
+
+    def tokens(self, step: int, count: int) -> Tensor:
+        """As `batch`, of rows of numbers below `count`."""
+        ranks = range(self.size) if self.zero is None else [self.rank]
+        draws = [torch.Generator().manual_seed(97 * step + r) for r in ranks]
+        return torch.cat([torch.randint(0, count, (EXAMPLES, 6), generator=draw) for draw in draws])
+
+    def end(self, model: nn.Module, optimizer: Any, *more: Any) -> list[Tensor]:
+        """Finish; returns the whole parameters, and what else is compared."""
+        if self.zero is not None:
+            optimizer.finish()
+        return [whole(x) for x in (*model.parameters(), *more)]
+
+
+Loop = Callable[[ShardsCell], Sequence[Tensor]]
+
+
+def whole(x: Any) -> Tensor:
+    """All of a tensor that may be in shards, or a number."""
+    found = x.full_tensor() if hasattr(x, "full_tensor") else torch.as_tensor(x)
+    return found.detach().clone()
+
+
+def loss_of(model: Any, x: Tensor) -> Tensor:
+    """The squared error of the sum of inputs."""
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class InShards:
+    """How a loop ended on one worker."""
+
+    tensors: Sequence[Tensor] = ()
+    error: str = ""
+    """The class and the message of its error; empty where it returned."""
+    steps: int = 0
+
+
+def _ended(loop: Loop, zero: Any, world: Any) -> InShards:
+    cell = ShardsCell(world.rank, world.size, zero)
+    try:
+        return InShards([x.detach() for x in loop(cell)], steps=cell.steps)
+    except (RuntimeError, NotImplementedError, QuorateError) as error:
+        sentence = in_words(error) or error  # as where an error ends a script
+        return InShards((), f"{type(sentence).__name__}: {sentence}", cell.steps)
+
+
+def all_ended(loops: Mapping[str, Loop], zero: Any, world: Any) -> dict[str, InShards]:
+    """How each loop ends on this worker of a model in shards, one after the other."""
+    torch.set_num_threads(1)
+    return {name: _ended(loop, zero, world) for name, loop in loops.items()}
+
+
+def difference(found: InShards, loop: Loop) -> float:
+    """The greatest difference from the same loop in one process, in parts of one plus the number; infinite where shapes
+    differ."""
+    wanted = [x.detach() for x in loop(ShardsCell())]
+    if [x.shape for x in wanted] != [x.shape for x in found.tensors]:
+        return float("inf")
+    pairs = zip(found.tensors, wanted, strict=True)
+    return max(float(((a - b).abs() / (1 + b.abs())).max()) for a, b in ((a.double(), b.double()) for a, b in pairs))
