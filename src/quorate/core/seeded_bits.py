@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -11,5 +13,6 @@ def seeded_bits(seed: int) -> np.random.MT19937:
     Its `seed_seq` is not None, whatever is drawn; `numpy.random.seed` makes it None.
     """
     bits = np.random.MT19937(0)
-    bits.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+    state: Any = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+    bits.state = state
     return bits

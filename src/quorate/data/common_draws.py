@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from quorate.core.seeded_bits import seeded_bits
 
@@ -91,9 +92,10 @@ def _has_come_from(seed: int, words: tuple[int, ...]) -> bool:
     return False
 
 
-def _tempered(words: np.ndarray) -> np.ndarray:
+def _tempered(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """What a Mersenne twister gives for words of its state (Matsumoto and Nishimura, 1998)."""
     words = words ^ (words >> np.uint64(11))
     words = words ^ ((words << np.uint64(7)) & np.uint64(0x9D2C5680))
     words = words ^ ((words << np.uint64(15)) & np.uint64(0xEFC60000))
-    return words ^ (words >> np.uint64(18))
+    tempered: NDArray[np.uint64] = words ^ (words >> np.uint64(18))
+    return tempered

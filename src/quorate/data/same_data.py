@@ -72,8 +72,8 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
         return _wait_for_nobody
     examples = None if isinstance(dataset, OwnFiles) else len(dataset)
     items = {} if isinstance(dataset, _AGREED) else sample(dataset, wire.clock.now)
-    told = {"rank": wire.rank, "examples": examples, "choices": choices, "items": {}}
-    told["items"] = {index: [item.exact, item.floats] for index, item in items.items()}
+    sampled = {str(index): [item.exact, item.floats] for index, item in items.items()}
+    told = {"rank": wire.rank, "examples": examples, "choices": choices, "items": sampled}
     key = f"data/{number}"
     if not wire.board.swap(key, None, json.dumps(told).encode()):
         first = wire.board.get(key)

@@ -306,7 +306,7 @@ def test_what_was_to_be_done_before_leaving_is_done_after_a_good_end_only(run: R
     assert not any("left" in log for log in logs)
 
 
-def test_each_worker_draws_for_itself_whatever_the_schedule(run: Run) -> None:
+def test_workers_draw_alike_whatever_the_schedule(run: Run) -> None:
     text = """
         import random, time
         import numpy, torch
@@ -320,8 +320,7 @@ def test_each_worker_draws_for_itself_whatever_the_schedule(run: Run) -> None:
     one = run(text.replace("WAIT", "0.0"))[1]
     other = run(text.replace("WAIT", "float(3 - wire.rank)"))[1]
     assert one == other
-    assert len(set(one)) == 3
-    assert len({log.splitlines()[-1] for log in one}) == 1
+    assert len(set(one)) == 1
     assert run(text.replace("WAIT", "0.0"), seed=1)[1] != one
 
 

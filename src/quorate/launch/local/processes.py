@@ -206,8 +206,8 @@ def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, fo
             is_served = not servers or has_joined(server.board, 0)
             if not is_served:
                 return Conclusion(WRONG_INPUT, nobody_joined(servers))
-            why = why_unused(server.board, command.overrides, size)
-            return Conclusion(0) if why is None else Conclusion(1, why)
+            unused = why_unused(server.board, command.overrides, size)
+            return Conclusion(0) if unused is None else Conclusion(1, unused)
         return Conclusion(asked, "the workers were asked to leave; every worker has ended")
     reported = read_failure(server.board)
     why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))
