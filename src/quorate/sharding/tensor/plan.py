@@ -62,8 +62,8 @@ class Plan(dict[str, str]):
     columns of a layer that gives query, key and value in one. `embedding` and `head` cut the vocabulary of an embedding
     and of the layer that gives logits, which are whole again behind it; with `logits` these stay a `DTensor` in pieces.
     `repeated` is for layers of key or value heads that are fewer than workers: every worker has all of the layer, and
-    calculates the head of its queries. `sequence` is for norms that work on a piece of the sequence. Columns are to be followed by rows, and between the
-    two each neuron, channel, or head, is to be calculated by itself.
+    calculates the head of its queries. `sequence` is for norms that work on a piece of the sequence. Columns are to be
+    followed by rows, and between the two each neuron, channel, or head, is to be calculated by itself.
     """
 
     def __init__(
