@@ -28,14 +28,14 @@ def numbers(rank: int, step: int) -> Tensor:
 class Deep(nn.Module):
     """Equal blocks, which each worker calls as `order(rank, step)` says."""
 
-    def __init__(self, order: Callable[[int, int], Iterable[int]] = lambda rank, step: range(3)) -> None:
+    def __init__(self, order: Callable[[int, int], Iterable[int]] | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
         self.head, self.order = nn.Linear(WIDTH, 1), order
 
     def forward(self, x: Tensor, rank: int, step: int) -> Tensor:
-        for number in self.order(rank, step):
+        for number in range(3) if self.order is None else self.order(rank, step):
             x = x + self.blocks[number](x)
         return self.head(x)
 
@@ -397,3 +397,20 @@ def test_fewer_key_heads_than_workers() -> None:
 def test_fewer_key_heads_than_four_workers() -> None:
     cases = [partial(attended, key_heads=heads, axes={"tensor": 4}) for heads in (2, 1)]
     check(*cases, partial(attended, key_heads=1, axes={"shards": 2, "tensor": 2}), size=4)
+
+
+def with_a_term(model: Any, rank: int, step: int) -> Tensor:
+    """A loss that uses weights outside their blocks, behind the forward pass."""
+    loss = squares(model, rank, step) + 0.01 * sum(p.square().sum() for p in model.parameters())
+    hidden = nn.functional.linear(numbers(rank, step), model.blocks[1][0].weight)
+    return loss + 0.01 * (hidden - 1).square().mean()
+
+
+def test_weights_outside_their_blocks() -> None:
+    check(
+        partial(in_shards, model=Deep(), zero=2, loss=with_a_term),
+        partial(in_shards, model=Deep(), zero=3, loss=with_a_term, blocks=[]),
+        at_most=2e-5,
+    )
+    end = ended_for_real(partial(in_shards, model=Deep(), zero=3, loss=with_a_term), "all-reduce")
+    end.refused("got mixed torch.Tensor and DTensor")

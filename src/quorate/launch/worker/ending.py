@@ -50,6 +50,11 @@ from quorate.wire.survivors import lost_mates
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
 """Failures that concern several workers: what they say is the whole sentence."""
+_OUTSIDE = (
+    "a piece of a parameter of a model in shards met a plain tensor, as where a weight is used outside its block; give "
+    "quorate.parallelize blocks= without that block, or use the weight after its block's forward pass with zero=2"
+)
+"""Torch's sentence follows."""
 _TWICE = (
     "quorate.join() has started torch's default process group already; leave out init_process_group, or call it before "
     "quorate.join(), which uses the group that it finds"
@@ -87,6 +92,8 @@ class _Ending:
             return
         if issubclass(kind, ValueError) and "default process group twice" in str(error):
             kind, error = ConfigurationError, ConfigurationError(_TWICE)
+        if issubclass(kind, RuntimeError) and "got mixed torch.Tensor and DTensor" in str(error):
+            kind, error = ConfigurationError, ConfigurationError(f"{_OUTSIDE} ({error})")
         stop = stop_of(self.place)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
             tell(f"quorate: left on request while waiting: {error}\n")
