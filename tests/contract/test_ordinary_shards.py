@@ -28,14 +28,14 @@ def numbers(rank: int, step: int) -> Tensor:
 class Deep(nn.Module):
     """Equal blocks, which each worker calls as `order(rank, step)` says."""
 
-    def __init__(self, order: Callable[[int, int], Iterable[int]] = lambda rank, step: range(3)) -> None:
+    def __init__(self, order: Callable[[int, int], Iterable[int]] | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
         self.head, self.order = nn.Linear(WIDTH, 1), order
 
     def forward(self, x: Tensor, rank: int, step: int) -> Tensor:
-        for number in self.order(rank, step):
+        for number in range(3) if self.order is None else self.order(rank, step):
             x = x + self.blocks[number](x)
         return self.head(x)
 
@@ -92,9 +92,9 @@ def each(cell: Cell, cases: Sequence[Callable[[Cell], Any]]) -> list[Any]:
     return [case(cell) for case in cases]
 
 
-def check(*cases: Callable[[Cell], Any], at_most: float = 1e-5) -> None:
+def check(*cases: Callable[[Cell], Any], at_most: float = 1e-5, size: int = 2) -> None:
     """Fails unless every case is as near to one process on every worker."""
-    for worker in ended_for_real(partial(each, cases=cases), "all-reduce").right():
+    for worker in ended_for_real(partial(each, cases=cases), "all-reduce", size, timeout=120.0).right():
         assert not [(case, far) for case, far in zip(cases, worker, strict=True) if not far <= at_most]
 
 
@@ -336,3 +336,81 @@ def test_two_dtypes_in_a_block_and_parameters_without_dimensions() -> None:
         partial(clipped, zero=1, make=of_whole_tensors),
         at_most=2e-5,
     )
+
+
+class Grouped(nn.Module):
+    """Causal attention of which several query heads have one key head, as Llama writes it."""
+
+    def __init__(self, key_heads: int, bias: bool) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = 8, key_heads, 2
+        self.n_rep = self.n_heads // self.n_kv_heads
+        self.wq, self.wo = nn.Linear(16, 16, bias=bias), nn.Linear(16, 16, bias=bias)
+        self.wk, self.wv = (nn.Linear(16, 2 * key_heads, bias=bias) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.wq(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
+        k = self.wk(x).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.wv(x).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
+        k, v = (y.repeat_interleave(self.n_rep, dim=1) for y in (k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.wo(y.transpose(1, 2).flatten(2))
+
+
+def attended(cell: Cell, key_heads: int, axes: dict[str, int]) -> Tensor:
+    """Training with a tensor axis; the batches are those of each group of workers that compute together."""
+    groups = cell.world.size // axes["tensor"]
+
+    def loss(model: Any, rank: int, step: int) -> Tensor:
+        return (model(numbers(rank, step).view(8, 9, 16)) - 1).square().mean()
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Grouped(key_heads, bias) for bias in (True, False)))
+
+    def sgd(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+    plain = made()
+    optimizer = sgd(plain)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for group in range(groups):
+            (loss(plain, group, step) / groups).backward()
+        optimizer.step()
+    model = quorate.parallelize(made(), cell.world.mesh(**axes))
+    assert model[0].n_kv_heads == max(1, key_heads // axes["tensor"])
+    optimizer = cell.distribute(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss(model, cell.world.rank // axes["tensor"], step).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e3)
+        cell.step(optimizer)
+    optimizer.finish()
+    return furthest([whole(p) for p in model.parameters()], [p.detach() for p in plain.parameters()])
+
+
+def test_fewer_key_heads_than_workers() -> None:
+    check(partial(attended, key_heads=1, axes={"tensor": 2}), partial(attended, key_heads=2, axes={"tensor": 2}))
+
+
+def test_fewer_key_heads_than_four_workers() -> None:
+    cases = [partial(attended, key_heads=heads, axes={"tensor": 4}) for heads in (2, 1)]
+    check(*cases, partial(attended, key_heads=1, axes={"shards": 2, "tensor": 2}), size=4)
+
+
+def with_a_term(model: Any, rank: int, step: int) -> Tensor:
+    """A loss that uses weights outside their blocks, behind the forward pass."""
+    loss = squares(model, rank, step) + 0.01 * sum(p.square().sum() for p in model.parameters())
+    hidden = nn.functional.linear(numbers(rank, step), model.blocks[1][0].weight)
+    return loss + 0.01 * (hidden - 1).square().mean()
+
+
+def test_weights_outside_their_blocks() -> None:
+    check(
+        partial(in_shards, model=Deep(), zero=2, loss=with_a_term),
+        partial(in_shards, model=Deep(), zero=3, loss=with_a_term, blocks=[]),
+        at_most=2e-5,
+    )
+    end = ended_for_real(partial(in_shards, model=Deep(), zero=3, loss=with_a_term), "all-reduce")
+    end.refused("got mixed torch.Tensor and DTensor")

@@ -21,6 +21,7 @@ from quorate.sharding.tensor.cut import cut_parameters
 from quorate.sharding.tensor.dealt import attach, deal_out
 from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
+from quorate.sharding.tensor.heads import repeated_head
 from quorate.sharding.tensor.layers import hook_layers
 from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan, space_plan
 from quorate.wire import current
@@ -45,6 +46,9 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
             "names of modules and their styles"
         )
     check_plan(plan, model, workers)
+    for name, style in plan.items():
+        if style == "repeated":
+            repeated_head(plan, model, name, workers)
     if all(style == "whole" for style in plan.values()) and not branches_in(model):
         raise ConfigurationError(
             "the tensor plan cuts no layer of the model, so all workers would compute the same; name layers in "

@@ -16,7 +16,7 @@ from torch.nn import Embedding, Linear, Module, Sequential
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
 from quorate.sharding.tensor.filters import OF_SINGLE_NUMBERS, follow
-from quorate.sharding.tensor.heads import head_size
+from quorate.sharding.tensor.heads import head_size, is_repeatable
 from quorate.sharding.tensor.plan import CLOSED, Plan, check_plan, is_linear, is_of_transformers, widths
 from quorate.sharding.tensor.sequence import styles_in_blocks
 
@@ -76,7 +76,7 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
         if isinstance(module, CLOSED):
             found.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
         elif not name.startswith(tuple(closed)):
-            _attention(name, module, model, workers, found)
+            _attention(name, module, model, workers, found, can_repeat=not sequence)
     if not sequence:
         _filters(model, workers, found)
     for name, module in model.named_modules():
@@ -110,7 +110,7 @@ def _child(module: Module, path: str) -> Any:
     return found
 
 
-def _attention(name: str, module: Module, model: Module, workers: int, found: _Found) -> None:
+def _attention(name: str, module: Module, model: Module, workers: int, found: _Found, *, can_repeat: bool) -> None:
     inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
     fused = _child(module, "c_attn")
     if inputs is None and not is_of_transformers(fused):
@@ -133,6 +133,9 @@ def _attention(name: str, module: Module, model: Module, workers: int, found: _F
     assert last is not None and size is not None
     for one in first:
         heads = widths(_child(model, one))[1] // size // (3 if inputs is None else 1)
+        if can_repeat and one != first[0] and is_repeatable(heads, workers):
+            found.styles[one] = "repeated"
+            continue
         if heads % workers:
             raise ConfigurationError(
                 f"{one} has {heads} heads of {size}, which {workers} workers cannot share evenly; take a number of "

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.tensor.plan import FUSED, widths
+from quorate.sharding.tensor.plan import FUSED, is_linear, widths
 
 _SIZES = ("head_dim", "attention_head_size", "head_size", "dim_per_head", "d_head")
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 _KEY_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head")
+_GROUPS = ("num_key_value_groups", "n_rep", "num_queries_per_kv")
+"""Query heads for each key head."""
 _WIDTHS = ("all_head_size", "split_size", "inner_dim")
 
 
@@ -31,19 +33,49 @@ def head_size(module: Module, inputs: Sequence[Any], *, is_fused: bool) -> int |
     return size if fits else None
 
 
-def tell_heads(name: str, module: Module, width: int, workers: int) -> None:
-    """Let a module of attention know that it has so many heads less; `width` is what its query has in all.
+def is_repeatable(heads: int, workers: int) -> bool:
+    """Whether `workers` share key heads that are fewer than they are: equally many workers have each."""
+    return 0 < heads < workers and workers % heads == 0
+
+
+def repeated_head(plan: Mapping[str, str], model: Module, name: str, workers: int) -> tuple[int, int]:
+    """Heads of the layer `name`, whose style is "repeated", and numbers in each. Raises `ConfigurationError` where its
+    module does not say how many, or where the workers do not share them equally."""
+    parent = name.rpartition(".")[0]
+    module = model.get_submodule(parent)
+    inside = {f"{parent}.{key}" if parent else key: child for key, child in module.named_children()}
+    queries = [child for key, child in inside.items() if plan.get(key) == "columns" and is_linear(child)]
+    layer: Any = model.get_submodule(name)
+    size = head_size(module, [queries[0], layer], is_fused=False) if queries else None
+    heads = 0 if size is None else widths(layer)[1] // size
+    if size is None or not is_repeatable(heads, workers) or "sequence" in plan.values():
+        raise ConfigurationError(
+            f'the tensor plan has "repeated" for {name}; it is for key and value heads of which each belongs to '
+            f"equally many of the {workers} workers, beside a query with columns, and not with pieces of the sequence"
+        )
+    return heads, size
+
+
+def tell_heads(name: str, module: Module, width: int, workers: int, queries: int | None = None) -> None:
+    """Let a module of attention know that it has so many heads less; `width` is what its query has in all, and
+    `queries` how many query heads a worker has for its one key head, where key heads are repeated.
 
     Raises `ConfigurationError` where its heads are not to be shared evenly.
     """
     for key in (*_COUNTS, *_KEY_COUNTS):
         count = vars(module).get(key)
         if type(count) is int:
+            if queries is not None and key in _KEY_COUNTS:
+                setattr(module, key, 1)
+                continue
             if count % workers:
                 raise ConfigurationError(
                     f"{name or 'the model'} has {key}={count}, which {workers} workers cannot share evenly"
                 )
             setattr(module, key, count // workers)
+    for key in _GROUPS if queries is not None else ():
+        if type(vars(module).get(key)) is int:
+            setattr(module, key, queries)
     for key in _WIDTHS:
         if vars(module).get(key) == width:
             setattr(module, key, width // workers)

@@ -20,7 +20,7 @@ from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
 from quorate.sharding.tensor.channels import Statistics, narrow
 from quorate.sharding.tensor.cut import of_fused
-from quorate.sharding.tensor.heads import tell_heads
+from quorate.sharding.tensor.heads import head_size, repeated_head, tell_heads
 from quorate.sharding.tensor.plan import CLOSED, Plan, channel_dim, is_linear, is_of_transformers, widths
 from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
@@ -41,6 +41,8 @@ class Layer:
     """Of its whole input, or of the piece of it that it takes."""
     first: int = 0
     """The first entry of a cut embedding that is here."""
+    head: tuple[int, int] | None = None
+    """Where the numbers of the one head of this worker begin in a layer of repeated heads, and how many they are."""
     outside: list[Tensor] = field(default_factory=list)
     """Of each call that is under way: which of its numbers are entries of others."""
     kept: list[list[tuple[Module, str, Any]]] = field(default_factory=list)
@@ -71,6 +73,9 @@ class Layer:
 
     def _plain(self, module: Module, key: str, p: Any) -> Any:
         here = plain_piece(p)
+        if self.head is not None:
+            dim = 1 if key == "weight" and is_of_transformers(module) else 0
+            return copied(here, self.together).narrow(dim, *self.head)
         if self.style == "sequence":
             return copied(here, self.together)
         if self.style == "fused" and key == "bias":
@@ -128,7 +133,7 @@ class Layer:
         if self.style == "logits":
             pieces: Any = DTensor.from_local(output, together.mesh, [Shard(output.dim() - 1)], run_check=False)
             return pieces
-        if self.style in ("columns", "fused") and module.training and not self.is_in_sequence:
+        if self.style in ("columns", "fused", "repeated") and module.training and not self.is_in_sequence:
             together.draw_apart()
         return output if self.style != "whole" else None
 
@@ -157,6 +162,9 @@ def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection
         has_own = any(p is not None for owner in owners for p in owner._parameters.values())
         if has_own or plan.get(name) == "channels":
             layer = Layer(name, plan.get(name, "whole"), together, statistics, owners)
+            if layer.style == "repeated":
+                heads, size = repeated_head(plan, model, name, together.size)
+                layer.head = together.rank * heads // together.size * size, size
             _hook(layer, module)
             layer.is_in_sequence = name.startswith(tuple(f"{block}." for block in blocks))
             layer.is_given_all = name.rpartition(".")[0] in attentions and layer.style != "rows"
@@ -181,7 +189,7 @@ def _hook(layer: Layer, module: Any) -> None:
         takes, gives = widths(module)  # of the whole, as is the shape of a DTensor
         layer.width = takes // together.size if style in ("rows", "pieces") else takes
         if is_of_transformers(module) and style != "rows":
-            module.nf = gives // together.size
+            module.nf = gives // together.size if layer.head is None else layer.head[1]
     module.register_forward_pre_hook(layer.before)
     module.register_forward_hook(layer.behind, always_call=True)
 
@@ -189,8 +197,13 @@ def _hook(layer: Layer, module: Any) -> None:
 def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> None:
     children = {key: plan.get(f"{name}.{key}" if name else key) for key in module._modules}
     inputs = [key for key, style in children.items() if style == "columns" and is_linear(module._modules[key])]
+    repeated = [key for key, style in children.items() if style == "repeated"]
     fused = [key for key, style in children.items() if style == "fused"]
-    if len(inputs) >= 3:
-        tell_heads(name, module, widths(module.get_submodule(inputs[0]))[1], workers)
+    if len(inputs) + len(repeated) >= 3:
+        layers: list[Any] = [module.get_submodule(key) for key in (*inputs, *repeated)]
+        width, queries = widths(layers[0])[1], None
+        if repeated:
+            queries = width // (head_size(module, layers, is_fused=False) or width) // workers
+        tell_heads(name, module, width, workers, queries)
     elif fused:
         tell_heads(name, module, widths(module.get_submodule(fused[0]))[1] // 3, workers)

@@ -29,7 +29,19 @@ from torch.nn.modules.conv import _ConvNd
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
 
-STYLES = ("columns", "rows", "pieces", "channels", "fused", "embedding", "head", "logits", "sequence", "whole")
+STYLES = (
+    "columns",
+    "rows",
+    "pieces",
+    "channels",
+    "fused",
+    "embedding",
+    "head",
+    "logits",
+    "repeated",
+    "sequence",
+    "whole",
+)
 FUSED = 3
 """Query, key and value, in one layer."""
 CONVOLUTIONS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
@@ -49,8 +61,9 @@ class Plan(dict[str, str]):
     calculates channel by channel (norms, convolutions in groups): its input and its output are pieces. `fused` is
     columns of a layer that gives query, key and value in one. `embedding` and `head` cut the vocabulary of an embedding
     and of the layer that gives logits, which are whole again behind it; with `logits` these stay a `DTensor` in pieces.
-    `sequence` is for norms that work on a piece of the sequence. Columns are to be followed by rows, and between the
-    two each neuron, channel, or head, is to be calculated by itself.
+    `repeated` is for layers of key or value heads that are fewer than workers: every worker has all of the layer, and
+    calculates the head of its queries. `sequence` is for norms that work on a piece of the sequence. Columns are to be
+    followed by rows, and between the two each neuron, channel, or head, is to be calculated by itself.
     """
 
     def __init__(
@@ -242,7 +255,7 @@ def _is_for(style: str, module: Module) -> tuple[bool, str]:
         return type(module) is Embedding, "a torch Embedding"
     if style == "channels":
         return by_channel(module) is not None, "a norm of torch's over channels, or its convolution in groups"
-    if style in ("fused", "head", "logits"):
+    if style in ("fused", "head", "logits", "repeated"):
         return is_linear(module), "a linear layer"
     is_plain = is_convolution(module) and by_channel(module) is None
     return is_linear(module) or is_plain, "a linear layer, or a convolution of torch's without groups"
@@ -262,6 +275,8 @@ def _check_width(name: str, style: str, module: Any, workers: int) -> None:
 def _counts(style: str, module: Any) -> list[tuple[int, str]]:
     if style == "embedding":
         return [(module.num_embeddings, "entries")]
+    if style == "repeated":
+        return []
     if style == "channels":
         is_norm = isinstance(module, _NormBase)
         return [(by_channel(module) or 0, "channels" if is_norm else "groups")]
