@@ -17,7 +17,7 @@ import quorate
 from quorate.core.errors import QuorateError
 from quorate.sharding.torch_errors import in_words
 
-WIDTH, INPUTS, EXAMPLES = 64, 8, 4
+WIDTH, INPUTS, EXAMPLES, STEPS = 64, 8, 4, 3
 
 
 class Block(nn.Module):
@@ -47,6 +47,24 @@ class Net(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)  # type: ignore[no-any-return]
+
+
+class Tied(nn.Module):
+    """A language model whose head has the weight of its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(19, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, 19, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
 
 
 @dataclass
@@ -108,6 +126,18 @@ def whole(x: Any) -> Tensor:
 def loss_of(model: Any, x: Tensor) -> Tensor:
     """The squared error of the sum of inputs."""
     return (model(x) - x.sum(1, keepdim=True)).square().mean()  # type: ignore[no-any-return]
+
+
+def trained(cell: ShardsCell, model: Any, optimizer: Any, loss: Any = loss_of, begin: int = 0, **at: Any) -> None:
+    """Steps with what happens before a backward pass, after it, and after a step."""
+    for step in range(begin, begin + STEPS):
+        optimizer.zero_grad()
+        loss(model, cell.batch(step)).backward()
+        if "graded" in at:
+            at["graded"](model)
+        cell.step(optimizer)
+        if "stepped" in at:
+            at["stepped"](model)
 
 
 @dataclass(frozen=True)
