@@ -1,4 +1,4 @@
-"""Codecs, rules, noise and outer steps in ordinary loops: each computes its own formula, whatever the model is made of."""
+"""Codecs, rules, noise and outer steps in ordinary loops: each computes its own formula, whatever the dtype is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+import quorate
 from quorate.aggregation import rules
 from quorate.codecs import codecs
 from tests.support.ordinary_loops import Cell, ended, small_net
@@ -82,3 +84,26 @@ def test_a_rule_trains_models_of_every_dtype(name: str) -> None:
     loop = partial(of_every_dtype, alike=name == "majority")
     for losses in ended(loop, "all-reduce", 5, reduce=name).right():
         assert_each_dtype_learns_alike(losses)
+
+
+def on_clients(cell: Cell, *, with_buffers: bool) -> None:
+    """A training on clients; the net has statistics of BatchNorm, or no buffers."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), *[torch.nn.BatchNorm1d(4)] * with_buffers, torch.nn.Linear(4, 1))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, weigh="equal", sampled=0.9)
+    loader = quorate.shard(TensorDataset(torch.randn(48, 4)), 4, partition="iid", clients=4)
+    for _ in range(2):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+            cell.step(optimizer)
+    optimizer.finish()
+
+
+@pytest.mark.parametrize("strategy", ["fed-avg", "fed-prox", "fed-opt"])
+@pytest.mark.parametrize("settings", [{"clip": 1.0, "noise": 1.0}, {"secure": True}], ids=["noise", "secure"])
+def test_hidden_parameters_do_not_go_with_buffers_that_are_exchanged(strategy: str, settings: dict[str, Any]) -> None:
+    sentence = 'protect the parameters, and not the buffers of the model .* set buffers="none"'
+    ended(partial(on_clients, with_buffers=True), strategy, **settings).refused(sentence)
+    ended(partial(on_clients, with_buffers=True), strategy, buffers="none", **settings).right()
+    ended(partial(on_clients, with_buffers=False), strategy, **settings).right()
+    ended(partial(on_clients, with_buffers=True), strategy).right()

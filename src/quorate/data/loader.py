@@ -240,6 +240,7 @@ class Loader:
             is_first = False
             if trains:
                 self._trained, self._current = True, this
+                taken.client_round = this.client_round
                 self._left.pop(this.epoch, None)
                 for boundary in tuple(context.boundaries):
                     boundary()
@@ -267,6 +268,7 @@ class Loader:
         if rests and trains:
             for rest in tuple(context.rests):
                 rest()
+            taken.client_round = None
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1
             self._before = this if self.share.kind == DYNAMIC else None
