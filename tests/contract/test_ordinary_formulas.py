@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 import quorate
 from quorate.aggregation import rules
 from quorate.codecs import codecs
+from quorate.wire.virtual.network import Network
 from tests.support.ordinary_loops import Cell, ended, small_net
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -107,3 +108,63 @@ def test_hidden_parameters_do_not_go_with_buffers_that_are_exchanged(strategy: s
     ended(partial(on_clients, with_buffers=True), strategy, buffers="none", **settings).right()
     ended(partial(on_clients, with_buffers=False), strategy, **settings).right()
     ended(partial(on_clients, with_buffers=True), strategy).right()
+
+
+def a_step(cell: Cell, gradient: float = 1.0) -> list[float]:
+    """One step of SGD with rate 1 on a matrix of zeros, where every worker's gradient is a number; returns a row."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    optimizer.zero_grad()
+    (gradient * model.weight).sum().backward()
+    cell.step(optimizer)
+    optimizer.finish()
+    return model.weight.detach()[0].tolist()
+
+
+WAYS_OF_CODES: list[tuple[str, dict[str, Any]]] = [
+    ("all-reduce", {"reduce": "gather"}),
+    ("all-reduce", {"reduce": "two-phase"}),
+    ("all-reduce", {"reduce": "geometric-median:f=0"}),
+    ("all-reduce", {"reduce": "centered-clipping:f=0,tau=10.0"}),
+    ("robust", {"reduce": "mean:f=0", "momentum": 0.0}),
+    ("eager-majority", {"wait_for": "all"}),
+    ("sync-backup", {"backup": 0}),
+    ("parameter-server", {}),
+]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("strategy", "settings"), WAYS_OF_CODES, ids=str)
+def test_an_absolute_threshold_is_a_number_of_the_gradient(strategy: str, settings: dict[str, Any], size: int) -> None:
+    choice = {"compress": "threshold", "of": "absolute", "dense_below": 0, "with_one_worker": "algorithm", **settings}
+    sent = ended(a_step, strategy, size, at=0.9, error_feedback=False, **choice).right()
+    assert sent == [pytest.approx([-1.0] * 4, rel=1e-4)] * size
+    kept_back = ended(a_step, strategy, size, at=1.1, error_feedback=False, **choice).right()
+    assert kept_back == [[0.0] * 4] * size
+
+
+@pytest.mark.parametrize(("at", "moved"), [(0.9, -1.0), (1.1, 0.0)])
+def test_between_hosts_an_absolute_threshold_is_a_number_of_the_mean_of_a_host(at: float, moved: float) -> None:
+    choice = {"compress": "threshold", "of": "absolute", "dense_below": 0, "error_feedback": False, "at": at}
+    hosts = Network(hosts=[0, 0, 1, 1])
+    for row in ended(a_step, "all-reduce", 4, network=hosts, reduce="hierarchical", **choice).right():
+        assert row == [moved] * 4
+
+
+@pytest.mark.parametrize("compress", ["none", "half"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_radius_is_a_length_of_gradients(compress: str, size: int) -> None:
+    """16 numbers of 1 are 4 long: three pulls of 0.5 are 1.5 of it."""
+    choice: dict[str, Any] = {"with_one_worker": "algorithm", "reduce": "centered-clipping:f=0,tau=0.5"}
+    if compress != "none":
+        choice |= {"compress": compress, "dense_below": 0}
+    for row in ended(a_step, "all-reduce", size, **choice).right():
+        assert row == pytest.approx([-1.5 / 4] * 4, rel=1e-2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"reduce": "mean:f=0"}, {"compress": "half", "dense_below": 0}], ids=str)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_constant_attack_sends_a_constant_gradient(size: int, settings: dict[str, Any]) -> None:
+    for row in ended(a_step, "all-reduce", size, attack="constant:scale=-100.0", **settings).right():
+        assert row == pytest.approx([-(size - 1 - 100.0) / size] * 4, rel=1e-2)

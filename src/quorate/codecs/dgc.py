@@ -56,7 +56,8 @@ class DGC(Codec):
     masking: bool = True
     """Whether the momentum of a number is reset when the number is sent."""
     clip_norm: float = 0.0
-    """The norm to which a worker's vector is clipped first; 0: no clipping."""
+    """The norm to which a worker's vector is clipped first; 0: no clipping. In the paper, and here, that vector is the
+    worker's share of the mean, its gradient divided by the number of workers."""
     warmup_rounds: int = 0
     """Rounds until the density is reached."""
     warmup_stages: int = 4

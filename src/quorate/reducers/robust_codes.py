@@ -58,7 +58,7 @@ class RobustCodes(Coded):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int) -> None:
         super().__init__(layout, wire, codec, seed)
-        self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True)
+        self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True, unit=1 / wire.size)
         of_rule = self._robust.state
         self._state: RobustCodesState = RobustCodesState(
             memory=self._state.memory, sums=self._state.sums, number=of_rule.number, newest=of_rule.newest
