@@ -39,8 +39,8 @@ class ErrorFeedback(Codec):
         """The codec."""
         return self.of
 
-    def scaled(self, factor: float) -> Codec:
-        return replace(self, of=self.of.scaled(factor))
+    def rescaled(self, factor: float) -> Codec:
+        return replace(self, of=self.of.rescaled(factor))
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]

@@ -51,7 +51,7 @@ class Threshold(Codec):
         if not 0 < self.at < math.inf:
             raise ConfigurationError(f"at is {self.at}; it must be a threshold above 0")
 
-    def scaled(self, factor: float) -> Threshold:
+    def rescaled(self, factor: float) -> Threshold:
         return replace(self, at=self.at * factor) if self.of == "absolute" else self
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -90,7 +90,7 @@ class Codec(ABC):
         """The same without error feedback."""
         return self
 
-    def scaled(self, factor: float) -> Codec:
+    def rescaled(self, factor: float) -> Codec:
         """The same for vectors that are `factor` times as large; another one where a setting has the unit of a number.
 
         Workers divide a gradient by their number before they encode it, so that codes add up to the mean. A setting

@@ -55,7 +55,7 @@ class TwoPhase(Coded):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Any, seed: int, state: CodedState | None = None) -> None:
         super().__init__(layout, wire, codec, seed, state)
-        self._codec_of_sums = self.codec.scaled(wire.size)
+        self._codec_of_sums = self.codec.rescaled(wire.size)
         """For sums, whose numbers are as large as those of a gradient: workers have divided theirs by their number."""
         if state is None:
             owned = {name: torch.zeros_like(x) for name, x in self._state.memory.get(ERROR, {}).items()}

@@ -128,7 +128,7 @@ def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int, size: 
     if codec is None:
         return None
     assert isinstance(codec, Codec)
-    divided = codec.bare.scaled(1 / size)  # contributions are gradients divided by the number of workers
+    divided = codec.bare.rescaled(1 / size)  # contributions are gradients divided by the number of workers
     return Coding(divided, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
 
 
