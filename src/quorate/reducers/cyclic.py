@@ -36,7 +36,6 @@ from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
 from quorate.reducers.owned_pieces import Made, OwnedPieces
 
-
 _OUT_OF_PROPORTION = 1e4
 """How many times as long as an honest combination one is that is certainly wrong."""
 
