@@ -20,6 +20,7 @@ from torch import nn
 
 import quorate
 from quorate.core.errors import PeerFailed
+from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import OF_ONE_TENSOR
 from tests.support.joined import joined
@@ -96,11 +97,18 @@ class Endings:
 
 
 def ended(
-    loop: Loop, strategy: str, size: int = 2, *, seed: int = 1, generators: bool = False, **settings: Any
+    loop: Loop,
+    strategy: str,
+    size: int = 2,
+    *,
+    seed: int = 1,
+    generators: bool = False,
+    network: Network | None = None,
+    **settings: Any,
 ) -> Endings:
-    """How `loop` ends under `strategy` among `size` virtual workers; `generators` as of `VirtualWorld`."""
+    """How `loop` ends under `strategy` among `size` virtual workers; the rest as of `VirtualWorld`."""
     with _stderr() as stderr:
-        world = VirtualWorld(size, seed=seed, generators=generators)
+        world = VirtualWorld(size, seed=seed, generators=generators, network=network)
         found = world.outcomes(joined(partial(_lived, loop, strategy, settings)))
     lives = [_ending(o.result, o.error) for o in found]
     return Endings(lives, stderr.getvalue())

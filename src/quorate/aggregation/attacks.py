@@ -54,11 +54,13 @@ class Attack:
         """The ranks of those that attack, among `size`."""
         return range(max(0, size - self.count), size)
 
-    def sent(self, own: Tensor, honest: Tensor | None, draw: Draw) -> Tensor:
+    def sent(self, own: Tensor, honest: Tensor | None, draw: Draw, *, unit: float = 1.0) -> Tensor:
         """What is sent in the place of `own` (d); `honest` (h, d) is what honest workers send, for those that know it.
-        Of attacks that remember, `own` is what is remembered."""
+        Of attacks that remember, `own` is what is remembered. `unit`: the length of a gradient of length 1 there."""
         kind = ATTACKS[self.name]
-        return kind.make(own, honest, kind.scale if self.scale is None else self.scale, draw).to(own.dtype)
+        scale = kind.scale if self.scale is None else self.scale
+        scale *= unit if kind.is_absolute else 1.0
+        return kind.make(own, honest, scale, draw).to(own.dtype)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class _Kind:
     make: Callable[[Tensor, Any, float, Draw], Tensor]
     scale: float
     knows_all: bool = False
+    is_absolute: bool = False
+    """Whether the scale is a number of a gradient, and not a factor."""
 
 
 def _noise(own: Tensor, honest: Any, scale: float, draw: Draw) -> Tensor:
@@ -81,7 +85,7 @@ def _little(own: Tensor, honest: Tensor, scale: float, draw: Draw) -> Tensor:
 
 ATTACKS: Mapping[str, _Kind] = {
     "sign-flip": _Kind(lambda own, honest, scale, draw: -scale * own, 10.0),
-    "constant": _Kind(lambda own, honest, scale, draw: torch.full_like(own, scale), -100.0),
+    "constant": _Kind(lambda own, honest, scale, draw: torch.full_like(own, scale), -100.0, is_absolute=True),
     "noise": _Kind(_noise, 100.0),
     "nan": _Kind(lambda own, honest, scale, draw: torch.full_like(own, torch.nan), 1.0),
     "little-is-enough": _Kind(_little, 1.5, knows_all=True),

@@ -96,31 +96,46 @@ class CyclicCode:
         found[list(present)] = torch.linalg.lstsq(rows.T, ones, driver="gelsd").solution[:, 0]
         return found
 
-    def wrong(self, numbers: Tensor, rounding: float) -> list[int] | None:
+    def wrong(self, numbers: Tensor, rounding: float, erased: Sequence[int] = ()) -> list[int] | None:
         """Which workers have sent something else, from one number (n) of each that is linear in what it has sent.
 
-        `rounding` is how far honest numbers are off. At most half as many as there are checks; None where that does not
-        explain the numbers, as more are wrong.
+        `rounding` is how far honest numbers are off. The numbers of `erased` workers are not looked at. Together with
+        these at most half as many as there are checks; None where that does not explain the numbers, as more are wrong.
         """
-        most, numbers = self.checks // 2, numbers.to(torch.complex128)
+        most = self.checks // 2 - len(erased)
+        if most < 0:
+            return None
+        numbers = numbers.to(torch.complex128)
+        numbers[list(erased)] = 0.0
         syndromes, allowed = self._parity @ numbers, _ENOUGH * rounding * math.sqrt(self.size)
-        if _largest(syndromes) <= allowed:
+        if self._explains(erased, syndromes, allowed):
             return []
         if most == 0:
             return None
-        equations = torch.stack([syndromes[k : k + most] for k in range(self.checks - most)])
-        locator = torch.linalg.lstsq(
-            equations, -syndromes[most : self.checks].unsqueeze(1), rcond=1e-10, driver="gelsd"
-        ).solution[:, 0]
+        known = self._without(erased, syndromes)
+        equations = torch.stack([known[k : k + most] for k in range(len(known) - most)])
+        locator = torch.linalg.lstsq(equations, -known[most:].unsqueeze(1), rcond=1e-10, driver="gelsd").solution[:, 0]
         powers = torch.stack([self._nodes**k for k in range(most + 1)], 1)
         values = powers @ torch.cat([locator, torch.ones(1, dtype=torch.complex128)])
+        candidates = [int(place) for place in values.abs().argsort() if int(place) not in erased]
         for count in range(1, most + 1):
-            found = sorted(int(place) for place in values.abs().argsort()[:count])
-            columns = self._parity[:, found]
-            errors = torch.linalg.lstsq(columns, syndromes.unsqueeze(1), driver="gelsd").solution
-            if _largest(columns @ errors - syndromes.unsqueeze(1)) <= allowed:
-                return found
+            if self._explains([*erased, *candidates[:count]], syndromes, allowed):
+                return sorted(candidates[:count])
         return None
+
+    def _explains(self, workers: Sequence[int], syndromes: Tensor, allowed: float) -> bool:
+        """Whether errors of these workers alone give such syndromes."""
+        if not workers:
+            return _largest(syndromes) <= allowed
+        columns = self._parity[:, list(workers)]
+        errors = torch.linalg.lstsq(columns, syndromes.unsqueeze(1), driver="gelsd").solution
+        return _largest(columns @ errors - syndromes.unsqueeze(1)) <= allowed
+
+    def _without(self, erased: Sequence[int], syndromes: Tensor) -> Tensor:
+        """Combinations of neighbouring syndromes to which errors of the `erased` workers add nothing (Forney)."""
+        for worker in erased:
+            syndromes = syndromes[1:] - self._nodes[worker] * syndromes[:-1]
+        return syndromes
 
 
 def _largest(x: Tensor) -> float:

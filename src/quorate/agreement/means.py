@@ -98,7 +98,8 @@ class MeansOfAll:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
             self.ready.holds_parts = before.ready.holds_parts
             self._follow(before.reducer)
-        self.ready.scale = self._weight / self.size
+        self._divisor = self.reducer.divisor(self.size)
+        self.ready.scale = self._weight / self._divisor
 
     def _follow(self, before: Reducer | FaultTolerantSum) -> None:
         if isinstance(self.reducer, FaultTolerantSum):
@@ -109,7 +110,7 @@ class MeansOfAll:
 
     def gradient_begins(self, weight: float) -> None:
         """A backward pass begins whose gradient counts `weight`."""
-        self._weight, self.ready.scale = weight, weight / self.size
+        self._weight, self.ready.scale = weight, weight / self._divisor
         self.ready.begin()
 
     def _launch(self, part: int, x: Tensor) -> None:
@@ -215,7 +216,7 @@ class MeansOfAll:
     def _vector(self, x: Flat, weight: float) -> Flat:
         """What travels of a vector that is no gradient; without weight, zeros."""
         into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
-        mine = x.times(weight / self.size, into) if weight > 0 else Flat.zeros(x.layout)
+        mine = x.times(weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
         self.headers.write_of_vector(mine.header, weight)
         return mine
 

@@ -65,8 +65,8 @@ class DeMo(Codec):
             )
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        momentum = self.decay * memory[MOMENTUM] + x.float()
-        rows, cosines = in_blocks(momentum, self.chunk), _cosines(self.chunk, x.device).T
+        momentum = self.decay * memory[MOMENTUM] + x.to(memory[MOMENTUM].dtype)
+        rows, cosines = in_blocks(momentum.float(), self.chunk), _cosines(self.chunk, x.device).T
         values = torch.empty(len(rows), self.keep, device=x.device)
         places = torch.empty(values.shape, dtype=torch.int32, device=x.device)
         for piece in pieces(len(rows), x.device, of=self.chunk):

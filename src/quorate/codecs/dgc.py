@@ -56,7 +56,8 @@ class DGC(Codec):
     masking: bool = True
     """Whether the momentum of a number is reset when the number is sent."""
     clip_norm: float = 0.0
-    """The norm to which a worker's vector is clipped first; 0: no clipping."""
+    """The norm to which a worker's vector is clipped first; 0: no clipping. In the paper, and here, that vector is the
+    worker's share of the mean, its gradient divided by the number of workers."""
     warmup_rounds: int = 0
     """Rounds until the density is reached."""
     warmup_stages: int = 4
@@ -86,14 +87,15 @@ class DGC(Codec):
         return float(self.density ** ((stage + 1) / (self.warmup_stages + 1)))
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
-        g = self._clipped(x.float())
+        g = self._clipped(x.to(memory[MOMENTUM].dtype))
         m = self.momentum * (memory[MOMENTUM] + g) if self.nesterov else self.momentum * memory[MOMENTUM] + g
         step = m + g if self.nesterov else m
         v = memory[VELOCITY] + step
         sparse, dense = self._parts(shapes, draw.round)
         found = [largest(v[begin:end].abs(), k) + begin for begin, end, k in sparse]
         where = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
-        code = joined(where.to(torch.int32), v.index_select(0, where), *(step[begin:end] for begin, end in dense))
+        values = [v.index_select(0, where), *(step[begin:end] for begin, end in dense)]
+        code = joined(where.to(torch.int32), *(x.float() for x in values))
         v.index_fill_(0, where, 0.0)
         for begin, end in dense:
             v[begin:end] = 0.0

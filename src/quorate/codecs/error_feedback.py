@@ -8,7 +8,7 @@ gradient and not of the update.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -38,6 +38,9 @@ class ErrorFeedback(Codec):
     def bare(self) -> Codec:
         """The codec."""
         return self.of
+
+    def rescaled(self, factor: float) -> Codec:
+        return replace(self, of=self.of.rescaled(factor))
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]

@@ -20,7 +20,7 @@ as total error minimization", NeurIPS 2021 (numbers unchanged).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -45,11 +45,14 @@ class Threshold(Codec):
     at: float = 3.0
     """The threshold, above 0."""
     of: Literal["rms", "absolute"] = "rms"
-    """The unit of the threshold: root mean squares of each tensor, or absolute values."""
+    """The unit of the threshold: root mean squares of each tensor, or absolute values of numbers of the gradient."""
 
     def __post_init__(self) -> None:
         if not 0 < self.at < math.inf:
             raise ConfigurationError(f"at is {self.at}; it must be a threshold above 0")
+
+    def rescaled(self, factor: float) -> Threshold:
+        return replace(self, at=self.at * factor) if self.of == "absolute" else self
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

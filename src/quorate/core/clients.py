@@ -25,6 +25,16 @@ class ClientTerms:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientRound:
+    """A round of clients that a worker takes part in, whether or not any of its clients were drawn."""
+
+    number: int
+    """From 0."""
+    clients: int
+    """N: how many clients there are, drawn or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Turn:
     """Whose batch a step is of: one client's part in one round."""
 

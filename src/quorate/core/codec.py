@@ -90,6 +90,14 @@ class Codec(ABC):
         """The same without error feedback."""
         return self
 
+    def rescaled(self, factor: float) -> Codec:
+        """The same for vectors that are `factor` times as large; another one where a setting has the unit of a number.
+
+        Workers divide a gradient by their number before they encode it, so that codes add up to the mean. A setting
+        such as an absolute threshold means numbers of the gradient: it is multiplied by `factor` here.
+        """
+        return self
+
     @abstractmethod
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         """The code of `x`, and what is remembered behind it. Neither `x` nor `memory` is changed.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
-from quorate.core.clients import ClientTerms, Turn
+from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group
@@ -66,6 +66,10 @@ class Worker(Protocol):
     @property
     def turn(self) -> Turn | None:
         """Whose batch that step is of; None where no clients are played. Raises `ConfigurationError` for several."""
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        """The round of clients whose sum has not been formed, also where none of them is this worker's."""
 
     @property
     def gradient(self) -> Flat:
@@ -223,6 +227,11 @@ class Strategy(ABC):
         They do where what is done, and with whom, follows from the step alone: not from numbers, from the clock, or
         from what has arrived. What rounds have formed is the same for all of them.
         """
+        return False
+
+    @property
+    def hides_clients(self) -> bool:
+        """Whether the parameters that workers hand in are hidden, by noise or by masks; buffers never are."""
         return False
 
     @property

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from quorate.core.clients import Turn
+from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.claims import Claims, ReplayedClaims
 
@@ -70,6 +70,11 @@ class Share(ABC):
     def is_round(self) -> bool:
         """Whether a pass is a round of clients, which ends for all workers together."""
         return False
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        """The round that a pass over this share is; None where it is none."""
+        return None
 
     def turn(self, number: int) -> Turn | None:
         """Whose batch that one is, where clients are played."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.core.clients import ClientTerms, Turn
+from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.data.assignment import CLIENTS, StaticShare
 from quorate.data.partitions import Indices
 
@@ -104,6 +104,10 @@ class ClientShare(StaticShare):
         mine = mine[torch.arange(self.length(len(order))) % len(mine)]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        return ClientRound(number=self.round, clients=len(self.examples_of)) if self.is_round else None
 
     def turn(self, number: int) -> Turn | None:
         return self._round[number][0] if self.is_round else None

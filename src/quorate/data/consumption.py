@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from quorate.core.clients import Turn
+from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
 from quorate.wire import current
@@ -28,6 +28,8 @@ class Consumed:
         self.tokens: int | None = None
         self.steps: int | None = None
         """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
+        self.client_round: ClientRound | None = None
+        """The round of clients that has begun and whose sum has not been formed; None outside of rounds."""
         self._turns: list[Turn] = []
         """Whose batches were taken since the step before, where clients are played."""
         self._of_step: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from quorate.core.clients import Turn
+from quorate.core.clients import ClientRound, Turn
 from quorate.data.assignment import Share, epoch_order
 from quorate.data.position import Begun, left_of, numbers_in, union
 
@@ -56,6 +56,11 @@ class Iteration:
     def is_round(self) -> bool:
         """Whether it is a round of clients."""
         return self._share.is_round
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        """The round of clients that this pass is; None where it is none."""
+        return self._share.client_round
 
     @property
     def turn(self) -> Turn | None:

@@ -250,6 +250,7 @@ class Loader:
                     self._has_met = True
                     self._meets()
                 self._trained, self._current = True, this
+                taken.client_round = this.client_round
                 self._left.pop(this.epoch, None)
                 for boundary in tuple(context.boundaries):
                     boundary()
@@ -277,6 +278,7 @@ class Loader:
         if rests and trains:
             for rest in tuple(context.rests):
                 rest()
+            taken.client_round = None
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1
             self._before = this if self.share.kind == DYNAMIC else None

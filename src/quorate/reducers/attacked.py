@@ -58,7 +58,8 @@ class Attacked(Wrapped):
             ]
         if wire.rank not in attackers or (attack.knows_all and honest[0] is None):
             return
-        sent = own
+        sent, weight = own, float(x.header[0]) if x.layout.header else 1.0
+        unit = weight / self.divisor(wire.size)
         if attack.remembers:
             if attack.name == "delayed" or len(self._past) < attack.steps:
                 self._past.append([part.clone() for part in own])
@@ -66,7 +67,7 @@ class Attacked(Wrapped):
             sent = self._past[place]
         for number, part in enumerate(own):
             draw = Draw(seed=self._seed, round=self._count, rank=wire.rank, part=number)
-            part.copy_(attack.sent(sent[number], honest[number], draw))
+            part.copy_(attack.sent(sent[number], honest[number], draw, unit=unit))
 
     def wire_bytes(self, size: int) -> int | None:
         inner = super().wire_bytes(size)

@@ -169,10 +169,15 @@ class Coded(Remembering):
                 self._next[part] = then
             return code
 
-    def _code_of(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory | None]:
-        """The code, and what is remembered behind it; of what is not finite one that says so, and None."""
+    def _code_of(
+        self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw, codec: Codec | None = None
+    ) -> tuple[Tensor, Memory | None]:
+        """The code, and what is remembered behind it; of what is not finite one that says so, and None.
+
+        `codec`: the same for vectors of another unit (`Codec.scaled`).
+        """
         if is_finite(x):
-            return self.codec.encode(x, shapes, memory, draw)
+            return (codec or self.codec).encode(x, shapes, memory, draw)
         code, _ = self.codec.encode(torch.zeros_like(x), shapes, memory, draw)
         return (torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]), None
 

@@ -2,7 +2,8 @@
 
 Idea: Each worker owns a piece of all combinations. Owners compute the scalar product of each piece with a random
 vector. Summed, these give one number for each worker, and the numbers satisfy the parity checks of the code unless a
-worker has sent something wrong; the checks then show which one. The remaining combinations, weighted by the code, give
+worker has sent something wrong; the checks then show which one. One that is not finite, or out of all proportion, is
+left out before. The remaining combinations, weighted by the code, give
 the sum of all gradients.
 
 Cost: As an all-reduce: with P workers and n bytes each worker sends (P - 1) / P n bytes in the first exchange, and as
@@ -34,6 +35,9 @@ from quorate.core.errors import Mismatch
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
 from quorate.reducers.owned_pieces import Made, OwnedPieces
+
+_OUT_OF_PROPORTION = 1e4
+"""How many times as long as an honest combination one is that is certainly wrong."""
 
 
 class Cyclic(OwnedPieces):
@@ -81,6 +85,23 @@ class Cyclic(OwnedPieces):
                 found += torch.stack([wide @ at, wide.square().sum(1)]).cpu()
         return found
 
+    def _wrong(self, numbers: Tensor, norms: Tensor, missing: Sequence[int]) -> list[int] | None:
+        """Which workers have sent something else, of those that are not `missing`; None where more are wrong.
+
+        A combination that is out of all proportion is erased first: its error, located among the others, would be off
+        by more than they are large. Of the other norms the largest one that may be honest is the unit of rounding.
+        """
+        bears = self._code.checks // 2
+        present = sorted(set(range(len(norms))) - set(missing), key=lambda rank: -float(norms[rank]))
+        if len(missing) > bears:
+            return None
+        honest = float(norms[present[min(bears - len(missing), len(present) - 1)]])
+        absurd = [rank for rank in present if float(norms[rank]) > _OUT_OF_PROPORTION * honest]
+        rounding = self._rounding * honest
+        erased = [*missing, *absurd]
+        wrong = self._code.wrong(numbers, rounding, erased)
+        return None if wrong is None else sorted([*absurd, *wrong])
+
     def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
         size = self.wire.size
         numbers, squares = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
@@ -88,10 +109,7 @@ class Cyclic(OwnedPieces):
         here = [rank for place, rank in enumerate(ranks) if counts[place] > 0]
         finite = [rank for rank in here if bool(torch.isfinite(squares[rank]))]
         missing = sorted(set(range(size)) - set(finite))
-        numbers[missing] = 0.0
-        wrong: Sequence[int] | None = []
-        if finite:
-            wrong = self._code.wrong(numbers, self._rounding * float(squares[finite].sqrt().median()))
+        wrong = self._wrong(numbers, squares.sqrt(), missing) if finite else []
         present = [rank for rank in finite if wrong is not None and rank not in wrong]
         weights = self._code.weights(present) if present else torch.zeros(size, dtype=torch.float64)
         if (finite and not present) or weights is None:

@@ -149,6 +149,10 @@ class FaultTolerantSum:
         """Never: where a part changed after it had left, the whole sum is formed anew."""
         raise AssertionError("a sum with a part that changed was not formed anew")
 
+    def divisor(self, size: int) -> float:
+        """As of `Reducer`."""
+        return self.of.divisor(size)
+
     def factor(self, size: int, weight: float) -> float:
         """As of `Reducer`."""
         return self.of.factor(size, weight)

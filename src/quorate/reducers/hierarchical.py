@@ -109,7 +109,8 @@ class Hierarchical(Coded):
         with self.spending("encode"):
             memory = {name: torch.zeros_like(piece) for name in self.codec.memories}
             draw = self._draw_of(part, self.wire.rank)
-            code, left = self._code_of(piece, ((piece.numel(),),), memory, draw)
+            of_sums = self.codec.rescaled(self._inner.size)  # numbers are as large as those of the host's mean, then
+            code, left = self._code_of(piece, ((piece.numel(),),), memory, draw, of_sums)
             if left is not None and ERROR in left:
                 begin, end = self._pieces(part)[self._piece]
                 error = torch.zeros(self.layout.parts[part].numel, dtype=piece.dtype, device=piece.device)

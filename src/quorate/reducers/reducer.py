@@ -75,8 +75,13 @@ class Reducer(ABC):
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         """Sum one part of the newest sum once more, into `x`, as if it had not been summed before."""
 
+    def divisor(self, size: int) -> float:
+        """By what each of `size` workers divides its vector, times its weight, before it hands it in: by their number,
+        so that a sum is no longer than the vectors; 1 where vectors are looked at one by one, in their own unit."""
+        return float(size)
+
     def factor(self, size: int, weight: float) -> float:
-        """What a sum is to be multiplied by to be the mean, where each vector came times its weight over `size`, and
+        """What a sum is to be multiplied by to be the mean, where each vector came times its weight over `divisor`, and
         `weight` is the sum of these weights, above 0."""
         return size / weight
 

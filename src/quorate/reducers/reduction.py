@@ -145,7 +145,8 @@ class Reduction:
                 from quorate.reducers.robust_codes import RobustCodes
 
                 assert isinstance(self.codec, Codec)
-                return RobustCodes(layout, wire, self.codec, rule, seed)
+                codec = self.codec.rescaled(1 / wire.size)
+                return RobustCodes(layout, wire, codec, rule, seed, divisor=wire.size)
             return Robust(layout, wire, rule, seed, known)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
@@ -153,12 +154,13 @@ class Reduction:
             return made
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
+        of_shares = self.codec.rescaled(1 / wire.size)
         coded: type[Coded] = Coded
         if self.settings.reduce == HIERARCHICAL:
             coded = Hierarchical
         elif self.way(shapes_in(layout).values(), wire.size) == TWO_PHASE:
             coded = TwoPhase
-        return coded(layout, wire, self.codec, seed)
+        return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
         """How `size` workers sum the codes of those parts. As asked; else in two phases where every code to everyone

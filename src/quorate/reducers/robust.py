@@ -20,7 +20,7 @@ El-Mhamdi, Guerraoui, Guirguis and Rouault, "Genuinely distributed Byzantine mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,8 +71,12 @@ class Robust(OwnedPieces):
         redundancy: Redundancy | None = None,
         *,
         forms_whole_sums: bool = False,
+        unit: float = 1.0,
     ) -> None:
-        """With `forms_whole_sums` each worker forms whole ones by itself, of vectors that others give it."""
+        """With `forms_whole_sums` each worker forms whole ones by itself, of vectors that others give it.
+
+        `unit`: by what vectors were multiplied before they came here; the result is in their unit before.
+        """
         super().__init__(layout, wire)
         self.rule, self._seed, self._state = rule, seed, RobustState()
         self._redundancy = Redundancy() if redundancy is None else redundancy
@@ -80,6 +84,7 @@ class Robust(OwnedPieces):
         if rule.has_centre:
             self._from = WholeCentre(layout) if forms_whole_sums else OwnedCentre(layout, wire)
             self._state.newest = self._from.entries(is_asked=False)
+        self._unit = unit
         self._is_formed = False
         """Whether the newest sum has taken anybody's vector in."""
         self.newest = Outcome()
@@ -123,6 +128,13 @@ class Robust(OwnedPieces):
                 self._from.commit()
             self._is_over = False
 
+    def divisor(self, size: int) -> float:
+        """1: the rule looks at vectors in the unit of a gradient, in which its settings are."""
+        return 1.0
+
+    def factor(self, size: int, weight: float) -> float:
+        return 1.0
+
     # -- of pieces
 
     def _draw(self) -> Draw:
@@ -141,6 +153,11 @@ class Robust(OwnedPieces):
                 for _, some in one.slices():
                     found[1] += differing(matrix(some), groups)
         return found if groups else found[0]
+
+    def _rows(
+        self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]
+    ) -> Rows:
+        return super()._rows(part, vectors, counts if self._unit == 1.0 else counts * self._unit, piece, made)
 
     def _groups(self, ranks: Sequence[int]) -> list[list[int]]:
         """Places, in `ranks`, of the workers of each group that votes."""

@@ -56,9 +56,13 @@ class RobustCodes(Coded):
     Vectors are of one layout. Cost per worker: every part is sent to each other worker, those of `codec` as codes.
     """
 
-    def __init__(self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int) -> None:
+    def __init__(
+        self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int, *, divisor: float = 1.0
+    ) -> None:
+        """`divisor`: by what workers have divided their vectors; the rule looks at them as they were before."""
         super().__init__(layout, wire, codec, seed)
-        self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True)
+        self._divisor = divisor
+        self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True, unit=1 / divisor)
         of_rule = self._robust.state
         self._state: RobustCodesState = RobustCodesState(
             memory=self._state.memory, sums=self._state.sums, number=of_rule.number, newest=of_rule.newest
@@ -89,6 +93,9 @@ class RobustCodes(Coded):
         """As of `Coded`; and the rule looks from the newest result."""
         super().commit()
         self._robust.commit()
+
+    def divisor(self, size: int) -> float:
+        return self._divisor
 
     def factor(self, size: int, weight: float) -> float:
         return self._robust.factor(size, weight)

@@ -55,6 +55,8 @@ class TwoPhase(Coded):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Any, seed: int, state: CodedState | None = None) -> None:
         super().__init__(layout, wire, codec, seed, state)
+        self._codec_of_sums = self.codec.rescaled(wire.size)
+        """For sums, whose numbers are as large as those of a gradient: workers have divided theirs by their number."""
         if state is None:
             owned = {name: torch.zeros_like(x) for name, x in self._state.memory.get(ERROR, {}).items()}
             self._state = TwoPhaseState(memory=self._state.memory, sums=self._state.sums, owned=owned, size=wire.size)
@@ -154,7 +156,8 @@ class TwoPhase(Coded):
                 self._add_code(total, code, shapes, self._piece_draw(part, mine, rank, 1))
         with self.spending("encode"):
             memory = {ERROR: self._owned(part)[begin:end]} if isinstance(self.codec, ErrorFeedback) else {}
-            code, left = self._code_of(total, shapes, memory, self._piece_draw(part, mine, mine, 2))
+            draw = self._piece_draw(part, mine, mine, 2)
+            code, left = self._code_of(total, shapes, memory, draw, self._codec_of_sums)
             self._next_owned.pop(part, None)
             if left is not None and memory:
                 self._next_owned[part] = left[ERROR]

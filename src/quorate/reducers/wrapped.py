@@ -53,6 +53,9 @@ class Wrapped(Reducer):
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
         return self._inner.again(part, x)
 
+    def divisor(self, size: int) -> float:
+        return self._inner.divisor(size)
+
     def factor(self, size: int, weight: float) -> float:
         return self._inner.factor(size, weight)
 

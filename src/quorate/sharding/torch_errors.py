@@ -23,9 +23,9 @@ def in_words(error: BaseException) -> ConfigurationError | None:
     message = str(error)
     if (found := _MIXED.search(message)) is not None:
         return ConfigurationError(
-            f"{found[1]} got a whole tensor and a parameter in shards, as where a weight is used outside its block; call "
-            "the model, which gathers parameters (all at once with quorate.parallelize(blocks=[])), use the weight after "
-            "its block's forward pass with zero=2, or gather it by p.full_tensor() on all workers"
+            f"{found[1]} got a whole tensor and a parameter in shards; call the model, which gathers parameters (all "
+            "at once with quorate.parallelize(blocks=[])), use a block's weight after its forward pass with zero=2, or "
+            "gather it by p.full_tensor() on all workers"
         )
     if (found := _MISSING.search(message)) is not None or _MOVED.search(message) is not None:
         operation = "such operation" if found is None else found[1]

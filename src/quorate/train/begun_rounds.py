@@ -113,7 +113,7 @@ def begin_rounds(
         fragments=fragments,
         tape=place.context(Replaying).of(wire.rank, timer.name),
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
-        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank),
+        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size),
         row=row,
         **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
     )

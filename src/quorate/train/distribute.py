@@ -42,6 +42,7 @@ from quorate.train.never_stepped import NeverStepped
 from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, lay_out_steps
+from quorate.train.privacy import check_buffers
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.redundant import check_redundancy, deal_out
@@ -242,6 +243,7 @@ def distribute(
         swapped.__class__ = class_of(Distributes, plain, beside)
         try:
             check_weighable(weight, chosen, label)
+            check_buffers(model, chosen, label)
             check_redundancy(chosen, place, label, is_whole=spread is None)
             check_gains(optimizer, chosen, label, is_whole=spread is None)
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, MissingExtra
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from quorate.core.strategy import Strategy
+
 _ORDERS = [1.5, *range(2, 65), 80, 96, 128, 192, 256, 384, 512]
+
+
+def check_buffers(model: Module, strategy: Strategy, label: str) -> None:
+    """Raise `ConfigurationError` where buffers would travel as they are beside parameters that are hidden."""
+    name = next((name for name, _ in model.named_buffers()), None)
+    if strategy.hides_clients and strategy.buffers != "none" and name is not None:
+        raise ConfigurationError(
+            f"noise and secure of {label} protect the parameters, and not the buffers of the model (as {name}), "
+            f'which buffers="{strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '
+            "own, or build the model without buffers (GroupNorm in place of BatchNorm)"
+        )
 
 
 @one_sentence({"rounds": "it is how many rounds a training makes"})

@@ -122,13 +122,14 @@ def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: W
     return (reduction if strategy.meets == "all" else Reduction()).reducer(layout, wire, seed)
 
 
-def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int) -> Coding | None:
+def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int, size: int) -> Coding | None:
     """What makes a worker's contributions to rounds small; None where they are dense."""
     codec = reduction.codec
     if codec is None:
         return None
     assert isinstance(codec, Codec)
-    return Coding(codec.bare, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
+    divided = codec.bare.rescaled(1 / size)  # contributions are gradients divided by the number of workers
+    return Coding(divided, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
 
 
 def edge_coding_of(reduction: Reduction, strategy: Strategy, seed: int) -> EdgeCoding | None:

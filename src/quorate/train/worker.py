@@ -17,7 +17,7 @@ from quorate.agreement.servers import ServedParameters
 from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
-from quorate.core.clients import Turn
+from quorate.core.clients import ClientRound, Turn
 from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.servers import ServerTerms
@@ -176,6 +176,10 @@ class StrategyWorker:
     @property
     def turn(self) -> Turn | None:
         return consumed(self._place).turn
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        return consumed(self._place).client_round
 
     @property
     def gradient(self) -> Flat:

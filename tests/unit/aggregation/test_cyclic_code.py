@@ -49,6 +49,20 @@ def test_whoever_sends_something_else_is_found(size: int, checks: int) -> None:
             assert code.wrong(numbers, rounding) == list(wrong)
 
 
+@pytest.mark.parametrize(("size", "checks"), [(7, 4), (9, 4), (10, 6)])
+def test_an_erased_worker_and_wrong_ones_are_told_apart(size: int, checks: int) -> None:
+    code, generator = CyclicCode(size, checks), torch.Generator().manual_seed(size)
+    honest = (code.matrix @ torch.randn(size, generator=generator, dtype=torch.float64)).float().double()
+    rounding = 2.0**-24 * float(honest.abs().max())
+    for erased, *wrong in combinations(range(size), checks // 2):
+        numbers = honest.clone()
+        numbers[erased] = 1e300
+        assert code.wrong(numbers, rounding, [erased]) == []
+        numbers[wrong] += 10 ** torch.randint(0, 4, (len(wrong),), generator=generator).double()
+        assert code.wrong(numbers, rounding, [erased]) == wrong
+    assert code.wrong(honest, rounding, range(checks // 2 + 1)) is None, "more than it bears"
+
+
 def test_more_than_it_bears_are_not_explained() -> None:
     code = CyclicCode(9, 4)
     numbers = code.matrix @ torch.arange(9, dtype=torch.float64)

@@ -172,6 +172,21 @@ def test_other_dtypes_are_coded_as_float32_is(codec: Codec, dtype: torch.dtype) 
     assert torch.equal(coded(codec, x), coded(codec, x.float()))
 
 
+@ALL
+def test_a_memory_of_float64_makes_a_code_of_equal_length(codec: Codec) -> None:
+    shapes, x, narrow = SHAPES, normal().double(), blank(codec, numel_of(SHAPES))
+    wide = {name: numbers.double() for name, numbers in narrow.items()}
+    for round in (30, 31):
+        draw = Draw(round=round)
+        code, wide = codec.encode(x, shapes, wide, draw)
+        expected, narrow = codec.encode(x.float(), shapes, narrow, draw)
+        assert (code.dtype, code.shape) == (expected.dtype, expected.shape)
+        torch.testing.assert_close(
+            codec.decode(code, shapes, draw), codec.decode(expected, shapes, draw), rtol=1e-5, atol=1e-5
+        )
+        assert all(numbers.dtype == torch.float64 for numbers in wide.values())
+
+
 @those(lambda codec: codec != Sign(scale="none"))
 def test_zeros_stay_zeros(codec: Codec) -> None:
     shapes = ((200, 100), (100,))

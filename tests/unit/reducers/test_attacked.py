@@ -50,7 +50,7 @@ def sums(attack: str, steps: int = 1, size: int = 4) -> list[list[float]]:
         ("sign-flip", 1 + 2 + 3 - 40),
         ("sign-flip:2", 1 + 2 - 30 - 40),
         ("sign-flip:count=1,scale=1", 1 + 2 + 3 - 4),
-        ("constant:2,scale=7", 1 + 2 + 7 + 7),
+        ("constant:2,scale=7", 1 + 2 + 2 * 7 / 4),
         ("inner-product", 6 - 10 * 2),
         ("mimic:2", 1 + 2 + 1 + 1),
         ("little-is-enough:1,scale=2", 6 + 2 - 2 * (2 / 3) ** 0.5),

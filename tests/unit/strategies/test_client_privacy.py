@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,6 +80,42 @@ def test_the_noise_in_a_round_is_that_of_one_draw_however_many_workers_add_it(si
     found = [trained(size, "fed-avg", rounds=1, noise=2.0, noise_seed=seed, **CHOICE) - calm for seed in range(25)]
     assert float(torch.cat(found).std()) == pytest.approx(2.0 * 0.2 / (0.5 * CLIENTS), rel=0.06)
     assert not torch.equal(trained(2, "fed-avg", rounds=1, noise=2.0, **CHOICE), found[0] + calm)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(("size", "sampled", "rounds"), [(3, 0.02, 1), (3, 0.2, 2), (2, 0.1, 4)])
+def test_the_noise_does_not_depend_on_how_many_clients_were_drawn(
+    size: int, sampled: float, rounds: int, secure: bool
+) -> None:
+    """Nobody, one client, or few: also workers without a drawn client add their noise, in every round."""
+    drawn = [len({turn.client for turn, _ in own}) for own in rounds_of(rounds, sampled=sampled, is_independent=True)]
+    assert min(drawn) < size
+    choice = {**CHOICE, "sampled": sampled, "clip": 1e-3, "secure": secure, "secure_bits": 20, "rounds": rounds}
+    calm = trained(size, "fed-avg", noise=1e-9, **choice)
+    found = [trained(size, "fed-avg", noise=20.0, noise_seed=seed, **choice) - calm for seed in range(8)]
+    expected = math.sqrt(rounds) * 20.0 * 1e-3 / (sampled * CLIENTS)
+    assert float(torch.cat(found).std()) == pytest.approx(expected, rel=0.1)
+
+
+def test_survivors_add_the_noise_of_a_dead_worker_from_the_next_round_on(capfd: pytest.CaptureFixture[str]) -> None:
+    def dies(world: World, number: int, step: int) -> None:
+        if world.rank == 1 and number == 1 and step == 1:
+            world.wire.crash()  # type: ignore[attr-defined]
+
+    def task(world: World, seed: int, noise: float) -> Tensor:
+        choice = {**CHOICE, "sampled": 0.9, "clip": 1e-3, "noise": noise, "noise_seed": seed}
+        return train(world, "fed-avg", rounds=4, before=dies, **choice)
+
+    def ends(seed: int, noise: float) -> Tensor:
+        found = VirtualWorld(3, seed=1, timeout=60.0).outcomes(joined(partial(task, seed=seed, noise=noise)))
+        first, second = found[0].result, found[2].result
+        assert first is not None and second is not None and torch.equal(first, second)
+        return first
+
+    calm = ends(0, 1e-9)
+    found = [ends(seed, 20.0) - calm for seed in range(8)]
+    assert float(torch.cat(found).std()) == pytest.approx(math.sqrt(3) * 20.0 * 1e-3 / (0.9 * CLIENTS), rel=0.1)
+    assert capfd.readouterr().err.count("a round is left out: 1 of 3 workers are missing") == 2 * 9
 
 
 def test_a_round_in_which_a_worker_died_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:

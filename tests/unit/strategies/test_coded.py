@@ -108,6 +108,22 @@ def test_finish_leaves_equal_replicas_at_every_size(name: str, size: int) -> Non
     assert all(same(one, found[0]) for one in found)
 
 
+@pytest.mark.parametrize(("size", "s", "ranks"), [(3, 1, {0}), (7, 2, {3, 6})])
+@pytest.mark.parametrize("factor", [1e5, 1e12, -(2.0**100), 1e38, float("inf")])
+def test_with_a_cyclic_code_an_error_out_of_all_proportion_does_no_harm(
+    size: int, s: int, ranks: set[int], factor: float
+) -> None:
+    """One worker has an error out of all proportion, a second one an ordinary error."""
+    wanted = ends(size, strategy="all-reduce")[0]
+
+    def how(g: Tensor) -> Tensor:
+        return factor * g if quorate.join().rank == min(ranks) else -10 * g
+
+    settings: dict[str, Any] = {"strategy": "draco", "code": "cyclic", "s": s, "on_nonfinite": "ignore"}
+    found = ends(size, lambda rank: rank in ranks, how, **settings)
+    assert close(found[0], wanted) and all(same(one, found[0]) for one in found)
+
+
 def test_more_wrong_ones_that_agree_win_the_vote() -> None:
     free, found = ends(3, strategy="draco", s=1), ends(3, lambda rank: rank > 0, strategy="draco", s=1)
     assert not close(free[0], found[0])

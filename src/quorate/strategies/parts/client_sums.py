@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from quorate.core.clients import ClientRound
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.telling import tell
@@ -25,10 +26,10 @@ def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]
     work.end_turn(worker, strategy, is_early=True)
     if strategy.noise == 0:
         return work.mean_way()
-    total, weight = _private(worker, strategy)
-    turn = work.turn
-    told = (0.0, 0.0) if turn is None else (float(turn.clients), float(turn.drawn))
-    return together([total / max(1.0, weight)], [*told, *of_worker(worker, weight)]), weight
+    if (around := worker.client_round) is None:
+        return None
+    numbers = [float(around.clients), 1 / _noising_workers(worker), *of_worker(worker, 1.0)]
+    return together([_private(worker, strategy, around)], numbers), 1.0
 
 
 def mean_way(worker: Worker, strategy: FederatedSettings, one: Mean) -> Flat | None:
@@ -38,9 +39,9 @@ def mean_way(worker: Worker, strategy: FederatedSettings, one: Mean) -> Flat | N
     """
     if strategy.noise == 0:
         return one.mean
-    (mean,), (clients, drawn, *shares) = apart(one.mean, worker.parameters.layout, 1)
-    weight = summed(shares)
-    return _of_private_sum(worker, mean * weight, weight, (clients, drawn), strategy)
+    (mean,), (clients, share, *weights) = apart(one.mean, worker.parameters.layout, 1)
+    workers = round(summed(weights))
+    return _of_private_sum(worker, mean * workers, workers, round(clients), share * workers, strategy)
 
 
 def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
@@ -50,13 +51,12 @@ def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
     """
     work: ClientWork = worker.state
     work.end_turn(worker, strategy, is_early=True)
-    if strategy.noise > 0:
-        total, weight = _private(worker, strategy)
-        mine: tuple[Flat, float] | None = (total, weight) if weight else None
-    else:
+    around, mine = worker.client_round, None
+    if strategy.noise == 0:
         mine = None if work.total is None else (work.total, work.weight)
-    turn = work.turn
-    told = (0, 0) if turn is None else (turn.clients, turn.drawn)
+    elif around is not None:
+        mine = _private(worker, strategy, around), 1.0
+    told = (0 if around is None else around.clients, _noising_workers(worker))
     found = masked_sum(worker, mine, told, dropouts=strategy.secure_dropouts, bits=strategy.secure_bits)
     if found is None:
         return None
@@ -65,33 +65,42 @@ def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
         return None
     if strategy.noise == 0:
         return found.total / found.weight
-    return _of_private_sum(worker, found.total, found.weight, found.told, strategy)
+    workers = round(found.weight)
+    clients, noising = map(round, found.told)
+    return _of_private_sum(worker, found.total, workers, clients, workers / noising, strategy)
 
 
-def _private(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]:
-    """The sum of this worker's ways with its share of the noise, and how many of its clients were drawn."""
+def _noising_workers(worker: Worker) -> int:
+    """How many workers are expected to add noise to the next sum: all, or those that added noise to the newest one."""
+    return worker.state.noising or worker.size
+
+
+def _private(worker: Worker, strategy: FederatedSettings, around: ClientRound) -> Flat:
+    """The sum of the ways of this worker's clients, and the worker's share of the noise.
+
+    Every worker adds a share, whether or not clients of its own were drawn: noise tells nobody how many there were.
+    """
     work: ClientWork = worker.state
-    total = work.point * 0.0 if work.total is None else work.total
-    turn = work.turn
-    if turn is None:
-        return total, 0.0
-    deviation = strategy.noise * strategy.clip * math.sqrt(turn.own / turn.drawn)
-    seed = None if strategy.noise_seed is None else [strategy.noise_seed, turn.round, worker.rank]
-    return noised(total, deviation, seed), float(turn.own)
+    total = Flat.zeros(work.point.layout) if work.total is None else work.total
+    deviation = strategy.noise * strategy.clip / math.sqrt(_noising_workers(worker))
+    seed = None if strategy.noise_seed is None else [strategy.noise_seed, around.number, worker.rank]
+    return noised(total, deviation, seed)
 
 
 def _of_private_sum(
-    worker: Worker, total: Flat, weight: float, told: tuple[float, float], strategy: FederatedSettings
+    worker: Worker, total: Flat, workers: int, clients: int, share: float, strategy: FederatedSettings
 ) -> Flat | None:
-    """The sum over the number of clients that is drawn on average: how many they were is hidden as well.
+    """The sum over the number of clients that are drawn on average, as the number of drawn ones is hidden, too.
 
-    Where a worker is missing, so is its share of the noise: the round is left out, by all alike.
+    `share` is the variance of the noise in the sum, in units of what the settings ask for. Below 1 a worker's part is
+    missing: all workers leave the round out, and the remaining ones add larger parts from the next round on.
     """
-    clients, drawn = told
-    missing = round(drawn) - round(weight)
-    if missing > 0:
-        of_all = f"{missing} of {round(drawn)} clients are missing, and their part of the noise"
-        _left_out(worker, f"a round is left out: {of_all}")
+    work: ClientWork = worker.state
+    expected, work.noising = _noising_workers(worker), workers
+    if share < 0.999:
+        _left_out(
+            worker, f"a round is left out: {expected - workers} of {expected} workers are missing, and their noise"
+        )
         return None
     return total / (strategy.sampled * clients)
 

@@ -58,7 +58,8 @@ class FederatedSettings(Strategy):
     sync_every: int = 8
     """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """As of `local-sgd`: those of workers, not of clients."""
+    """As of `local-sgd`: those of workers, not of clients. They are exchanged as they are: `noise` and `secure` protect
+    parameters only, and take a model with buffers only with "none"."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its clients; or all stop."""
 
@@ -81,6 +82,10 @@ class FederatedSettings(Strategy):
         if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
             found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
             raise ConfigurationError(f"{found}: the first must be at least 0, the second from 0 to 30")
+
+    @property
+    def hides_clients(self) -> bool:
+        return self.noise > 0 or self.secure
 
     @property
     def client_terms(self) -> ClientTerms | None:
@@ -112,6 +117,8 @@ class ClientWork:
     """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
     turn: Turn | None = kept("drop", default=None)
     """Of the newest step in this round."""
+    noising: int = kept("drop", default=0)
+    """Workers that added noise to the newest sum; 0 before the first one."""
 
     def begin(self, worker: Worker) -> None:
         """A step begins. Raises `ConfigurationError` for another client than the one that has not ended, and where the

@@ -2,7 +2,8 @@
 
 The sum of a round's ways, each no longer than S, plus noise of deviation z S, hides whether any one client took part
 (McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language models", ICLR 2018, Algorithm 1,
-flat clipping, with a fixed denominator). Each worker adds its share of the noise to what it hands in.
+flat clipping, with a fixed denominator). Each worker adds its share of the noise to what it hands in, in every round:
+also where none of its clients was drawn, or nobody's. The noise does not depend on how many clients were drawn.
 """
 
 from __future__ import annotations

@@ -1,0 +1,170 @@
+"""Codecs, rules, noise and outer steps in ordinary loops: each computes its own formula, whatever the dtype is."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import quorate
+from quorate.aggregation import rules
+from quorate.codecs import codecs
+from quorate.wire.virtual.network import Network
+from tests.support.ordinary_loops import Cell, ended, small_net
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+FOR_SMALL: dict[str, dict[str, Any]] = {
+    "dgc": {"density": 0.3, "momentum": 0.5},
+    "mask": {"density": 0.5},
+    "random-k": {"density": 0.5},
+    "threshold": {"at": 1.0},
+    "top-k": {"density": 0.3},
+}
+"""Settings of codecs for tensors of a few numbers."""
+
+
+def of_every_dtype(cell: Cell, *, alike: bool = False) -> list[list[float]]:
+    """Trains the same net in each dtype and returns its losses; with `alike` all workers compute the same batches."""
+    losses = []
+    for number, dtype in enumerate(DTYPES):
+        model = small_net().to(dtype)
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name=f"{number}")
+        own = list[float]()
+        for step in range(5):
+            generator = torch.Generator().manual_seed(1000 * step + (0 if alike else cell.world.rank))
+            x = torch.randn(32, 4, generator=generator)
+            optimizer.zero_grad()
+            loss = (model(x.to(dtype)).float() - x.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            cell.step(optimizer)
+            own.append(loss.item())
+        optimizer.finish()
+        losses.append(own)
+    return losses
+
+
+def assert_each_dtype_learns_alike(losses: list[list[float]]) -> None:
+    """Fails where a net has learned another amount than that of float32."""
+    of_float32 = losses[0]
+    for dtype, own in zip(DTYPES, losses, strict=True):
+        assert all(map(math.isfinite, own)), (dtype, own)
+        assert abs(own[-1] - of_float32[-1]) < 0.2 * of_float32[0], (dtype, own, of_float32)
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_a_codec_trains_models_of_every_dtype(name: str) -> None:
+    settings = {"compress": name, "dense_below": 0, **FOR_SMALL.get(name, {})}
+    for losses in ended(of_every_dtype, "all-reduce", **settings).right():
+        assert_each_dtype_learns_alike(losses)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("all-reduce", {"compress": "demo", "reduce": "geometric-median:f=0"}),
+        ("all-reduce", {"compress": "qsgd", "reduce": "two-phase"}),
+        ("eager-majority", {"compress": "top-k", "density": 0.3}),
+        ("eager-majority", {"compress": "random-k", "density": 0.5}),
+        ("diloco", {"compress": "dgc:momentum=0.0,density=0.3", "sync_every": 2}),
+        ("parameter-server", {"compress": "one-bit"}),
+        ("choco-sgd", {"compress": "top-k", "density": 0.3}),
+    ],
+    ids=str,
+)
+def test_other_ways_to_exchange_codes_train_models_of_every_dtype(strategy: str, settings: dict[str, Any]) -> None:
+    for losses in ended(of_every_dtype, strategy, dense_below=0, **settings).right():
+        assert_each_dtype_learns_alike(losses)
+
+
+@pytest.mark.parametrize("name", rules.names())
+def test_a_rule_trains_models_of_every_dtype(name: str) -> None:
+    loop = partial(of_every_dtype, alike=name == "majority")
+    for losses in ended(loop, "all-reduce", 5, reduce=name).right():
+        assert_each_dtype_learns_alike(losses)
+
+
+def on_clients(cell: Cell, *, with_buffers: bool) -> None:
+    """A training on clients; the net has statistics of BatchNorm, or no buffers."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), *[torch.nn.BatchNorm1d(4)] * with_buffers, torch.nn.Linear(4, 1))
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, weigh="equal", sampled=0.9)
+    loader = quorate.shard(TensorDataset(torch.randn(48, 4)), 4, partition="iid", clients=4)
+    for _ in range(2):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+            cell.step(optimizer)
+    optimizer.finish()
+
+
+@pytest.mark.parametrize("strategy", ["fed-avg", "fed-prox", "fed-opt"])
+@pytest.mark.parametrize("settings", [{"clip": 1.0, "noise": 1.0}, {"secure": True}], ids=["noise", "secure"])
+def test_hidden_parameters_do_not_go_with_buffers_that_are_exchanged(strategy: str, settings: dict[str, Any]) -> None:
+    sentence = 'protect the parameters, and not the buffers of the model .* set buffers="none"'
+    ended(partial(on_clients, with_buffers=True), strategy, **settings).refused(sentence)
+    ended(partial(on_clients, with_buffers=True), strategy, buffers="none", **settings).right()
+    ended(partial(on_clients, with_buffers=False), strategy, **settings).right()
+    ended(partial(on_clients, with_buffers=True), strategy).right()
+
+
+def a_step(cell: Cell, gradient: float = 1.0) -> list[float]:
+    """One step of SGD with rate 1 on a matrix of zeros, where every worker's gradient is a number; returns a row."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    optimizer.zero_grad()
+    (gradient * model.weight).sum().backward()
+    cell.step(optimizer)
+    optimizer.finish()
+    return model.weight.detach()[0].tolist()
+
+
+WAYS_OF_CODES: list[tuple[str, dict[str, Any]]] = [
+    ("all-reduce", {"reduce": "gather"}),
+    ("all-reduce", {"reduce": "two-phase"}),
+    ("all-reduce", {"reduce": "geometric-median:f=0"}),
+    ("all-reduce", {"reduce": "centered-clipping:f=0,tau=10.0"}),
+    ("robust", {"reduce": "mean:f=0", "momentum": 0.0}),
+    ("eager-majority", {"wait_for": "all"}),
+    ("sync-backup", {"backup": 0}),
+    ("parameter-server", {}),
+]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("strategy", "settings"), WAYS_OF_CODES, ids=str)
+def test_an_absolute_threshold_is_a_number_of_the_gradient(strategy: str, settings: dict[str, Any], size: int) -> None:
+    choice = {"compress": "threshold", "of": "absolute", "dense_below": 0, "with_one_worker": "algorithm", **settings}
+    sent = ended(a_step, strategy, size, at=0.9, error_feedback=False, **choice).right()
+    assert sent == [pytest.approx([-1.0] * 4, rel=1e-4)] * size
+    kept_back = ended(a_step, strategy, size, at=1.1, error_feedback=False, **choice).right()
+    assert kept_back == [[0.0] * 4] * size
+
+
+@pytest.mark.parametrize(("at", "moved"), [(0.9, -1.0), (1.1, 0.0)])
+def test_between_hosts_an_absolute_threshold_is_a_number_of_the_mean_of_a_host(at: float, moved: float) -> None:
+    choice = {"compress": "threshold", "of": "absolute", "dense_below": 0, "error_feedback": False, "at": at}
+    hosts = Network(hosts=[0, 0, 1, 1])
+    for row in ended(a_step, "all-reduce", 4, network=hosts, reduce="hierarchical", **choice).right():
+        assert row == [moved] * 4
+
+
+@pytest.mark.parametrize("compress", ["none", "half"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_radius_is_a_length_of_gradients(compress: str, size: int) -> None:
+    """16 numbers of 1 are 4 long: three pulls of 0.5 are 1.5 of it."""
+    choice: dict[str, Any] = {"with_one_worker": "algorithm", "reduce": "centered-clipping:f=0,tau=0.5"}
+    if compress != "none":
+        choice |= {"compress": compress, "dense_below": 0}
+    for row in ended(a_step, "all-reduce", size, **choice).right():
+        assert row == pytest.approx([-1.5 / 4] * 4, rel=1e-2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"reduce": "mean:f=0"}, {"compress": "half", "dense_below": 0}], ids=str)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_constant_attack_sends_a_constant_gradient(size: int, settings: dict[str, Any]) -> None:
+    for row in ended(a_step, "all-reduce", size, attack="constant:scale=-100.0", **settings).right():
+        assert row == pytest.approx([-(size - 1 - 100.0) / size] * 4, rel=1e-2)
