@@ -89,7 +89,7 @@ class RunOptions:
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from, metavar=RATE)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    log: str | None = option("Loggers: tensorboard,wandb,mlflow,csv,json, or none.", metavar="NAME,…")
+    log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
     print_config: bool = option(PRINT_CONFIG, default=False)
