@@ -80,7 +80,6 @@ class RunOptions:
         "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=N
     )
     spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=N)
-    room: int = option("Earlier name of --spare.", default=0, hidden=True)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=N)
     cold: bool = option("Start every worker as a new program instead of forking.", default=False)
     compute: str | None = option(COMPUTE, metavar=TIME)
