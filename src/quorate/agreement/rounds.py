@@ -92,7 +92,6 @@ class WorkerRounds:
                 self.watch.measures(given, counts)
             self._begun[self.version] = self.progress
             own = options_of(self._replica.optimizer)
-            self.watch.steps(own, is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"weight": counts, "step": place, "options": options, "waits": waits}
