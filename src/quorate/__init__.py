@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from quorate import strategies as strategies
     from quorate.data.files.files import files as files
     from quorate.data.sharding import shard as shard
-    from quorate.launch import flower as flower
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -48,7 +47,6 @@ __all__ = [
     "branches",
     "distribute",
     "files",
-    "flower",
     "forward_backward",
     "ghost_batch_norm",
     "join",
@@ -99,10 +97,7 @@ _PLACES = {
     "files": "quorate.data.files.files",
 }
 
-_PACKAGES = {
-    "flower": "quorate.launch.flower",
-    **{name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")},
-}
+_PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")}
 """Those that are part of it; `launch` and `report` can be called."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,6 @@ class Case:
 
     model: str = "residual"
     mesh: dict[str, int] = field(default_factory=lambda: {"tensor": 2})
-    tensor: Literal["auto", "space"] = "auto"
     size: tuple[int, int] = (33, 32)
     dtype: torch.dtype = torch.float64
     strategy: str = "all-reduce"
@@ -67,7 +66,7 @@ def cut(case: Case, world: Any) -> Trained:
     torch.set_num_threads(1)
     torch.manual_seed(1 + world.rank)
     model = MODELS[case.model]().to(case.dtype)
-    model = quorate.parallelize(model, world.mesh(**case.mesh), zero=case.zero, tensor=case.tensor)  # type: ignore[arg-type]
+    model = quorate.parallelize(model, world.mesh(**case.mesh), zero=case.zero)  # type: ignore[arg-type]
     return _trained(case, model, [world.rank // case.mesh["tensor"]])
 
 
@@ -114,7 +113,7 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     torch.manual_seed(1 + world.rank)
     model = MODELS[case.model]().to(case.dtype)
     if case.mesh:
-        model = quorate.parallelize(model, world.mesh(**case.mesh), tensor=case.tensor)
+        model = quorate.parallelize(model, world.mesh(**case.mesh))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model)
     loader = quorate.shard(TensorDataset(torch.arange(64)), 2)
     steps = quorate.load() or 0
@@ -130,12 +129,12 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     return found | {name: all_of(p) for name, p in model.named_parameters()}
 
 
-def kept_for_backward(name: str, tensor: Literal["auto", "space"] | None, world: Any) -> int:
+def kept_for_backward(name: str, world: Any, *, is_cut: bool = False) -> int:
     """Bytes of activations that a forward pass keeps on this worker; parameters and what is sent are not counted."""
     torch.set_num_threads(1)
     model = MODELS[name]()
-    if tensor is not None:
-        model = quorate.parallelize(model, world.mesh(tensor=world.size), tensor=tensor)
+    if is_cut:
+        model = quorate.parallelize(model, world.mesh(tensor=world.size))
     parameters = {getattr(p, "_local_tensor", p).data_ptr() for p in model.parameters()}
     kept: dict[int, Tensor] = {}
 

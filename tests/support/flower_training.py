@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from torch import nn
 
-import quorate
-
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "flower" / "federated_strategy.py"))
 NAME = sys.argv[1] if len(sys.argv) > 1 else "fed-avg"
 CLIENTS, ROUNDS, RATE = 3, 4, 0.05
 SETTINGS: dict[str, Any] = {"sampled": 1.0, "min_train_nodes": CLIENTS, "min_available_nodes": CLIENTS}
@@ -80,7 +81,7 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     more = {"fed-prox": {"mu": 0.3}, "fed-opt": {"server": "adam", "server_rate": 0.1}}.get(NAME, {})
-    strategy = quorate.flower.strategy(NAME, fraction_evaluate=0.0, **SETTINGS, **more)
+    strategy = EXAMPLE["strategy"](NAME, fraction_evaluate=0.0, **SETTINGS, **more)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(net().state_dict()), num_rounds=ROUNDS)
     found = {name: x.tolist() for name, x in result.arrays.to_torch_state_dict().items()}
     print("result", json.dumps(found), flush=True)

@@ -17,7 +17,6 @@ from quorate.observe.digests import Digests, digest_of
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
-from quorate.observe.learning_watch import LearningWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -50,8 +49,8 @@ class RoundRows:
         self._said_at: float | None = None
         self._looks_at = _LOOK_EVERY
 
-    def applied(self, one: Round, caution: str | None) -> None:
-        """This worker is about to apply `one`; `caution` is what was said of the training since the last."""
+    def applied(self, one: Round) -> None:
+        """This worker is about to apply `one`."""
         if self._timer.recorder is None:
             return
         row = {
@@ -72,7 +71,6 @@ class RoundRows:
             "is_last": one.is_last or None,
             "digest": None if one.sum is None else f"{digest_of(one.sum.parts):016x}",
             **({} if one.why is None else {"settings": one.settings, "why": one.why}),
-            **({} if caution is None else {"caution": caution}),
         }
         self._hold(row, one.term)
         self.look()
@@ -133,8 +131,7 @@ class RoundRows:
 class RoundWatch:
     """Sees what this worker gives to rounds, and every round that it applies; it changes neither round nor replica.
 
-    `digests` and `changes` compare replicas after each round, and `learning` follows what lateness does; None where
-    replicas differ between rounds.
+    `digests` and `changes` compare replicas after each round; None where replicas differ between rounds.
     """
 
     def __init__(
@@ -144,7 +141,6 @@ class RoundWatch:
         losses: Losses,
         digests: Digests | None,
         finite: Finite,
-        learning: LearningWatch | None = None,
         *,
         changes: LocalChanges | None = None,
         noise: NoiseWatch | None = None,
@@ -158,13 +154,8 @@ class RoundWatch:
         self._pieces, self._changes = pieces, changes
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
-        self._learning, self._noise, self._exclusions = learning, noise, exclusions
+        self._noise, self._exclusions = noise, exclusions
         self.rows = RoundRows(wire, timer, losses, has_window=has_window)
-
-    def steps(self, options: Sequence[dict[str, Any]], *, is_scaled: bool) -> None:
-        """This worker has made a step under these `options` of its optimizer, and is about to give what came of it."""
-        if self._learning is not None:
-            self._learning.gives(options, is_scaled=is_scaled)
 
     def is_about_to_give(self) -> None:
         """What has led to it is in the records, should this worker die."""
@@ -210,9 +201,7 @@ class RoundWatch:
             timer.staleness = max(staleness for staleness, _ in mine)
         self._losses.look()
         self._losses.joined(workers_of(one.joined, self._pieces), one.number)
-        if self._learning is not None:
-            self._learning.comes(one)
-        self.rows.applied(one, None if self._learning is None else self._learning.take())
+        self.rows.applied(one)
         if self._exclusions is not None and (one.sum is not None or one.excluded):
             self._exclusions.saw_round(one.excluded)
         if self._exclusions is not None and one.is_last:

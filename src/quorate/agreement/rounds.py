@@ -24,7 +24,6 @@ from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.options_by_place import OptionsByPlace
-from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
 from quorate.replica.worker_momentum import WorkerMomentum
@@ -94,7 +93,6 @@ class WorkerRounds:
                 self.watch.measures(given, counts)
             self._begun[self.version] = self.progress
             own = self._replica.options.to_give()
-            self.watch.steps(options_of(self._replica.optimizer), is_scaled=self._replica.is_scaled)
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"weight": counts, "step": place, "options": options, "waits": waits}

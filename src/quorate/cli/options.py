@@ -42,12 +42,11 @@ def option(
     reads: Callable[[str], Any] | None = None,
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
-    hidden: bool = False,
 ) -> Any:
     """A field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
-    `metavar` stands for the value in the help. A `hidden` option is an earlier name, which the help does not show.
+    `metavar` stands for the value in the help.
     """
     shown = typer.Option(
         False if default is False else None,
@@ -56,7 +55,6 @@ def option(
         metavar=metavar,
         callback=eager,
         is_eager=eager is not None,
-        hidden=hidden,
     )
     return _field(default, shown=shown, reads=reads)
 

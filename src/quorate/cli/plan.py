@@ -80,7 +80,6 @@ class RunOptions:
         "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=N
     )
     spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=N)
-    room: int = option("Earlier name of --spare.", default=0, hidden=True)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=N)
     cold: bool = option("Start every worker as a new program instead of forking.", default=False)
     compute: str | None = option(COMPUTE, metavar=TIME)
@@ -89,7 +88,7 @@ class RunOptions:
     bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from, metavar=RATE)
     """Bytes per second."""
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
-    log: str | None = option("Loggers: tensorboard,wandb,mlflow,csv,json, or none.", metavar="NAME,…")
+    log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
     print_config: bool = option(PRINT_CONFIG, default=False)

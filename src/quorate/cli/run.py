@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,6 @@ _BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "sec
 
 def _planned(options: RunOptions) -> RunPlan:
     """Raises `ConfigurationError` for the first thing that is wrong."""
-    options = replace(options, spare=options.spare or options.room, room=0)
     is_virtual = options.virtual is not None
     if options.workers is not None and is_virtual:
         raise ConfigurationError("give -n (processes) or --virtual (virtual workers), not both")

@@ -25,8 +25,6 @@ class RoundRow(Row):
     """What is in force from the next round on, where it has changed."""
     why: str | None = None
     """It has changed, in words."""
-    caution: str | None = None
-    """What was said of the training since the round before: late gradients make it worse."""
     optimizer: str | None = None
     """The name of its channel."""
     quorum: int | None = None

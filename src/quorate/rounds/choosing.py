@@ -17,6 +17,7 @@ and of their sum.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ from dataclasses import dataclass, field
 from quorate.core.measured import Measured
 from quorate.core.resize import kept
 from quorate.rounds.forecast import Forecast, forecast, quorums
-from quorate.rounds.learning import BEHIND, Swing
 
 FIRST = 4
 """Steps of each worker in the first window; each is twice as long as the one before it."""
@@ -34,6 +34,47 @@ WORSE = 4.0
 _LOOKS_BACK = 3
 SWINGS = 3
 """Windows in which losses swing."""
+_LEAVES_BEHIND = 3.0
+"""The factor by which the loss falls, within these windows, where a training is about to leave its swings behind."""
+_CORRELATION = 0.25
+"""The least correlation of a loss with the one before it that counts as more than chance."""
+_DEVIATION = 0.22
+"""The least standard deviation of a swing, of the logarithm of the loss."""
+
+
+@dataclass(frozen=True)
+class Swing:
+    """How the logarithm of some losses deviates from its linear trend."""
+
+    square: float
+    """The sum of squared deviations."""
+    product: float
+    """The sum of products of each deviation with the next."""
+    count: int
+
+    @staticmethod
+    def of(losses: Sequence[float]) -> Swing:
+        """The swing of `losses`, in order; of count 0 where one of them is not positive and finite, or they are few."""
+        if len(losses) < 3 or not all(0 < loss < math.inf for loss in losses):
+            return Swing(0.0, 0.0, 0)
+        logs = [math.log(loss) for loss in losses]
+        trend = statistics.linear_regression(range(len(logs)), logs)
+        deviations = [x - trend.intercept - trend.slope * t for t, x in enumerate(logs)]
+        product = sum(x * later for x, later in itertools.pairwise(deviations))
+        return Swing(sum(x * x for x in deviations), product, len(deviations))
+
+    @staticmethod
+    def total(swings: Sequence[Swing]) -> Swing:
+        """The sum of all known swings."""
+        return Swing(sum(s.square for s in swings), sum(s.product for s in swings), sum(s.count for s in swings))
+
+    @staticmethod
+    def is_more_than_chance(swings: Sequence[Swing]) -> bool:
+        """Whether losses go up and down beyond what batches drawn at random do; False where one swing is unknown."""
+        total = Swing.total(swings)
+        if not all(swing.count for swing in swings) or total.square <= 0 or total.product < _CORRELATION * total.square:
+            return False
+        return math.sqrt(max(0.0, total.product) / total.count) > _DEVIATION
 
 
 @dataclass
@@ -191,9 +232,9 @@ def is_worse(levels: Sequence[Level]) -> bool:
 
 def swings(some: Sequence[Swing], levels: Sequence[Level]) -> bool:
     """Whether losses go up and down beyond chance, in a training that is not about to leave it behind."""
-    if len(some) < SWINGS or not Swing.pooled(some):
+    if len(some) < SWINGS or not Swing.is_more_than_chance(some):
         return False
-    return len(levels) < SWINGS or levels[-1].mean * BEHIND > levels[-SWINGS].mean
+    return len(levels) < SWINGS or levels[-1].mean * _LEAVES_BEHIND > levels[-SWINGS].mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.data.common_draws import CommonDraws
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
-from quorate.sharding.space.images import Images
 from quorate.sharding.tensor.activations import Together
 from quorate.sharding.tensor.branches import branches_in
 from quorate.sharding.tensor.channels import Statistics
@@ -23,7 +22,7 @@ from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
 from quorate.sharding.tensor.heads import repeated_head
 from quorate.sharding.tensor.layers import hook_layers
-from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan, space_plan
+from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan
 from quorate.wire import current
 from quorate.wire.metered import Metered
 
@@ -34,15 +33,12 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
         plan = tensor_plan(model, workers)
     elif tensor == "sequence":
         plan = sequence_plan(model, workers)
-    elif tensor == "space":
-        return space_plan(model, workers)
     elif isinstance(tensor, Mapping):
         why = tensor.why if isinstance(tensor, Plan) else {}
         plan = Plan(model, workers, tensor, why)
     else:
         raise ConfigurationError(
-            f'tensor={tensor!r} is not a plan; it must be "auto", "sequence", "space", what quorate.tensor_plan '
-            "returns, or "
+            f'tensor={tensor!r} is not a plan; it must be "auto", "sequence", what quorate.tensor_plan returns, or '
             "names of modules and their styles"
         )
     check_plan(plan, model, workers)
@@ -73,10 +69,6 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
         in_pieces.together = together
     calls = _Calls(together, statistics, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
-    if plan.space is not None:
-        images = Images(together, plan.space)
-        model.register_forward_pre_hook(images.before, with_kwargs=True)
-        model.register_forward_hook(images.behind)
     model.register_forward_hook(calls.behind, always_call=True)
     seat.traffic.meet_also(together.meet)
     _draw_alike(together)

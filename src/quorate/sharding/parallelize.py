@@ -72,7 +72,7 @@ def parallelize(
     delayed_update: bool = False,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
-    tensor: Literal["auto", "sequence", "space"] | Mapping[str, str] | None = None,
+    tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
     stages: Literal["auto", "memory"] | Sequence[str] = "auto",
     schedule: str = "1f1b",
@@ -100,8 +100,7 @@ def parallelize(
     Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
     plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
     be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
-    on a piece of the sequence: see `quorate.sequence_attention`. With "space" layers are whole too, and each worker
-    calculates on some rows of the images that the model is given; what it gives is whole.
+    on a piece of the sequence: see `quorate.sequence_attention`.
     Along the axis `stages` each worker has some of the model's layers (a pipeline), and calculates them for one
     micro-batch after the other. `stages` says where the model is cut: "auto", so that the slowest stage is as fast as
     can be; "memory", so that the largest is as small as can be; or the names of the modules with which stages begin,

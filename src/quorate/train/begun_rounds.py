@@ -22,7 +22,6 @@ from quorate.observe.digests import Digests
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
-from quorate.observe.learning_watch import LearningWatch, remedies_under
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -82,8 +81,6 @@ def begin_rounds(
         said = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
         if said is not None and wire.rank == 0:
             tell(f"quorate: {said}\n")
-    remedies = remedies_under(strategy, replica.shares_momentum, chooses=measures)
-    learning = None if looking.digests is None else LearningWatch(timer, looking.losses, remedies)
     is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
     is_measured = looking.digests is not None and is_as_given
     return WorkerRounds(
@@ -99,7 +96,6 @@ def begin_rounds(
             looking.losses,
             looking.digests,
             looking.finite,
-            learning,
             changes=None if looking.digests is None else looking.changes,
             noise=looking.noise if is_measured else None,
             has_window=agreed.window > 0,

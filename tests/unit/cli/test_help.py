@@ -34,19 +34,6 @@ def test_the_words_for_values_are_not_types_of_python(verb: str, capsys: pytest.
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
-def test_an_earlier_name_counts_and_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("")
-    Path("x.toml").write_text("room = 3\n")
-    for words in (("--spare", "3"), ("--room", "3"), ("--config", "x.toml")):
-        assert status_of(["run", "-n", "2", *words, "--dry-run", "--json", "train.py"]) == 0
-        assert json.loads(capsys.readouterr().out)["spare"] == 3
-    assert "--room" not in helped(capsys, "run")
-    assert "--spare N" in helped(capsys, "run")
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("1.5", 1.5), ("90s", 90.0), ("30min", 1800.0)])
 def test_seconds_are_a_number_or_a_duration(
     text: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

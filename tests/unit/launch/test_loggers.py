@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
 import threading
@@ -86,14 +85,6 @@ def sent(folder: Path, *names: str, is_well: bool = True) -> list[str]:
         writing.add(*number)
     writing.close()
     return said
-
-
-def test_files_of_plain_numbers(tmp_path: Path) -> None:
-    assert sent(tmp_path, "csv", "json") == [] == sent(tmp_path, "csv", "json")
-    lines = (tmp_path / "scalars.csv").read_text().splitlines()
-    assert lines[:4] == ["step,name,value", "1,loss,0.5", "1,top1,nan", "2,loss,0.25"] and len(lines) == 7
-    rows = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
-    assert rows[1:3] == [{"step": 1, "name": "top1", "value": None}, {"step": 2, "name": "loss", "value": 0.25}]
 
 
 def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
@@ -197,9 +188,10 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, mo
             raise ConnectionError("no network")
 
     monkeypatch.setitem(sys.modules, "wandb", Broken())
-    said = sent(tmp_path, "wandb", "csv")
+    monkeypatch.setitem(sys.modules, "mlflow", healthy := Mlflow())
+    said = sent(tmp_path, "wandb", "mlflow")
     assert said == ["the logger wandb has stopped working (ConnectionError: no network); the training goes on"]
-    assert len((tmp_path / "scalars.csv").read_text().splitlines()) == 4
+    assert len([call for call in healthy.told if call[0] == "metric"]) == len(NUMBERS)
 
 
 def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +220,8 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("text", "error", "match"),
     [
         ("wanbd", ConfigurationError, 'unknown logger "wanbd"; did you mean "wandb"'),
-        ("none,csv", ConfigurationError, "none means no logger"),
-        ("csv,not-there", ConfigurationError, "Known: csv, json, mlflow, none, tensorboard, wandb"),
+        ("none,wandb", ConfigurationError, "none means no logger"),
+        ("wandb,not-there", ConfigurationError, "Known: mlflow, none, tensorboard, wandb"),
         ("mlflow", MissingExtra, "needs mlflow; install it with: pip install mlflow"),
     ],
 )
@@ -238,12 +230,17 @@ def test_names_that_are_refused(text: str, error: type[Exception], match: str, m
     with pytest.raises(error, match=match):
         names.names_from(text)
     assert names.names_from(None) == [] == names.names_from("none")
-    assert names.names_from("csv, json,csv") == ["csv", "json"]
+    assert names.known_names("wandb, mlflow,wandb") == ["wandb", "mlflow"]
 
 
 def test_a_script_and_the_launcher_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts, launchers = Wandb(), Mlflow()
+    for module in (scripts, launchers):
+        module.__spec__ = SimpleNamespace(name=module.__name__)  # type: ignore[assignment]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
     def train() -> None:
-        quorate.join(log="csv")
+        quorate.join(log="wandb")
         model = torch.nn.Linear(2, 1)
         optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
         model(torch.ones(2, 2)).square().mean().backward()
@@ -251,10 +248,12 @@ def test_a_script_and_the_launcher_choose(tmp_path: Path, monkeypatch: pytest.Mo
         quorate.log(top1=0.5, text="left out")
 
     monkeypatch.chdir(tmp_path)
-    _, ours = quorate.launch(train, virtual=2, progress=False)
-    lines = (ours / "scalars.csv").read_text().splitlines()
-    assert lines[1].startswith("1,loss,") and lines[2] == "1,top1,0.5" and len(lines) == 3
-    _, theirs = quorate.launch(train, virtual=2, log="json", progress=False)
-    assert (theirs / "scalars.jsonl").is_file() and not (theirs / "scalars.csv").exists()
-    _, none = quorate.launch(train, virtual=2, log="none", progress=False)
-    assert not list(none.glob("scalars.*"))
+    quorate.launch(train, virtual=2, progress=False)
+    logged = [values for kind, values in (call[:2] for call in scripts.told) if kind == "log"]
+    assert [sorted(values) for values in logged] == [["loss", "step"], ["step", "top1"]]
+    scripts.told.clear()
+    quorate.launch(train, virtual=2, log="mlflow", progress=False)
+    assert not scripts.told and [call for call in launchers.told if call[0] == "metric"]
+    launchers.told.clear()
+    quorate.launch(train, virtual=2, log="none", progress=False)
+    assert not scripts.told and not launchers.told

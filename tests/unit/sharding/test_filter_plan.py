@@ -139,13 +139,3 @@ def test_plans_that_cannot_be(plan: dict[str, str], words: str) -> None:
 def test_channels_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"layer1.0.conv1 has 4 outputs, which 3 workers cannot share evenly"):
         quorate.tensor_plan(Residual(), 3)
-
-
-def test_images_in_rows_need_convolutions_of_one_kind() -> None:
-    assert plan_for(Residual(), "space", 2).space == 2
-    for model, had in ((nn.Linear(2, 2), "none"), (nn.Sequential(nn.Conv1d(1, 1, 1), nn.Conv2d(1, 1, 1)), "1 and 2")):
-        with pytest.raises(ConfigurationError, match=f"convolutions of one kind, and this has (ones of )?{had}"):
-            plan_for(model, "space", 2)
-    branched = nn.Sequential(quorate.branches([nn.Conv1d(1, 1, 1)] * 2))
-    with pytest.raises(ConfigurationError, match=r"quorate.branches cannot be combined with rows of images"):
-        plan_for(branched, "space", 2)

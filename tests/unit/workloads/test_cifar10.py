@@ -1,10 +1,7 @@
-"""CIFAR-10 from its published files: both versions, damage, crops; and no pickle is ever executed."""
+"""CIFAR-10 from its published files: damage, crops."""
 
 from __future__ import annotations
 
-import os
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.cifar10 import pickled
 from quorate.workloads.cifar10.crops import augmented
 from quorate.workloads.cifar10.workload import DEVIATIONS, MEANS, Cifar10
-from tests.support.workload_files import (
-    cifar10_images,
-    pickled_by_python2,
-    write_cifar10_binary,
-    write_cifar10_python,
-)
+from tests.support.workload_files import cifar10_images, write_cifar10_binary
 
 RECORDS = 7
 
@@ -31,11 +22,6 @@ RECORDS = 7
 @pytest.fixture
 def binary(tmp_path: Path) -> Path:
     return write_cifar10_binary(tmp_path / "binary", RECORDS)
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> Path:
-    return write_cifar10_python(tmp_path / "python", RECORDS)
 
 
 def made(folder: Path, **settings: Any) -> Cifar10:
@@ -48,30 +34,33 @@ def everything(workload: Cifar10, *, train: bool) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_both_versions_give_what_was_published(binary: Path, python: Path, *, train: bool) -> None:
+def test_images_are_what_was_published(binary: Path, *, train: bool) -> None:
     files = [cifar10_images(RECORDS, place) for place in (range(5) if train else [5])]
     pixels = np.concatenate([images for images, _ in files]).reshape(-1, 3, 32, 32) / 255
     means, deviations = (np.array(each).reshape(3, 1, 1) for each in (MEANS, DEVIATIONS))
-    for folder in (binary, python):
-        images, labels = everything(made(folder, augment=False), train=train)
-        assert images.dtype == torch.float32 and images.shape == ((5 if train else 1) * RECORDS, 3, 32, 32)
-        torch.testing.assert_close(images.double(), torch.from_numpy((pixels - means) / deviations), atol=1e-5, rtol=0)
-        assert labels.tolist() == np.concatenate([labels for _, labels in files]).tolist()
+    images, labels = everything(made(binary, augment=False), train=train)
+    assert images.dtype == torch.float32 and images.shape == ((5 if train else 1) * RECORDS, 3, 32, 32)
+    torch.testing.assert_close(images.double(), torch.from_numpy((pixels - means) / deviations), atol=1e-5, rtol=0)
+    assert labels.tolist() == np.concatenate([labels for _, labels in files]).tolist()
 
 
 def test_the_folder_of_the_archive_is_found(tmp_path: Path) -> None:
-    write_cifar10_python(tmp_path / "one" / "cifar-10-batches-py", RECORDS)
-    write_cifar10_binary(tmp_path / "two" / "cifar-10-batches-bin", RECORDS)
-    ours, theirs = (made(tmp_path / name, augment=False) for name in ("one", "two"))
-    assert torch.equal(everything(ours, train=False)[0], everything(theirs, train=False)[0])
-    assert "python version" in ours.describe()[0] and "binary version" in theirs.describe()[0]
+    write_cifar10_binary(tmp_path / "cifar-10-batches-bin", RECORDS)
+    assert len(made(tmp_path).dataset(train=False)) == RECORDS
+
+
+def test_the_python_version_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="holds the python version, which is pickled; it should hold the CI"):
+        made(tmp_path)
 
 
 def test_what_lies_where_it_should_not(tmp_path: Path, binary: Path) -> None:
     cases: list[tuple[str, str]] = [
-        ("", r"cifar10 needs a setting folder=..., where the CIFAR-10 binary or python version, unpacked, lies"),
-        (str(tmp_path / "nowhere"), "there is no folder .*nowhere; it should hold the CIFAR-10 binary or python"),
-        (str(tmp_path), "has neither data_batch_1.bin, as the binary version, nor data_batch_1, as the python"),
+        ("", r"cifar10 needs a setting folder=..., where the CIFAR-10 binary version, unpacked, lies"),
+        (str(tmp_path / "nowhere"), "there is no folder .*nowhere; it should hold the CIFAR-10 binary version"),
+        (str(tmp_path), "has no data_batch_1.bin; it should hold the CIFAR-10 binary version"),
     ]
     for folder, words in cases:
         with pytest.raises(ConfigurationError, match=words):
@@ -94,93 +83,6 @@ def test_a_binary_file_that_is_cut_off_or_has_a_wrong_label(binary: Path) -> Non
     ):
         made(binary).dataset(train=True)
     made(binary).dataset(train=False)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "was not read: it is damaged or cut off"),
-        (b"no pickle at all", "was not read"),
-        (pickle.dumps([1, 2], protocol=2), 'no array "data" of 7 x 3072 bytes'),
-        (pickle.dumps({"labels": [0] * RECORDS}, protocol=2), 'no array "data"'),
-        (pickled_by_python2(np.zeros((6, 3072), np.uint8), np.zeros(6, np.uint8)), 'no array "data" of 7 x 3072'),
-        (pickled_by_python2(np.zeros((7, 3072), np.uint8), np.zeros(6, np.uint8)), 'no list "labels" of 7 small'),
-        (pickled_by_python2(np.zeros((7, 3072), np.uint8), np.full(7, 10, np.uint8)), "the label 10 at image 0"),
-        (pickle.dumps({"data": np.zeros((7, 3072))}, protocol=2), 'an array of the type "f8" in it, not of bytes'),
-    ],
-)
-def test_a_python_file_that_is_something_else(python: Path, content: bytes, words: str) -> None:
-    (python / "test_batch").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=words):
-        made(python).dataset(train=False)
-
-
-def test_every_cut_of_a_python_file_is_refused() -> None:
-    whole = pickled_by_python2(*cifar10_images(2, 0))
-    assert pickled.read(whole)["labels"] == cifar10_images(2, 0)[1].tolist()
-    for end in [*range(200), *range(len(whole) - 200, len(whole))]:
-        with pytest.raises(pickled.NotPlainData):
-            pickled.read(whole[:end])
-
-
-def test_what_python_3_wrote_is_read_too() -> None:
-    pixels, labels = cifar10_images(3, 0)
-    for array in (pixels, np.asfortranarray(pixels)):
-        found = pickled.read(pickle.dumps({b"data": array, b"labels": labels.tolist(), b"n": None}, protocol=2))
-        assert np.array_equal(found["data"], pixels)
-        assert found["labels"] == labels.tolist() and found["n"] is None
-
-
-class Canary:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("where", ["top", "key", "label", "array"])
-def test_a_malicious_pickle_is_refused_and_never_runs(tmp_path: Path, python: Path, protocol: int, where: str) -> None:
-    canary = Canary(tmp_path / "canary")
-    contents: dict[str, object] = {
-        "top": canary,
-        "key": {b"data": np.zeros((RECORDS, 3072), np.uint8), b"labels": [0] * RECORDS, b"more": canary},
-        "label": {b"labels": [canary] * RECORDS},
-        "array": {b"data": np.array([canary], dtype=object)},
-    }
-    content = pickle.dumps(contents[where], protocol=protocol)
-    (python / "test_batch").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="test_batch was not read: it (names posix.mkdir|has)"):
-        made(python).dataset(train=False)
-    assert not canary.path.exists()
-    pickle.loads(content)
-    assert canary.path.exists()  # so it would have run
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x80\x02cnumpy\ndtype\nU\x02u1\x85R.",  # arguments that dtype does not get from numpy
-        b"\x80\x02cnumpy\nndarray\n)R.",
-        b"\x80\x02cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R.",
-        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.",
-        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}K\x00\x85U\x01b\x87R.",
-        b"\x80\x02}}b.",
-        b"\x80\x02]K\x01u.",
-        b"\x80\x02K\x01a.",
-        b"\x80\x02h\x05.",
-        b"\x80\x02K\x01K\x02.",
-        b"\x80\x02}(]K\x01u.",
-        b"\x80\x02e.",
-        b"\x80\x02\x87.",
-    ],
-)
-def test_instructions_that_make_no_sense_are_refused(content: bytes) -> None:
-    with pytest.raises(pickled.NotPlainData):
-        pickled.read(content)
 
 
 def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
@@ -223,9 +125,3 @@ def test_the_optimizer_is_the_published_one(binary: Path) -> None:
 def test_settings_out_of_range_are_refused(binary: Path) -> None:
     with pytest.raises(ConfigurationError, match="cifar10: records must be at least 1, not 0"):
         Cifar10(folder=str(binary), records=0)
-
-
-def test_bytes_that_look_like_odd_escapes_are_refused_without_a_warning() -> None:
-    """As of an archive whose date happens to be such a byte; warnings are errors here."""
-    with pytest.raises(pickled.NotPlainData, match="which plain data do not need"):
-        pickled.read(b"c\\q\n\n.")

@@ -11,14 +11,8 @@ from typing import Any, Protocol
 from quorate.core.errors import ConfigurationError, MissingExtra, unknown
 
 NONE = "none"
-_PACKAGES: Mapping[str, str | None] = {
-    "csv": None,
-    "json": None,
-    "mlflow": "mlflow",
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-}
-"""By name, the package that has to be installed, which is the name of the extra as well."""
+KNOWN = ("mlflow", "tensorboard", "wandb")
+"""The loggers; each has the name of the package that it needs, and of the extra."""
 
 
 class Logger(Protocol):
@@ -32,15 +26,15 @@ class Logger(Protocol):
 
 
 def known_names(text: str) -> list[str]:
-    """`wandb,csv` as names. Raises `ConfigurationError` for a name nobody knows."""
+    """`wandb,mlflow` as names. Raises `ConfigurationError` for a name nobody knows."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if NONE in names:
         if len(names) > 1:
             raise ConfigurationError(f'"{text}": {NONE} means no logger, and goes with no other name')
         return []
     for name in names:
-        if name not in _PACKAGES:
-            raise unknown("logger", name, (*_PACKAGES, NONE))
+        if name not in KNOWN:
+            raise unknown("logger", name, (*KNOWN, NONE))
     return names
 
 
@@ -53,9 +47,8 @@ def names_from(text: str | None) -> list[str]:
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
     names = known_names(text)
     for name in names:
-        package = _PACKAGES[name]
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise MissingExtra(f"the logger {name} needs {package}; install it with: pip install {package}")
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra(f"the logger {name} needs {name}; install it with: pip install {name}")
     return names
 
 

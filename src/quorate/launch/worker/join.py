@@ -72,7 +72,7 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
     `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
     a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. `log` names, with
     commas, where rank 0's losses and what it gives to `quorate.log` go beside the records: tensorboard, wandb, mlflow,
-    csv, json, or none; None: tensorboard where it is installed. `quorate run --log` overrides it. Raises
+    or none; None: tensorboard where it is installed. `quorate run --log` overrides it. Raises
     `MissingExtra` for a logger that is not installed, `ConfigurationError` where the launcher's environment is
     incomplete, and `WireTimeout` naming the workers that did not come.
     """

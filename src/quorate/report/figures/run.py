@@ -256,5 +256,4 @@ def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
         notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")
     if run.has_steps and throughput.examples_of(run) is None:
         notes.append("its examples were not counted (its loader is not one of quorate.shard)")
-    notes += [one.caution for rank in run.ranks for one in rank.rounds if one.caution]
     return notes

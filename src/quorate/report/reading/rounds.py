@@ -39,8 +39,6 @@ class RoundRecord:
     """What is in force from the next round on, where it has changed; None where it has not."""
     why: str = ""
     """It has changed."""
-    caution: str = ""
-    """What was said of the training since the round before."""
     told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     """By rank, what it said beside what it gave."""
     window: float | None = None
@@ -117,7 +115,6 @@ def round_of(row: Mapping[str, Any]) -> RoundRecord | None:
         optimizer,
         settings=found.settings,
         why=found.why or "",
-        caution=found.caution or "",
         told=told,
         window=found.window,
         settles=bool(found.settles),

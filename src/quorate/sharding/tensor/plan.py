@@ -24,7 +24,6 @@ from torch.nn import (
     TransformerEncoderLayer,
 )
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
@@ -72,8 +71,6 @@ class Plan(dict[str, str]):
         super().__init__(styles or {})
         self.is_of_pieces = False
         """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
-        self.space: int | None = None
-        """Dimensions of images, where nothing is cut but these: the whole model calculates on some of their rows."""
         self.workers, self.why = workers, dict(why or {})
         """Of modules that were left whole: the reason."""
         branches = branches_in(model)
@@ -90,8 +87,6 @@ class Plan(dict[str, str]):
         """What is told when a model is cut by it."""
         if self.is_of_pieces:
             return f"{self.workers} workers share sequences, each with a piece\n"
-        if self.space is not None:
-            return f"{self.workers} workers share images, each with some rows\n"
         return f"layers are computed by {self.workers} workers together:\n{self}\n"
 
     def piece_of(self, name: str) -> tuple[int, ...]:
@@ -139,20 +134,6 @@ def sequence_plan(model: Module, workers: int) -> Plan:
         },
     )
     plan.is_of_pieces = True
-    return plan
-
-
-def space_plan(model: Module, workers: int) -> Plan:
-    """That of a model which calculates on some rows of images. Raises `ConfigurationError` for one without
-    convolutions, or with those of several numbers of dimensions, and for branches."""
-    if branches_in(model):
-        raise ConfigurationError('quorate.branches cannot be combined with rows of images (tensor="space")')
-    dims = {module.weight.dim() - 2 for module in model.modules() if isinstance(module, _ConvNd)}
-    if len(dims) != 1:
-        had = f"ones of {' and '.join(map(str, sorted(dims)))} dimensions" if dims else "none"
-        raise ConfigurationError(f'tensor="space" is for models with convolutions of one kind, and this has {had}')
-    plan = Plan(model, workers)
-    (plan.space,) = dims
     return plan
 
 

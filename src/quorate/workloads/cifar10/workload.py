@@ -62,7 +62,7 @@ class Cifar10(ImageWorkload):
     in any process and after any interruption; epochs in one fixed order repeat their crops.
 
     Raises `ConfigurationError` where the folder is not given or does not have the files, and, when the data are asked
-    for, for files that are not what they should be. No pickle is executed.
+    for, for files that are not what they should be.
     """
 
     name: ClassVar[str] = "cifar10"
@@ -73,7 +73,7 @@ class Cifar10(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     folder: str = ""
-    """Where CIFAR-10's binary or python version lies, unpacked; it must be given."""
+    """Where CIFAR-10's binary version lies, unpacked; it must be given."""
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
     seed: int = 0
@@ -108,9 +108,5 @@ class Cifar10(ImageWorkload):
         return drawn(lambda: ResidualNetwork(3, WIDTHS, DEPTH, len(CLASSES)), seed)
 
     def describe(self) -> list[str]:
-        version = "binary" if self._files.is_binary else "python"
         crops = f"crops of seed {self.seed}" if self.augment else "no crops"
-        return [
-            f"cifar10: {5 * self.records} training and {self.records} test images of 32x32 pixels, "
-            f"{version} version, {crops}"
-        ]
+        return [f"cifar10: {5 * self.records} training and {self.records} test images of 32x32 pixels, {crops}"]

@@ -1,19 +1,22 @@
-"""What a federated strategy makes of clients' models outside of a world of ours, as on Flower; Flower itself is not
-needed here."""
+"""The example `examples/flower/federated_strategy.py`: a round of clients' models; Flower itself is not needed here."""
 
 from __future__ import annotations
 
+import runpy
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-import quorate
 from quorate.core.errors import ConfigurationError, MissingExtra
-from quorate.launch.flower import Site
 from quorate.strategies import strategies
 
+EXAMPLE = SimpleNamespace(
+    **runpy.run_path(str(Path(__file__).parents[3] / "examples" / "flower" / "federated_strategy.py"))
+)
 X = {"weight": torch.tensor([1.0, 2.0]), "count": torch.tensor(3)}
 CLIENTS = [
     ({"weight": torch.tensor([2.0, 2.0]), "count": torch.tensor(7)}, 10.0),
@@ -21,9 +24,9 @@ CLIENTS = [
 ]
 
 
-def site(name: str, **settings: Any) -> Site:
+def site(name: str, **settings: Any) -> Any:
     kind: Any = strategies.get(name)
-    return Site(kind(**settings))
+    return EXAMPLE.Site(kind(**settings))
 
 
 def test_a_round_is_the_mean_way_by_examples() -> None:
@@ -59,11 +62,11 @@ def test_moments_stay_from_round_to_round() -> None:
 def test_control_variates_go_to_clients_and_come_back() -> None:
     there = site("scaffold")
     there.begins(X, nodes=4)
-    assert there.control()["weight"].tolist() == [0.0, 0.0]  # type: ignore[index]
+    assert there.control()["weight"].tolist() == [0.0, 0.0]
     for model, examples in CLIENTS:
         there.comes(model, examples, {"weight": torch.tensor([1.0, 3.0])})
     torch.testing.assert_close(there.ends()["weight"], torch.tensor([1.5, 3.5]))
-    torch.testing.assert_close(there.control()["weight"], torch.tensor([0.5, 1.5]))  # type: ignore[index]
+    torch.testing.assert_close(there.control()["weight"], torch.tensor([0.5, 1.5]))
     there.begins(X, nodes=4)
     with pytest.raises(ConfigurationError, match='clients reply with the arrays "control-change"'):
         there.comes(CLIENTS[0][0], 1.0, None)
@@ -80,11 +83,11 @@ def test_control_variates_go_to_clients_and_come_back() -> None:
 )
 def test_what_flower_cannot_be_given_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        quorate.flower.strategy(name, **settings)
+        EXAMPLE.strategy(name, **settings)
 
 
 def test_without_flower_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("flwr", "flwr.app"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match="pip install 'flwr"):
-        quorate.flower.strategy("fed-avg")
+        EXAMPLE.strategy("fed-avg")

@@ -1,8 +1,8 @@
-"""Federated strategies on Flower (flwr): a strategy of its own that takes the way of clients as ours do.
+"""A federated strategy of Quorate as a strategy of Flower (flwr), which connects real sites.
 
-Flower connects real sites; which clients train is drawn by it (`sampled`), they train by the user's ClientApp, and what
-they send back comes to the code that makes a round under `quorate.distribute`. Flower pins other versions of packages,
-so it needs an environment of its own.
+Copy this file beside your ServerApp. Flower draws the clients (`sampled`), your ClientApp trains them, and the models
+that they send back go through the same code that makes a round under `quorate.distribute`. Flower pins other versions
+of packages, so it needs an environment of its own: `pip install 'flwr[simulation]'`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def strategy(name: str, *, weighted_by_key: str = "num-examples", **settings: An
         from flwr.serverapp import Grid
         from flwr.serverapp.strategy import FedAvg
     except ImportError:
-        raise MissingExtra("quorate.flower needs Flower; install it with: pip install 'flwr[simulation]'") from None
+        raise MissingExtra("this strategy needs Flower; install it with: pip install 'flwr[simulation]'") from None
 
     class OnFlower(FedAvg):  # type: ignore[misc]  # flwr need not be installed
         """Flower's FedAvg, but for the step from one global model to the next."""
