@@ -227,7 +227,10 @@ class LocalChanges:
         return details
 
     def _raise(self, written: Mapping[int, Mapping[str, Any]]) -> None:
-        ranks, difference = self._difference(written)
+        found = self._difference(written)
+        if found is None:
+            return
+        ranks, difference = found
         sentence = f"{difference}, found at update {self._timer.rounds + 1} of {self._strategy}"
         if self._tells:
             if self._wire.board.swap(f"changes/{self._wire.name}/told", None, b"1"):
@@ -236,10 +239,13 @@ class LocalChanges:
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 
-    def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
+    def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str] | None:
+        """The ranks to blame, and a sentence; None where all have changed their options to the same since."""
         options = {rank: details["options"] for rank, details in written.items()}
         if not _are_equal(options):
             return self._parted(options), self._options_in_words(options)
+        if not self._samples:
+            return None
         gradient = {rank: details["gradient"] for rank, details in written.items() if "gradient" in details}
         if not _are_equal(gradient):
             edited = [rank for rank, details in written.items() if details.get("edited")]
