@@ -186,7 +186,7 @@ def test_what_one_rank_changes_under_rounds_is_named(change: Any, strategy: str)
     settings = {"wait_for": "all"} if strategy == "quorum" else {}
     loop = partial(changed, behind=on_one_rank(change, once=True), adam=True)
     endings = ended(loop, strategy, **settings)
-    endings.named("has parted|have parted|differ from each other|written into the parameters", at=AT, within=10)
+    endings.named("parted from|differ from each other|written into the parameters", at=AT, within=10)
 
 
 def loads_weights_for_real(cell: Cell) -> list[float]:

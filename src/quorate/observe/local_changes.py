@@ -28,9 +28,10 @@ from quorate.replica.replica import Replica
 from quorate.wire.failure import report_failure
 from quorate.wire.naming import named, ranks_of_world
 
-CLOCK, OPTIONS, NUMBERS = slice(0, LENGTH), slice(LENGTH, 2 * LENGTH), slice(2 * LENGTH, 3 * LENGTH)
-"""Places among the signatures of a header: when a worker signs, its options, samples of its numbers."""
-ALL_SIGNATURES = 3 * LENGTH
+ALL_SIGNATURES = 4 * LENGTH
+CLOCK, OPTIONS, NUMBERS, GRADIENT = (slice(at, at + LENGTH) for at in range(0, ALL_SIGNATURES, LENGTH))
+"""Places among the signatures of a header: when a worker signs, its options, samples of its parameters and optimizer
+state, and of the gradient that the newest step was made on."""
 _USUAL = frozenset(
     (
         *("lr", "weight_decay", "momentum", "dampening", "nesterov", "maximize", "amsgrad"),
@@ -80,6 +81,8 @@ class LocalChanges:
         """The next update after which numbers are signed."""
         self.samples_step = self._samples
         """Whether the gradient of the step that is being made is sampled."""
+        self._sampled_at = 0
+        """How many updates had been made then."""
         self._words = list[list[int]]()
         self._checksums: dict[int, dict[int, int]] = {}
         """Of replicas as after a round, by rank."""
@@ -90,17 +93,18 @@ class LocalChanges:
 
     def signed_gradient(self) -> list[float]:
         """What goes into the header of a gradient."""
-        if not self.is_on:
-            return self._mine
+        if not self._samples:
+            return self.signed_vector()
         self._sign_options()
-        self._given = self._mine
-        if self._samples:
-            updates = self._timer.rounds
-            if updates >= self._due_at:
-                self._due_at = next_due(updates)
-                if is_due(updates):
-                    self._given = [*self._mine[: NUMBERS.start], *signature(self._sampled(), self._wire.max_size)]
-            self.samples_step = updates + 1 == self._due_at
+        self._given, updates = self._mine, self._timer.rounds
+        if updates >= self._due_at:
+            self._due_at = next_due(updates)
+            if is_due(updates):
+                self._given = list(self._mine)
+                self._given[NUMBERS] = signature(self._sampled(), self._wire.max_size)
+                if (step := self._newest_step()) is not None:
+                    self._given[GRADIENT] = signature(step[1].checksum, self._wire.max_size)
+        self.samples_step = updates + 1 == self._due_at
         return self._given
 
     def signed_vector(self) -> list[float]:
@@ -128,11 +132,15 @@ class LocalChanges:
         return [{key: value for key, value in group.items() if key in _USUAL} for group in every]
 
     def _sampled(self) -> int:
-        """The checksum of samples of parameters, optimizer state, and the gradient of the newest step."""
-        step = None if self._gradients is None else self._gradients[1]
-        gradient = 0 if step is None else step.checksum
-        numbers = Sample([*self._replica.trained, *(x for _, x in self._state())])
-        return crc32(gradient.to_bytes(4, "little"), numbers.checksum)
+        """The checksum of samples of parameters and optimizer state."""
+        return Sample([*self._replica.trained, *(x for _, x in self._state())]).checksum
+
+    def _newest_step(self) -> tuple[Sample, Sample] | None:
+        """Samples of the gradient of the newest update; None where it was not sampled, or made elsewhere."""
+        if self._gradients is None or self._sampled_at + 1 != self._timer.rounds:
+            return None
+        agreed, stepped = self._gradients
+        return None if stepped is None else (agreed, stepped)
 
     def _state(self) -> list[tuple[str, Tensor]]:
         """Tensors that the optimizer keeps of the parameters that are trained, in order."""
@@ -142,14 +150,14 @@ class LocalChanges:
         for name, p in zip(self._replica.names, self._replica.trained, strict=True):
             kept = state.get(p)
             if kept:
-                found += [(f"{key} of {name}", x) for key, x in kept.items() if isinstance(x, Tensor)]
+                found += [(f"{key} of {name}", x) for key, x in sorted(kept.items()) if isinstance(x, Tensor)]
         return found
 
     # -- the gradient between the backward pass and the step
 
     def gradient_agreed(self) -> None:
         """The backward pass has left the agreed gradient in `.grad`; called where `samples_step`."""
-        self._gradients = Sample(self._replica.gradients), None
+        self._gradients, self._sampled_at = (Sample(self._replica.gradients), None), self._timer.rounds
 
     def step_begins(self) -> None:
         """A step is made on the gradient as it stands; called where `samples_step`."""
@@ -163,8 +171,8 @@ class LocalChanges:
         count = sums[OPTIONS.start]
         if sums == [count * x for x in self._given]:
             return
-        clock, options, numbers = sums[CLOCK], sums[OPTIONS], sums[NUMBERS]
-        if not (differ(options) or differ(numbers)) or differ(clock):
+        clock = sums[CLOCK]
+        if not any(differ(sums[place]) for place in (OPTIONS, NUMBERS, GRADIENT)) or differ(clock):
             return
         if not clock[0] or clock[0] == count:
             self._write(f"{crc32(repr(sums).encode()):08x}", round(count), self._signed_options())
@@ -213,25 +221,32 @@ class LocalChanges:
         state = self._state()
         details["parameters"] = [digest(x) for x in self._replica.trained]
         details["state"] = {name: digest(x) for name, x in state}
-        if self._gradients is not None and self._gradients[1] is not None:
-            before, after = (sample.checksums() for sample in self._gradients if sample is not None)
+        if (step := self._newest_step()) is not None:
+            before, after = (sample.checksums() for sample in step)
             details["gradient"], details["edited"] = after, before != after
         return details
 
     def _raise(self, written: Mapping[int, Mapping[str, Any]]) -> None:
-        ranks, difference = self._difference(written)
+        found = self._difference(written)
+        if found is None:
+            return
+        ranks, difference = found
         sentence = f"{difference}, found at update {self._timer.rounds + 1} of {self._strategy}"
         if self._tells:
-            tell(f"quorate: {sentence}\n")
+            if self._wire.board.swap(f"changes/{self._wire.name}/told", None, b"1"):
+                tell(f"quorate: {sentence}\n")
             return
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 
-    def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str]:
+    def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str] | None:
+        """The ranks to blame, and a sentence; None where all have changed their options to the same since."""
         options = {rank: details["options"] for rank, details in written.items()}
         if not _are_equal(options):
             return self._parted(options), self._options_in_words(options)
-        gradient = {rank: details.get("gradient") for rank, details in written.items()}
+        if not self._samples:
+            return None
+        gradient = {rank: details["gradient"] for rank, details in written.items() if "gradient" in details}
         if not _are_equal(gradient):
             edited = [rank for rank, details in written.items() if details.get("edited")]
             ranks = ranks_of_world(self._wire, edited) if edited else self._parted(gradient)
@@ -248,10 +263,12 @@ class LocalChanges:
         if not _are_equal(state):
             kinds.append(f"the optimizer's state differs, first in {_first_key(state)}")
         ranks = self._parted({rank: [parameters[rank], state[rank]] for rank in written})
+        who = f"the replicas of {self._who(ranks)} differ from each other"
+        if len(ranks) < len(written):
+            who = f"the replica{'s' * (len(ranks) > 1)} of {self._who(ranks)} parted from the others"
         sample = "samples of one round differ" if not kinds else " and ".join(kinds)
         return ranks, (
-            f"the replica of {self._who(ranks)} has parted from the others: {sample}; write into parameters and load "
-            "states on all workers alike, or before quorate.distribute"
+            f"{who}: {sample}; write into parameters and load states on all workers alike, or before quorate.distribute"
         )
 
     def _options_in_words(self, options: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
@@ -286,15 +303,13 @@ class LocalChanges:
 
     def _first(self, values: Mapping[int, Any]) -> str:
         """The first tensor in which workers differ."""
-        lists = [value for value in values.values() if value is not None]
-        columns = enumerate(zip(*lists, strict=False))
+        columns = enumerate(zip(*values.values(), strict=False))
         at = next((place for place, column in columns if len(set(column)) > 1), None)
         return "how many tensors there are" if at is None else self._replica.names[at]
 
 
 def _are_equal(values: Mapping[int, Any]) -> bool:
-    first, *rest = values.values()
-    return all(json.dumps(other) == json.dumps(first) for other in rest)
+    return len({json.dumps(value) for value in values.values()}) <= 1
 
 
 def _first_key(states: Mapping[int, Mapping[str, int]]) -> str:
