@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.train.worker import StrategyWorker
@@ -81,10 +82,11 @@ class LayoutChanges:
                 )
             )
 
-    def _first(self) -> dict[str, int] | None:
+    def _first(self) -> dict[str, Any] | None:
         worker = self._worker
         told = worker.wire.board.get(f"{worker.wire.name}/layout/{worker.replica.layout.digest}/first")
-        return None if told is None else dict(json.loads(told))
+        found = None if told is None else dict(json.loads(told))
+        return None if found is None or found["rank"] in worker.wire.dead else found
 
     @property
     def _in_lockstep(self) -> bool:
