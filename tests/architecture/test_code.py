@@ -16,7 +16,7 @@ MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/launch/loggers/writing.py Writing._guarded": "a logger of others raises what it likes",
     "src/quorate/reducers/algorithms/in_turn.py SumsInTurn._run": "whoever waits for a sum gets what ended its task",
     "src/quorate/replica/by_tensors.py reach_of": "a stranger's class that fails a trial is taken for the general case",
-    "src/quorate/replica/optimizer_state.py keys_like_parameters": "a stranger's class that fails a trial is told in a sentence",
+    "src/quorate/replica/optimizer_state.py keys_like_parameters": "of a class that fails a trial a sentence is told",
     "src/quorate/sharding/host_step.py HostStep._make": "what ends a step in its thread is raised in the training",
     "src/quorate/sharding/tensor/filters.py _outermost": "a model's code that cannot be followed is looked at in parts",
     "src/quorate/wire/asker.py _Call.run": "what a call raises is raised by whoever asked for it",
