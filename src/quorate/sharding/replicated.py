@@ -7,6 +7,7 @@ collectives; the parameter that the script sees keeps its shape, as a replicated
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,14 +24,23 @@ def is_uncut(p: Tensor) -> bool:
     return p.dim() == 0 or p.numel() == 0
 
 
-def stand_in(model: Module) -> dict[tuple[int, str], Parameter]:
+@dataclass(frozen=True)
+class StoodIn:
+    """A parameter of `module` that has a stand-in."""
+
+    module: Module
+    key: str
+    parameter: Parameter
+
+
+def stand_in(model: Module) -> dict[tuple[int, str], StoodIn]:
     """Replace what has nothing to cut by stand-ins of shape (1,); returns the parameters by module and name."""
-    kept: dict[tuple[int, str], Parameter] = {}
+    kept: dict[tuple[int, str], StoodIn] = {}
     stands: dict[int, Parameter] = {}
     for module in model.modules():
         for key, p in module._parameters.items():
             if p is not None and not isinstance(p, DTensor) and is_uncut(p):
-                kept[id(module), key] = p
+                kept[id(module), key] = StoodIn(module, key, p)
                 numbers = p.detach().reshape(-1) if p.numel() else p.detach().new_zeros(1)
                 stands.setdefault(id(p), Parameter(numbers.clone(), requires_grad=p.requires_grad))
     if stands:
@@ -38,15 +48,17 @@ def stand_in(model: Module) -> dict[tuple[int, str], Parameter]:
     return kept
 
 
-def put_back(modules: list[Any], kept: Mapping[tuple[int, str], Parameter]) -> None:
-    """Let what `stand_in` has replaced have its shape again, in modules that are sharded by now."""
+def put_back(modules: list[Any], kept: Mapping[tuple[int, str], StoodIn]) -> None:
+    """Give what `stand_in` has replaced its shape again: as a `DTensor` in the sharded `modules`, else as it was."""
+    for one in kept.values():
+        if not isinstance(one.module._parameters[one.key], DTensor):
+            one.module._parameters[one.key] = one.parameter
     for group in (group for module in modules for group in groups_of(module)):
         for sharded in group.fsdp_params:
             info = sharded._module_info
-            p = kept.get((id(info.module), info.param_name))
-            if p is not None:
+            if (id(info.module), info.param_name) in kept:
                 sharded.__class__ = _Replicated
-                sharded.begin(p)
+                sharded.begin(kept[id(info.module), info.param_name].parameter)
 
 
 class _Replicated(FSDPParam):

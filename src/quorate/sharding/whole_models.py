@@ -34,8 +34,8 @@ def whole(model: M) -> Iterator[M]:
         `model`.
 
     Raises:
-        ConfigurationError: The model is divided along the axes tensor or stages, or has `quorate.Experts` in pieces;
-            or parameters got gradients inside.
+        ConfigurationError: The model is divided along the axes tensor or stages, has `quorate.Experts` in pieces, or
+            has parameters on the host of a GPU; or parameters got gradients inside.
         Mismatch: A worker has come to another call, or workers have changed parameters differently.
 
     Cost: all workers of a replica enter and leave together. Each sends its piece to the others, Psi (S - 1) / S numbers
@@ -54,6 +54,8 @@ def whole(model: M) -> Iterator[M]:
             )
         yield model
         return
+    if any(local(p).device.type != spread.seat.shards.device_type for p in model.parameters()):
+        raise ConfigurationError('quorate.whole does not gather parameters that rest on the host (offload="all")')
     from quorate.sharding.plain_modules import replace_parameters, without_hooks
 
     spread.forget()
