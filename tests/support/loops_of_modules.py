@@ -243,7 +243,8 @@ def trace_whole(cell: ShardsCell) -> Any:
 
 def compiled_block(cell: ShardsCell) -> Any:
     model: Any = Net()
-    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
+    if cell.zero is not None:
+        model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
     model, optimizer = cell.made(model)
     trained(cell, model, optimizer)
     return cell.end(model, optimizer)
