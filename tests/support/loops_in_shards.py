@@ -17,7 +17,7 @@ import quorate
 from quorate.core.errors import QuorateError
 from quorate.sharding.torch_errors import in_words
 
-WIDTH, INPUTS, EXAMPLES, STEPS = 64, 8, 4, 3
+WIDTH, INPUTS, EXAMPLES, STEPS = 64, 8, 4, 2
 
 
 class Block(nn.Module):

@@ -241,9 +241,10 @@ def trace_whole(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def compiled_part_before(cell: ShardsCell) -> Any:
+def compiled_block(cell: ShardsCell) -> Any:
     model: Any = Net()
-    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
+    if cell.zero is not None:
+        model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
     model, optimizer = cell.made(model)
     trained(cell, model, optimizer)
     return cell.end(model, optimizer)
@@ -296,15 +297,6 @@ def spectral_norm(cell: ShardsCell) -> Any:
     model = Net()
     nn.utils.parametrizations.spectral_norm(model.blocks[0].up)
     nn.utils.parametrizations.orthogonal(model.first)
-    model, optimizer = cell.made(model)
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
-
-
-def weight_norm_old(cell: ShardsCell) -> Any:
-    model = Net()
-    nn.utils.weight_norm(model.blocks[0].up)
-    nn.utils.weight_norm(model.head)
     model, optimizer = cell.made(model)
     trained(cell, model, optimizer)
     return cell.end(model, optimizer)

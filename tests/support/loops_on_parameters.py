@@ -133,7 +133,7 @@ def freeze_thaw(cell: ShardsCell) -> Any:
     trained(cell, model, optimizer)
     model.blocks[0].requires_grad_(True)
     model.head.requires_grad_(False)
-    trained(cell, model, optimizer, begin=3)
+    trained(cell, model, optimizer, begin=STEPS)
     return cell.end(model, optimizer)
 
 
@@ -141,7 +141,7 @@ def freeze_only(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     trained(cell, model, optimizer)
     model.head.requires_grad_(False)
-    trained(cell, model, optimizer, begin=3)
+    trained(cell, model, optimizer, begin=STEPS)
     return cell.end(model, optimizer)
 
 
@@ -152,7 +152,7 @@ def thaw_only(cell: ShardsCell) -> Any:
     optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model)
     trained(cell, model, optimizer)
     model.blocks[0].requires_grad_(True)
-    trained(cell, model, optimizer, begin=3)
+    trained(cell, model, optimizer, begin=STEPS)
     return cell.end(model, optimizer)
 
 
@@ -217,7 +217,7 @@ def add_group(cell: ShardsCell) -> Any:
     optimizer = cell.distribute(torch.optim.SGD(model.head.parameters(), lr=0.01, momentum=0.9), model)
     trained(cell, model, optimizer)
     optimizer.add_param_group({"params": list(model.blocks.parameters()), "lr": 0.01})
-    trained(cell, model, optimizer, begin=3)
+    trained(cell, model, optimizer, begin=STEPS)
     return cell.end(model, optimizer)
 
 

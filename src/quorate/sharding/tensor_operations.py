@@ -101,7 +101,7 @@ def _is_empty_somewhere(x: DTensor) -> bool:
 
 def _by_torch(operation: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
-    del handlers[operation]
+    handlers.pop(operation, None)
     try:
         return operation(*args, **kwargs)
     finally:
