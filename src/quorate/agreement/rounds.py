@@ -113,6 +113,7 @@ class WorkerRounds:
         told: Any = None,
         waits: bool = False,
         slack: float | None = None,
+        began: int | None = None,
     ) -> Work[int]:
         self._timer.arrived()
         with self._timer.spending("encode"):
@@ -120,13 +121,17 @@ class WorkerRounds:
                 self.watch.gives(vector, vector.segments())
             self.watch.is_about_to_give()
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+            about |= {"began": began}
             work = self.rounds.hand_in([x.on_cpu() for x in vectors], waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
-    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
+    def hand_in_last(
+        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, began: int | None = None
+    ) -> Work[int] | None:
         for vector in vectors:
             self.watch.gives(vector, vector.segments())
         about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+        about |= {"began": began}
         return self.rounds.hand_in_last([x.on_cpu() for x in vectors], **about)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:

@@ -113,15 +113,20 @@ class WorkerRounds(Protocol):
         told: Any = None,
         waits: bool = False,
         slack: float | None = None,
+        began: int | None = None,
     ) -> Work[int]:
         """Where rounds are of fragments: hand in how far the worker has gone in each since a round took it from it.
 
         A newer handing-in stands for an older one that no round has taken. `fresh` is how many steps are new in it;
         `told` is any JSON that goes with it into its rounds (`Mean.told`); `slack` is for how many seconds the worker
-        goes on without missing what comes of it (None: nobody knows). The vectors are not the strategy's more.
+        goes on without missing what comes of it (None: nobody knows). `began` is the newest round that the worker had
+        applied when its steps began, by which their age goes (None: the newest now). The vectors are not the strategy's
+        more.
         """
 
-    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, told: Any = None) -> Work[int] | None:
+    def hand_in_last(
+        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, began: int | None = None
+    ) -> Work[int] | None:
         """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
         yet, and returns what to wait for: then it applies it, and hands in anew."""
 

@@ -74,27 +74,39 @@ class PendingFragments:
     """By fragment: the newest round that has it from another worker of the same learner."""
     coding: CodedFragments | None = None
     """Where what is given is written small."""
+    _in_vectors: int = 0
+    """The newest round that is in what was handed in last."""
     _is_withdrawn: bool = False
     _counted: float = 0.0
 
     def hand_in(
-        self, vectors: Sequence[Flat], fresh: float, version: int, step: float, measures: Any, *, is_last: bool = False
+        self,
+        vectors: Sequence[Flat],
+        fresh: float,
+        version: int,
+        step: float,
+        measures: Any,
+        *,
+        began: int | None = None,
+        is_last: bool = False,
     ) -> bool:
         """Take in what `fresh` steps since the last time have made of all fragments; the vectors are cumulative.
 
-        `version` is the newest round that is in them. With `is_last` nothing is taken in, and False is returned, where
+        `version` is the newest round that is in them, and `began` the newest one that was when the steps began: their
+        age goes by it (None: `version`). With `is_last` nothing is taken in, and False is returned, where
         a round that they do not know of has taken something.
         """
         if is_last and max((*self._taken.values(), *self._from_mates.values()), default=0) > version:
             return False
-        self._is_withdrawn = False
+        self._is_withdrawn, self._in_vectors = False, version
+        since = version if began is None else min(began, version)
         self.times += 1
         self.ledger.produced += fresh * len(vectors)
         self.step = step
         for number, vector in enumerate(vectors):
             old = self._handed.get(number)
             weight = fresh + (0.0 if old is None else old.weight)
-            self._handed[number] = Entry(version, weight, vector, measures=[measures])
+            self._handed[number] = Entry(since, weight, vector, measures=[measures])
         return True
 
     def code_by(self, coding: Coding | None) -> None:
@@ -127,7 +139,7 @@ class PendingFragments:
         for place in wanted:
             entry = self._handed.get(place)
             taken = max(self._taken.get(place, 0), self._from_mates.get(place, 0))
-            if entry is None or entry.version < taken or self._is_withdrawn:
+            if entry is None or self._in_vectors < taken or self._is_withdrawn:
                 continue
             del self._handed[place]
             staleness = number - 1 - entry.version

@@ -99,20 +99,30 @@ class ReplayedRounds(IdleInReplays):
         return Decided(self.version + 1)
 
     def hand_in(
-        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, waits: bool = False, slack: Any = 0
+        self,
+        vectors: Sequence[Flat],
+        *,
+        fresh: float,
+        step: float,
+        measures: Any,
+        waits: bool = False,
+        slack: Any = 0,
+        began: int | None = None,
     ) -> Decided:
         self._end_if_gone()
         assert self._handed is not None, "rounds are of fragments where that was agreed"
-        self._handed.hand_in(vectors, fresh, self.version, step, measures)
+        self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
         self._give()
         return Decided(self.version + 1)
 
-    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any) -> Decided | None:
+    def hand_in_last(
+        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, began: int | None = None
+    ) -> Decided | None:
         self._end_if_gone()
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         if any(self._look < look < (self._rests + 1, 0) for look in self._tape.looks):
             return Decided(self.version + 1)  # it had to look once more before it could
-        self._handed.hand_in(vectors, fresh, self.version, step, measures)
+        self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
         self._give()
         return None
 

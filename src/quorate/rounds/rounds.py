@@ -108,6 +108,7 @@ class Rounds:
         measures: Any,
         waits: bool = False,
         slack: float | None = None,
+        began: int | None = None,
     ) -> Called:
         """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`.
 
@@ -115,15 +116,17 @@ class Rounds:
         """
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         with self._progress.lock:
-            self._handed.hand_in(vectors, fresh, self.version, step, measures)
+            self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
         return self._call(waits=waits, slack=slack)
 
-    def hand_in_last(self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any) -> Wait | None:
+    def hand_in_last(
+        self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, began: int | None = None
+    ) -> Wait | None:
         """Hand in all fragments before this worker settles; what to wait for before it asks again, if that has to be:
         a round that it has not applied has taken something."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         with self._progress.lock:
-            if self._handed.hand_in(vectors, fresh, self.version, step, measures, is_last=True):
+            if self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began, is_last=True):
                 return None
         return Wait(self._arrival, self.version + 1, is_called_for=False)
 

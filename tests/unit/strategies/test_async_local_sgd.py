@@ -13,6 +13,8 @@ import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
+from quorate.rounds.fragments import Fragments, PendingFragments
+from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
 from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
@@ -86,6 +88,44 @@ def test_all_ways_together_are_what_the_point_went(seed: int) -> None:
 
     ends = VirtualWorld(size, seed=seed).run(live)
     assert ends == [pytest.approx([-STEPS * size / 2] * 2, abs=1e-9)] * size
+
+
+@pytest.mark.parametrize("slowness", [1.0, 1.7, 2.3, 5.0])
+@pytest.mark.parametrize(("size", "settings"), [(2, {}), (2, {"dynamic": False}), (3, {"late": "decay"})], ids=str)
+def test_each_outer_gradient_counts_when_it_is_handed_in(size: int, settings: dict[str, Any], slowness: float) -> None:
+    """No learner makes a step while an outer gradient of its own is not in the common point, however slow it is."""
+
+    @joined
+    def live(world: quorate.World) -> list[float]:
+        model = net()
+        plain = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
+        learner: AsyncLearner = optimizer.__dict__["_quorate_worker"].state
+        steps_left, times = [], 0
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss(model, world.rank, step).backward()
+            world.wire.clock.sleep(0.01 * slowness**world.rank)
+            optimizer.step()
+            if learner.times > times:
+                steps_left.append(learner.since[0][0])
+            times = learner.times
+        optimizer.finish()
+        return steps_left
+
+    for left in VirtualWorld(size, seed=1).run(live):
+        assert len(left) >= STEPS // H and not any(left), left
+
+
+def test_an_outer_gradient_is_as_old_as_the_steps_in_it() -> None:
+    layout = layout_of([("x", torch.zeros(3))], header=1)
+    pending = PendingFragments(Agreed(size=2, max_staleness=16), Fragments((layout,)))
+    pending.hand_in([Flat.zeros(layout)], 4.0, 5, 4.0, None, began=2)
+    assert pending.take(6).stalenesses == [(3, 1)]
+    pending.hand_in([Flat.zeros(layout)], 4.0, 5, 8.0, None)
+    assert not pending.take(7).entries, "round 6 is not in these vectors"
+    pending.hand_in([Flat.zeros(layout)], 4.0, 7, 8.0, None, began=5)
+    assert pending.take(8).stalenesses == [(2, 1)]
 
 
 def test_a_slow_learner_makes_fewer_steps() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.learners import Learner
+from quorate.strategies.parts.learners import Averaging, Learner
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.ways import laid_out_as
 
@@ -32,6 +32,27 @@ class AsyncLearner(Learner):
     """The momentum, likewise."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
     """Steps per second, by learner, as told with the newest arrival of each."""
+
+    began_at: int | None = kept("drop", default=None)
+    """The newest round that was applied when the steps since it handed in last began; None before the first step."""
+
+    def step_begins(self, worker: Worker) -> None:
+        super().step_begins(worker)
+        if self.began_at is None:
+            self.began_at = worker.rounds.standing.version
+
+    def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
+        """As of `Learner`; and from which round on an outer gradient has become older."""
+        return {**super().hand_in(worker, period, averaging), "began": self.began_at}
+
+    def restart(self) -> None:
+        super().restart()
+        self.began_at = None
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the common point has all steps that this learner has made."""
+        return not any(steps for steps, _ in self.since)
 
     def arrived(self, told: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """A round has these, which are applied next."""
