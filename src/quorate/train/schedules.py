@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from quorate.replica.plain_step import put_options
+from quorate.replica.options_in_force import put_options
+from quorate.replica.plain_step import options_of
 
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
@@ -107,11 +108,12 @@ class Schedules:
         """
         if self._progress() is not None:
             return
-        shared = put_options(optimizer, own)
+        shared = options_of(optimizer)
+        put_options(optimizer.param_groups, own)
         for scheduler, one in list(self._known.items()):
             for _ in range(missed if one.is_per_step else 0):
                 self._run(scheduler, type(scheduler).step, (), {}, stops_at_end=True)
-        put_options(optimizer, shared)
+        put_options(optimizer.param_groups, shared)
 
     def _run(
         self, scheduler: Any, step: Callable[..., Any], given: Any, named: Any, *, stops_at_end: bool = False
