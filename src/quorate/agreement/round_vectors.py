@@ -34,7 +34,8 @@ def with_words(values: list[float | None] | None, signed: Sequence[Any]) -> Any:
 
 
 def _values_in(word: Any) -> Sequence[Any]:
-    return word["measured"] if isinstance(word, dict) else word
+    values: Sequence[Any] = word["measured"] if isinstance(word, dict) else word
+    return values
 
 
 def measured_in(one: Round, square: float, smoothing: float) -> Measured:
