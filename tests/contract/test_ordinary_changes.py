@@ -183,7 +183,7 @@ def test_nothing_is_compared_with_compare_every_0() -> None:
 @pytest.mark.parametrize("strategy", ["quorum", "eager-majority", "eager-solo", "adaptive"])
 @pytest.mark.parametrize("change", [load_weights, load_state])
 def test_what_one_rank_changes_under_rounds_is_named(change: Any, strategy: str) -> None:
-    settings = {"wait_for": "all"} if strategy == "quorum" else {}
+    settings: dict[str, Any] = {"wait_for": "all"} if strategy == "quorum" else {}
     loop = partial(changed, behind=on_one_rank(change, once=True), adam=True)
     endings = ended(loop, strategy, **settings)
     endings.named("parted from|differ from each other|written into the parameters", at=AT, within=10)
@@ -225,7 +225,7 @@ def skipping(cell: Cell, variant: str) -> tuple[list[float], float]:
 @pytest.mark.parametrize("variant", ["steps", "skips"])
 @pytest.mark.parametrize("strategy", ["all-reduce", "quorum", "eager-majority"])
 def test_a_rank_without_a_batch_does_not_part_from_the_others(strategy: str, variant: str) -> None:
-    settings = {"wait_for": "all"} if strategy == "quorum" else {}
+    settings: dict[str, Any] = {"wait_for": "all"} if strategy == "quorum" else {}
     first, *others = ended(partial(skipping, variant=variant), strategy, 3, **settings).right()
     assert all(other == first for other in others)
 
