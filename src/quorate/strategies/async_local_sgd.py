@@ -54,7 +54,6 @@ from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
-
 _ATTEMPTS = 4
 """How often a learner hands in the same outer gradient until a round has it; then the round of another one takes it."""
 
