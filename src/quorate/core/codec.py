@@ -60,8 +60,7 @@ class Draw:
 
 
 def elected_(sums: Tensor) -> Tensor:
-    """The outcome of votes, in place, from their sums: 1 where a sum is at least 0 (a tie is 1), -1 elsewhere; NaN where
-    it is none."""
+    """The outcome of votes, in place, from their sums: 1 where a sum is at least 0 (a tie is 1), else -1; NaN stays."""
     import torch
 
     return torch.where(sums.isnan(), sums, torch.where(sums >= 0, 1.0, -1.0).to(sums.dtype), out=sums)
