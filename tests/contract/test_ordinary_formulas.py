@@ -168,3 +168,60 @@ def test_a_radius_is_a_length_of_gradients(compress: str, size: int) -> None:
 def test_a_constant_attack_sends_a_constant_gradient(size: int, settings: dict[str, Any]) -> None:
     for row in ended(a_step, "all-reduce", size, attack="constant:scale=-100.0", **settings).right():
         assert row == pytest.approx([-(size - 1 - 100.0) / size] * 4, rel=1e-2)
+
+
+def a_vote(cell: Cell, signs: tuple[float, ...]) -> list[float]:
+    """One step of SGD with rate 1 from zeros, where a worker's gradient is its sign times its rank and 1 more."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    optimizer.zero_grad()
+    (signs[cell.world.rank] * (1 + cell.world.rank) * model.weight).sum().backward()
+    cell.step(optimizer)
+    optimizer.finish()
+    return model.weight.detach()[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("all-reduce", {"reduce": "gather"}),
+        ("all-reduce", {"reduce": "two-phase"}),
+        ("eager-majority", {"wait_for": "all"}),
+        ("sync-backup", {"backup": 0}),
+        ("parameter-server", {"mode": "sync"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("signs", "vote"), [((1.0, 1.0, -1.0), 1.0), ((-1.0, -1.0, 1.0), -1.0), ((-1.0, 1.0), 1.0), ((-1.0,) * 4, -1.0)]
+)
+def test_signs_without_a_scale_are_votes(
+    strategy: str, settings: dict[str, Any], signs: tuple[float, ...], vote: float
+) -> None:
+    choice = {"compress": "sign", "scale": "none", "dense_below": 0, **settings}
+    for row in ended(partial(a_vote, signs=signs), strategy, len(signs), **choice).right():
+        assert row == [-vote] * 4
+
+
+def a_vote_after_another_ended(cell: Cell) -> list[float]:
+    """Rank 0 makes a step more than rank 1, alone; returns how far it went in it."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    for _ in range(2 - cell.world.rank):
+        optimizer.zero_grad()
+        (-model.weight).sum().backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return model.weight.detach()[0].tolist()
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
+@pytest.mark.parametrize("reduce", ["gather", "two-phase"])
+def test_a_worker_that_has_ended_has_no_vote(strategy: str, reduce: str) -> None:
+    choice: dict[str, Any] = {"compress": "sign", "scale": "none", "dense_below": 0}
+    if strategy == "all-reduce":
+        choice["reduce"] = reduce
+    for row in ended(a_vote_after_another_ended, strategy, **choice).right():
+        assert row == pytest.approx([2.0] * 4)

@@ -34,6 +34,11 @@ class EdgeCoding:
         """As the codec is."""
         return self._codec.is_biased
 
+    @property
+    def votes(self) -> bool:
+        """As the codec says."""
+        return self._codec.votes
+
     @cached_property
     def left_out(self) -> float:
         """Tried on one matrix, the same on every worker."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quorate.agreement.edge_coding import EdgeCoding
 from quorate.agreement.served_codes import PullCodes
+from quorate.core.codec import elected_
 from quorate.core.servers import ServerTerms
 from quorate.replica.centre import Centre
 from quorate.replica.late_gradients import Corrections
@@ -34,6 +35,8 @@ class KeptPart:
 
     def __init__(self, kept: Shard | Centre, terms: ServerTerms, coding: EdgeCoding | None) -> None:
         self._kept, self._terms = kept, terms
+        self._votes = tuple(kept.cut.layout.coded) if isinstance(kept, Shard) and coding and coding.votes else ()
+        """The parts of the cut of which workers send votes."""
         self._corrections = Corrections(terms, kept) if isinstance(kept, Shard) else None
         self._pulls: PullCodes | None = None
         if isinstance(kept, Shard) and coding is not None and terms.pulls == "coded":
@@ -64,6 +67,8 @@ class KeptPart:
             gradient = corrections.corrected(x.source, shard.placed(pushed.gradient))
             for there, numbers in zip(total, gradient, strict=True):
                 there.add_(numbers, alpha=x.factor)
+        for number in self._votes:
+            elected_(total[number]).mul_(sum(x.factor for x, _ in taken))
         unused = frozenset.intersection(*(pushed.unused for _, pushed in taken))
         used = [place not in unused for place in range(len(shard.cut.places))]
         shard.step(total, options, rate, used)

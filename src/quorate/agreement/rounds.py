@@ -16,6 +16,7 @@ from quorate.agreement.round_vectors import measured_in, measures_of, that_are, 
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import Saving
+from quorate.core.codec import elected_
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
@@ -73,6 +74,7 @@ class WorkerRounds:
         of = wire.channel("rounds"), agreed, replica.layout.on_cpu, self, on_host(fragments) if fragments else None
         self.rounds = rounds_of(*of, watch, tape, coding, row)
         self.standing: Standing = self.rounds.standing
+        self._votes = coding is not None and coding.votes
 
     def lay_out(self, layout: Layout) -> None:
         """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
@@ -239,6 +241,9 @@ class WorkerRounds:
         self.watch.measured(one, one.sum, smoothing)
         measured = measured_in(one, of_sum**2, smoothing) if self._measures else None
         mean = one.sum.times(factor, self._own())
+        if self._votes:
+            for part in mean.layout.coded:
+                elected_(mean.parts[part])
         return Mean(mean=mean, mine=mine, options=options, measured=measured, number=one.number, norm=norm)
 
     def _own(self) -> Flat:

@@ -43,6 +43,10 @@ class ErrorFeedback(Codec):
         return replace(self, of=self.of.rescaled(factor))
 
     @property
+    def votes(self) -> bool:
+        return self.of.votes
+
+    @property
     def is_linear(self) -> bool:  # type: ignore[override]
         """As the codec is."""
         return self.of.is_linear

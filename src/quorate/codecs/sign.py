@@ -2,8 +2,8 @@
 
 Idea: Each number becomes the scale of its tensor with its own sign; 0 counts as positive, because one bit has no third
 value. The scale is the mean absolute value; what is left out is remembered and added to the next vector. With
-`scale="none"` the scale is 1, and the sign of the sum over all workers is a majority vote: the worker that adds takes
-that sign.
+`scale="none"` the scale is 1, and what comes is the majority vote of the workers that have a gradient: the sign of the
+sum of their signs, and 1 for a tie.
 
 Cost: 1 bit per number and 4 bytes per tensor (none with `scale="none"`); each worker's code goes to every other. One
 vector of memory. With the mean absolute value a code keeps at least 1 / d of the squared norm of d numbers, and about
@@ -46,6 +46,10 @@ class Sign(Codec):
     def needs_feedback(self) -> bool:
         """But for votes, whose size says nothing of what they stand for."""
         return self.scale != "none"
+
+    @property
+    def votes(self) -> bool:
+        return self.scale == "none"
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

@@ -59,6 +59,13 @@ class Draw:
         return replace(self, rank=rank)
 
 
+def elected_(sums: Tensor) -> Tensor:
+    """The outcome of votes, in place, from their sums: 1 where a sum is at least 0 (a tie is 1), else -1; NaN stays."""
+    import torch
+
+    return torch.where(sums.isnan(), sums, torch.where(sums >= 0, 1.0, -1.0).to(sums.dtype), out=sums)
+
+
 class Codec(ABC):
     """How a vector is written small. A frozen dataclass: its fields are its settings; it has no state.
 
@@ -84,6 +91,12 @@ class Codec(ABC):
     def needs_feedback(self) -> bool:
         """Whether what it leaves out is lost unless `codecs.error_feedback` remembers it."""
         return self.is_biased and not self.memories
+
+    @property
+    def votes(self) -> bool:
+        """Whether what is decoded are votes, 1 or -1 for each number: what comes of several is 1 where at least half
+        are 1, else -1, in place of their mean."""
+        return False
 
     @property
     def bare(self) -> Codec:

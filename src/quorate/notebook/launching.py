@@ -54,8 +54,8 @@ def launch(
     seconds: float | None = None,
     log: str | None = None,
     compute: str | None = None,
-    latency: str | None = None,
-    bandwidth: str | None = None,
+    latency: str | float | None = None,
+    bandwidth: str | float | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Launched:
@@ -103,8 +103,8 @@ def launch(
         world = VirtualRun(
             seed=seed or 0,
             compute=compute,
-            latency=None if latency is None else seconds_from(latency),
-            bandwidth=None if bandwidth is None else bytes_per_second_from(bandwidth),
+            latency=None if latency is None else seconds_from(str(latency)),
+            bandwidth=None if bandwidth is None else bytes_per_second_from(str(bandwidth)),
         )
         check_virtual(world)
     called = getattr(function, "__name__", "function")

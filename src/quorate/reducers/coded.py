@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from quorate.core.codec import Codec, Draw, Memory, Shapes, shapes_in
+from quorate.core.codec import Codec, Draw, Memory, Shapes, elected_, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout
@@ -33,6 +33,7 @@ from quorate.reducers.reducer import Reducer
 from quorate.reducers.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
+from quorate.wire.work import Together
 
 
 @dataclass(kw_only=True)
@@ -54,6 +55,9 @@ class Coded(Remembering):
     Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each other worker,
     and P codes are decoded.
     """
+
+    _may_abstain: ClassVar[bool] = True
+    """Whether zeros are no votes, where the codec makes votes."""
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
         """`state` is that of another one, whose tensors these are."""
@@ -78,6 +82,8 @@ class Coded(Remembering):
         self._state.sums.setdefault(layout.digest, 0)
         self._next: dict[int, Memory] = {}
         """By part, what is remembered once the newest sum counts."""
+        self._voters = 1.0
+        """The sum of the weights in the newest sum, over the number of workers."""
         self._family: dict[str, Coded] = {layout.digest: self}
         """All that share the state, by the digest of their layouts."""
 
@@ -156,6 +162,23 @@ class Coded(Remembering):
             codes = [found[part]] if self.codec.is_linear else found[part]
             self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
 
+    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+        return self._elected(super()._summed(x, found))
+
+    def _elected(self, x: Flat) -> Flat:
+        """With votes in place of their sums: as long as the sum of all weights over the size, which `factor` undoes."""
+        if self.codec.votes:
+            self._voters = (float(x.header[0]) if x.layout.header else self.wire.size) / self.wire.size
+            for part in self._shapes:
+                elected_(x.parts[part]).mul_(self._voters)
+        return x
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        def elected(found: list[Tensor]) -> Tensor:
+            return elected_(x).mul_(self._voters) if self.codec.votes and part in self._shapes else found[0]
+
+        return Together([super().again(part, x)], elected, self.wire.clock)
+
     def _draw(self, part: int, rank: int) -> Draw:
         number = self._state.sums[self.layout.digest]
         return Draw(seed=self._seed + self._salt, round=number, rank=rank, part=part)
@@ -176,6 +199,9 @@ class Coded(Remembering):
 
         `codec`: the same for vectors of another unit (`Codec.scaled`).
         """
+        length = self.codec.wire_bytes(shapes)
+        if self._may_abstain and self.codec.votes and length is not None and not x.any():
+            return x.new_zeros(length + 1, dtype=torch.uint8), memory  # a worker without a gradient has no vote
         if is_finite(x):
             return (codec or self.codec).encode(x, shapes, memory, draw)
         code, _ = self.codec.encode(torch.zeros_like(x), shapes, memory, draw)
@@ -183,6 +209,8 @@ class Coded(Remembering):
 
     def _add_code(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         """Add what a code stands for: NaN where it says that there was something not finite."""
+        if self.codec.votes and code.numel() > (self.codec.wire_bytes(shapes) or 0):
+            return  # no vote
         if code.numel():
             self.codec.add_decoded(into, code, shapes, draw)
         else:
@@ -236,4 +264,4 @@ class Coded(Remembering):
                 self._add_up(part, into, [sum_in_order(column, list(hosts))], [self.wire.rank])
             else:
                 self._add_up(part, into, column, ranks)
-        return sums
+        return self._elected(sums)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +55,8 @@ class RobustCodes(Coded):
 
     Vectors are of one layout. Cost per worker: every part is sent to each other worker, those of `codec` as codes.
     """
+
+    _may_abstain: ClassVar[bool] = False
 
     def __init__(
         self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int, *, divisor: float = 1.0

@@ -44,6 +44,11 @@ class Coding:
         """What was left out; None where that is nothing, or not remembered."""
         self.lay_out(layout)
 
+    @property
+    def votes(self) -> bool:
+        """As the codec says."""
+        return self._codec.votes
+
     def lay_out(self, layout: Layout) -> None:
         """Of vectors, from here on; the error of tensors that stay goes on."""
         old, self.error = self.error, None

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +84,19 @@ def test_wrong_arguments(given: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigurationError, match="takes a function, not a int"):
         quorate.launch(7, virtual=2)  # type: ignore[arg-type]
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("latency", [0.0, 0, "0"])
+def test_a_network_without_latency_may_be_given_as_a_number(latency: Any) -> None:
+    def seconds() -> float:
+        world = quorate.join()
+        world.barrier()
+        return world.wire.clock.now()
+
+    with_latency = quorate.launch(seconds, virtual=2, latency="1s").results[0]
+    assert quorate.launch(seconds, virtual=2, latency=latency).results[0] < 1.0 <= with_latency
+    with pytest.raises(ConfigurationError, match="has no unit"):
+        quorate.launch(seconds, virtual=2, latency=0.5)
 
 
 def test_workers_start_no_workers() -> None:
