@@ -91,7 +91,8 @@ def on_clients(cell: Cell, *, with_buffers: bool) -> None:
     """A training on clients; the net has statistics of BatchNorm, or no buffers."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), *[torch.nn.BatchNorm1d(4)] * with_buffers, torch.nn.Linear(4, 1))
     optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, weigh="equal", sampled=0.9)
-    loader = quorate.shard(TensorDataset(torch.randn(48, 4)), 4, partition="iid", clients=4)
+    examples = torch.randn(48, 4, generator=torch.Generator().manual_seed(0))
+    loader = quorate.shard(TensorDataset(examples), 4, partition="iid", clients=4)
     for _ in range(2):
         for (x,) in loader:
             optimizer.zero_grad()
