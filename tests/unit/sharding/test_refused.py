@@ -58,10 +58,6 @@ ALONE: dict[str, Refused] = {
         "precision='int8' is unknown; known: float32, bfloat16, float16",
     ),
     "no parameters": Refused(lambda: quorate.parallelize(nn.ReLU()), "the model has no parameters to shard"),
-    "a single number": Refused(
-        lambda: quorate.parallelize(Scaled()),
-        "factor has no dimensions; give it the shape (1,)",
-    ),
     "lazy": Refused(
         lambda: quorate.parallelize(nn.Sequential(nn.LazyLinear(3))),
         "0.weight has no shape yet; run its lazy module once before quorate.parallelize",
