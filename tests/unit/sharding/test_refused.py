@@ -27,14 +27,6 @@ class Refused:
     words: str
 
 
-class Scaled(nn.Linear):
-    """It has a parameter without a dimension."""
-
-    def __init__(self) -> None:
-        super().__init__(3, 3)
-        self.factor = nn.Parameter(torch.tensor(1.0))
-
-
 def refused(call: Callable[[], object]) -> str:
     try:
         call()
