@@ -136,6 +136,7 @@ def parallelize(
     parameters = list(model.parameters())
     if not parameters:
         raise ConfigurationError("the model has no parameters to shard")
+    _check(model)
     is_on_meta, told = check_meta(model), place.context(Meshes)
     zero = zero if told.told_zero is None else told.told_zero
     if mesh is None or told.told is not None:
@@ -220,7 +221,7 @@ def parallelize(
     return model
 
 
-def _check(model: Module, *, is_cut_otherwise: bool) -> None:
+def _check(model: Module, *, is_cut_otherwise: bool = False) -> None:
     """Raise `ConfigurationError` for parameters that cannot be cut."""
     for name, p in model.named_parameters():
         if is_lazy(p):

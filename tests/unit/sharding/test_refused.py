@@ -27,14 +27,6 @@ class Refused:
     words: str
 
 
-class Scaled(nn.Linear):
-    """It has a parameter without a dimension."""
-
-    def __init__(self) -> None:
-        super().__init__(3, 3)
-        self.factor = nn.Parameter(torch.tensor(1.0))
-
-
 def refused(call: Callable[[], object]) -> str:
     try:
         call()
@@ -58,10 +50,6 @@ ALONE: dict[str, Refused] = {
         "precision='int8' is unknown; known: float32, bfloat16, float16",
     ),
     "no parameters": Refused(lambda: quorate.parallelize(nn.ReLU()), "the model has no parameters to shard"),
-    "a single number": Refused(
-        lambda: quorate.parallelize(Scaled()),
-        "factor has no dimensions; give it the shape (1,)",
-    ),
     "lazy": Refused(
         lambda: quorate.parallelize(nn.Sequential(nn.LazyLinear(3))),
         "0.weight has no shape yet; run its lazy module once before quorate.parallelize",
