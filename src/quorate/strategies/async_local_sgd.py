@@ -54,9 +54,6 @@ from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
-_ATTEMPTS = 4
-"""How often a learner hands in the same outer gradient until a round has it; then the round of another one takes it."""
-
 
 @register("async-local-sgd")
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +110,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         worker.update()  # the step of the inner optimizer
         learner.count(worker, self._period)
         if learner.steps >= (learner.period_of(worker.rank, self._period.count) if self.dynamic else self.sync_every):
-            self._take(
-                worker
-            )  # a learner that is behind in rounds cannot call for one, and its round would be another's
-            began = learner.began_at
-            for _ in range(_ATTEMPTS if learner.mates is None else 1):
-                learner.began_at = began
-                learner.give(worker, learner.hand_in(worker, self._period, "mean"), waits=True)
-                self._take(worker)
-                if learner.is_merged:
-                    break  # else it came while a round was formed that does not have it
+            learner.give_until_merged(worker, self._period, lambda: self._take(worker))
         learner.step_ended()
 
     def _take(self, worker: Worker) -> None:

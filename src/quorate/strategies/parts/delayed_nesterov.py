@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from quorate.core.vectors import Flat
 from quorate.strategies.parts.learners import Averaging, Learner
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.ways import laid_out_as
+
+_ATTEMPTS = 4
+"""How often a learner hands in the same outer gradient; after that the round of another learner takes it."""
 
 
 @dataclass(kw_only=True)
@@ -53,6 +56,21 @@ class AsyncLearner(Learner):
     def is_merged(self) -> bool:
         """Whether the common point has all steps that this learner has made."""
         return not any(steps for steps, _ in self.since)
+
+    def give_until_merged(self, worker: Worker, period: Period, take: Callable[[], None]) -> None:
+        """Hand in an outer gradient, and return when it is in the common point; `take` takes in the rounds that came.
+
+        These come first: a learner that is behind in rounds cannot call for one. Where a round was being formed without
+        the outer gradient, the learner hands it in again, at most `_ATTEMPTS` times.
+        """
+        take()
+        began = self.began_at
+        for _ in range(_ATTEMPTS if self.mates is None else 1):
+            self.began_at = began
+            self.give(worker, self.hand_in(worker, period, "mean"), waits=True)
+            take()
+            if self.is_merged:
+                break
 
     def arrived(self, told: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """A round has these, which are applied next."""
