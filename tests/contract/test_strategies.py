@@ -24,7 +24,7 @@ Ends = list[list[torch.Tensor]]
 """What `trained` gives, by rank."""
 
 
-def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algorithm") -> list[torch.Tensor]:
+def trained(wire: Wire, name: str, *, uneven: bool = False, with_one_worker: str = "algorithm") -> list[torch.Tensor]:
     """Parameters, buffers and what the optimizer keeps, after a short training from other numbers on every worker.
 
     Under rounds of less than all the momentum is each worker's own, and the optimizer keeps none.
@@ -38,7 +38,7 @@ def trained(wire: Wire, name: str, *, uneven: bool = False, alone: str = "algori
             p.copy_(torch.randn(p.shape, generator=numbers))
     rate = 0.02 / (world.size if name in OF_ONE_HOST else 1)  # there each worker's momentum moves the numbers of all
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-    distribute(optimizer, model, name, alone=alone)  # type: ignore[arg-type]
+    distribute(optimizer, model, name, with_one_worker=with_one_worker)  # type: ignore[arg-type]
     for _ in range(STEPS + uneven * 2 * world.rank):
         optimizer.zero_grad()
         model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
@@ -80,7 +80,7 @@ class TestEveryStrategy:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_alone_every_strategy_is_bypassed(name: str) -> None:
-    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, name, alone="bypass"))
+    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, name, with_one_worker="bypass"))
     numbers = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
     with torch.no_grad():

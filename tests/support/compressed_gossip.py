@@ -73,7 +73,7 @@ class Training:
     def live(self, world: World) -> Told:
         model, told = Point(self.dtype), Told()
         plain = torch.optim.SGD(model.parameters(), lr=self.rate)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **self.settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **self.settings)
         worker = optimizer.__dict__["_quorate_worker"]
         step = (quorate.load() or 0) if self.loads else 0
         if self.begins_apart:

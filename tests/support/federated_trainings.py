@@ -51,7 +51,7 @@ def train(
     """The model at the end of a training of so many rounds; `before` is called in each step."""
     model = net()
     plain = torch.optim.SGD(model.parameters(), lr=RATE)
-    optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
     loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=clients)
     for number in range(rounds):
         for step, (x, y, _) in enumerate(loader):

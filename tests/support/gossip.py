@@ -72,7 +72,7 @@ def train(
             p.copy_(torch.randn(p.shape, generator=draw))
     first = [p for layer in (model[:2] if adds is not None else model) for p in layer.parameters()]
     plain = torch.optim.SGD(first, lr=RATE, momentum=heavy, weight_decay=decay)
-    optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
     worker = optimizer.__dict__["_quorate_worker"]
     begin = flat(model.parameters())
     told = Told(begin, torch.zeros_like(begin), begin)

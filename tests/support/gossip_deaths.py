@@ -85,7 +85,7 @@ class Plan:
         torch.manual_seed(1)
         model = torch.nn.Linear(3, 1)
         plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **self.settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **self.settings)
         near = optimizer.__dict__["_quorate_worker"].neighbours
         members: dict[int, tuple[int, ...]] = {}
         asked = near._members.of

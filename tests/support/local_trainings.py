@@ -63,7 +63,9 @@ def train(
 ) -> Told:
     model = net()
     plain = make or (lambda p: torch.optim.SGD(p, lr=RATE, momentum=heavy))
-    optimizer: Any = quorate.distribute(plain(model.parameters()), model, strategy, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(
+        plain(model.parameters()), model, strategy, with_one_worker="algorithm", **settings
+    )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     worker = optimizer.__dict__["_quorate_worker"]
     told, clock, means = Told(flat(model)), world.wire.clock, worker.means

@@ -61,7 +61,7 @@ AFTERWARDS = {
     "docs/howto/add-a-strategy.md": """
         plain = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = quorate.distribute(
-            plain, model, strategy="periodic-averaging", sync_every=7, compare_every=1, alone="algorithm"
+            plain, model, strategy="periodic-averaging", sync_every=7, compare_every=1, with_one_worker="algorithm"
         )
         for _ in range(10):
             for batch in loader:

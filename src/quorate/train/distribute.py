@@ -185,7 +185,6 @@ def distribute(
     if isinstance(optimizer, DistributedOptimizer):
         raise ConfigurationError("this optimizer is already distributed; call distribute once per optimizer")
     check_optimizer(optimizer)
-    with_one_worker = settings.pop("alone", with_one_worker)  # its earlier name
     if with_one_worker not in ("bypass", "algorithm"):
         raise ConfigurationError(f'with_one_worker="{with_one_worker}" is unknown; known: algorithm, bypass')
     check_call(optimizer, model, strategy, name)

@@ -51,7 +51,7 @@ def goes_on(path: Path, until: int, **settings: Any) -> Any:
 
     def live(world: quorate.World) -> tuple[int | None, list[Tensor]]:
         model, plain = made(7 + world.rank)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
         rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
         begin = quorate.load(path, rates=rates)
         for number in range(begin or 0, until):
@@ -65,7 +65,7 @@ def goes_on(path: Path, until: int, **settings: Any) -> Any:
 def saves(path: Path, steps: int, **settings: Any) -> Any:
     def live(world: quorate.World) -> list[Tensor]:
         model, plain = made(1)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
         rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
         for number in range(steps):
             step(model, optimizer, number)
@@ -133,7 +133,7 @@ def test_where_replicas_differ_the_mean_is_written(tmp_path: Path) -> None:
 
     def live(world: quorate.World) -> list[Tensor]:
         model, plain = made(1)
-        optimizer: Any = quorate.distribute(plain, model, "d-psgd", alone="algorithm")
+        optimizer: Any = quorate.distribute(plain, model, "d-psgd", with_one_worker="algorithm")
         for number in range(3):
             step(model, optimizer, 10 * world.rank + number)
         with pytest.raises(ConfigurationError, match="under d-psgd replicas differ between steps"):
@@ -165,7 +165,7 @@ def test_refused(tmp_path: Path, name: str, error: type[Exception], words: str) 
 
     def live(world: quorate.World) -> None:
         model, plain = made(1)
-        quorate.distribute(plain, model, alone="algorithm")
+        quorate.distribute(plain, model, with_one_worker="algorithm")
         with pytest.raises(error) as refused:
             quorate.load(tmp_path / name)
         assert words in str(refused.value) and "\n" not in str(refused.value)
@@ -178,7 +178,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
     def live(world: quorate.World) -> None:
         model, plain = made(1)
-        quorate.distribute(plain, model, alone="algorithm")
+        quorate.distribute(plain, model, with_one_worker="algorithm")
         with pytest.raises(CheckpointError, match="cannot be written: "):
             quorate.save(tmp_path / "file" / "model.pt")
 

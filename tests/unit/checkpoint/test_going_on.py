@@ -55,7 +55,7 @@ def test_a_position_between_two_epochs(tmp_path: Path) -> None:
 
 
 def test_the_algorithm_alone_goes_on_as_well(tmp_path: Path) -> None:
-    whole, rest = both_ways(1, tmp_path, lambda rank, step: step == 6, 9, alone="algorithm")
+    whole, rest = both_ways(1, tmp_path, lambda rank, step: step == 6, 9, with_one_worker="algorithm")
     equal(whole[0], rest[0])
 
 

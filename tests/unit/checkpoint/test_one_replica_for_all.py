@@ -22,7 +22,7 @@ def trained(world: World, steps: int, name: str = "hogwild") -> tuple[int | None
     """Each worker's parameters and momentum after so many steps, of which the fifth is kept."""
     model = torch.nn.Linear(2, 1, bias=False)
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
-    optimizer: Any = quorate.distribute(plain, model, name, alone="algorithm")
+    optimizer: Any = quorate.distribute(plain, model, name, with_one_worker="algorithm")
     began = quorate.load()
     found = [] if began is None else [optimizer.state[model.weight]["momentum_buffer"].clone()]
     for step in range(began or 0, steps):

@@ -79,7 +79,7 @@ def remember(world: World, steps: int, *, own: bool = False) -> Any:
         for p in model.parameters():
             p.zero_()
     optimizer: Any = quorate.distribute(
-        torch.optim.SGD(model.parameters(), lr=0.1), model, Remembers(own=own), alone="algorithm"
+        torch.optim.SGD(model.parameters(), lr=0.1), model, Remembers(own=own), with_one_worker="algorithm"
     )
     began = quorate.load()
     x, y = dataset().tensors

@@ -29,7 +29,7 @@ def trained(world: World, kind: str, steps: int, save_at: int | None = None) -> 
     """Parameters and this worker's own momentum; a gradient is of the step and the rank."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
-    optimizer: Any = quorate.distribute(MAKE[kind](model.parameters()), model, alone="algorithm", **CHOICE)
+    optimizer: Any = quorate.distribute(MAKE[kind](model.parameters()), model, with_one_worker="algorithm", **CHOICE)
     step = quorate.load() or 0
     while step < steps:
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * step + world.rank))

@@ -158,7 +158,7 @@ def test_positions_have_the_batch() -> None:
 def test_refused(settings: dict[str, Any], strategy: str, words: str) -> None:
     def live(world: quorate.World) -> None:
         model = torch.nn.Linear(4, 1)
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, alone="algorithm")
+        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, with_one_worker="algorithm")
         with pytest.raises(ConfigurationError) as refused:
             quorate.shard(examples(64), 4, **settings)
         assert words in str(refused.value)

@@ -52,7 +52,7 @@ def deep() -> list[Any]:
 
 def twice(model: Any, optimizer: Any, *names: str | None) -> None:
     for name in names:
-        distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name=name, alone="algorithm")
+        distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name=name, with_one_worker="algorithm")
 
 
 REFUSED: dict[str, tuple[Call, str]] = {

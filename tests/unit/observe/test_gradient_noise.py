@@ -43,7 +43,7 @@ def training(
         draws = torch.Generator().manual_seed(world.rank)
         model = torch.nn.Linear(4, 1)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
-        optimizer = quorate.distribute(optimizer, model, strategy=strategy, alone="algorithm", **settings)
+        optimizer = quorate.distribute(optimizer, model, strategy=strategy, with_one_worker="algorithm", **settings)
         for _ in range(steps):
             if is_late and world.rank == 0:
                 world.wire.clock.sleep(0.009)
@@ -126,7 +126,7 @@ def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
         torch.nn.init.zeros_(model.weight)
         plain = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", weight="examples")
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", weight="examples")
         data = torch.utils.data.TensorDataset(torch.arange(36.0, dtype=torch.float64))
         for _ in range(EVERY):
             (x,) = next(iter(quorate.shard(data, 6 if world.rank == 0 else 3, shuffle=False)))
@@ -148,7 +148,9 @@ def test_a_gradient_that_travels_in_parts_is_measured_once(tmp_path: Path, monke
 
     def live(world: quorate.World) -> None:
         layers = torch.nn.Sequential(torch.nn.Linear(600, 600, bias=False), torch.nn.Linear(600, 600, bias=False))
-        optimizer: Any = quorate.distribute(torch.optim.SGD(layers.parameters(), lr=0.0), layers, alone="algorithm")
+        optimizer: Any = quorate.distribute(
+            torch.optim.SGD(layers.parameters(), lr=0.0), layers, with_one_worker="algorithm"
+        )
         for _ in range(EVERY):
             optimizer.zero_grad()
             with optimizer.accumulate():

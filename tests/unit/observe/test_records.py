@@ -47,7 +47,7 @@ def steps_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def training(world: quorate.World, epochs: int = 1, share: str = "static", examples: int = 24) -> torch.nn.Module:
     model = torch.nn.Linear(3, 2)
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, alone="algorithm")
+    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, with_one_worker="algorithm")
     data = TensorDataset(torch.ones(examples, 3), torch.arange(examples))
     loader = quorate.shard(data, 4, share=share)
     for _ in range(epochs):

@@ -76,7 +76,7 @@ def trained(
     @joined
     def live(world: quorate.World) -> Any:
         mine = model()
-        optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, alone="algorithm", **settings)
+        optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, with_one_worker="algorithm", **settings)
         scheduler = None if schedule is None else schedule(optimizer)
         draw, chance = torch.Generator().manual_seed(5 + world.rank), random.Random(world.rank)
         for number in range(steps if isinstance(steps, int) else steps[world.rank]):

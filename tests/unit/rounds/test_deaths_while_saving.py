@@ -29,7 +29,9 @@ def train(wire: Wire, root: Path, plan: Plan, faulty: Faulty | None) -> torch.Te
         world = quorate.join(records=False)
         checkpoint_context(place).root = root
         model = net()
-        optimizer: Any = quorate.distribute(sgd(model), model, plan.strategy, alone="algorithm", **plan.settings)
+        optimizer: Any = quorate.distribute(
+            sgd(model), model, plan.strategy, with_one_worker="algorithm", **plan.settings
+        )
         world.barrier()
         began = quorate.load() if faulty is None else None
         for fault in plan.faults:

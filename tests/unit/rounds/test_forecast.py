@@ -40,7 +40,7 @@ def test_it_says_what_virtual_workers_do(wait_for: int) -> None:
     def live(world: quorate.World) -> list[Any]:
         model = torch.nn.Linear(1, 1)
         made: Any = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer = quorate.distribute(made, model, strategy="quorum", wait_for=wait_for, alone="algorithm")
+        optimizer = quorate.distribute(made, model, strategy="quorum", wait_for=wait_for, with_one_worker="algorithm")
         watch, seen = optimizer.__dict__["_quorate_worker"]._rounds.watch, []
         noted = watch.comes
         watch.comes = lambda one: (seen.append((one.contributors, world.wire.clock.now())), noted(one))

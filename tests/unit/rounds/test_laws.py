@@ -56,7 +56,7 @@ def train(
 ) -> Told:
     seen: list[Round] = []
     model = build()
-    optimizer: Any = quorate.distribute(make(model), model, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(make(model), model, with_one_worker="algorithm", **settings)
     worker = optimizer.__dict__["_quorate_worker"]
     own = worker._rounds
     if own is not None:

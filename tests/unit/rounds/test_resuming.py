@@ -66,14 +66,14 @@ class Plan:
 def train(world: World, plan: Plan) -> Told:
     model = Coordinates()
     plain = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer: Any = quorate.distribute(plain, model, strategy="quorum", alone="algorithm", **plan.settings)
+    optimizer: Any = quorate.distribute(plain, model, strategy="quorum", with_one_worker="algorithm", **plan.settings)
     rounds = optimizer.__dict__["_quorate_worker"].rounds.rounds
     began = quorate.load()
     loaded = None if began is None else Ledger(**vars(rounds.ledger))
     step = began or 0
     while step < STEPS:
         if (world.rank, step) == plan.away:
-            with world.evaluate(alone=True):
+            with world.evaluate(this_worker_only=True):
                 world.wire.clock.sleep(3.0)
         world.wire.clock.sleep(plan.pause(world.rank, step))
         model.counts[plan.session, world.rank, step].backward()

@@ -147,7 +147,7 @@ def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, m
             begin = world.wire.clock.now()
             if world.rank == who and step == 5:
                 before = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
-                with world.evaluate(alone=True):
+                with world.evaluate(this_worker_only=True):
                     world.wire.clock.sleep(0.5)
                     inside = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
                 assert inside == before
@@ -170,7 +170,7 @@ def test_nobody_evaluates_alone_where_all_wait() -> None:
     def task(world: quorate.World) -> Any:
         model = net()
         quorate.distribute(sgd(model), model)
-        with world.evaluate(alone=True):
+        with world.evaluate(this_worker_only=True):
             pass
 
     with pytest.raises(ConfigurationError, match="needs a strategy that does not wait for every worker"):

@@ -34,7 +34,7 @@ def trained(
     def live(world: quorate.World) -> tuple[list[Round], torch.Tensor]:
         model = torch.nn.Linear(6, 1)
         plain: Any = torch.optim.SGD(model.parameters(), lr=rate)
-        optimizer = quorate.distribute(plain, model, strategy="adaptive", alone="algorithm", **settings)
+        optimizer = quorate.distribute(plain, model, strategy="adaptive", with_one_worker="algorithm", **settings)
         rounds: list[Round] = []
         watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
         noted = watch.comes

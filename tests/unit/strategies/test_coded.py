@@ -86,7 +86,9 @@ def test_with_votes_what_comes_is_the_attack_free_result_to_the_bit(
 
 @pytest.mark.parametrize("size", [3, 6, 12])
 def test_without_wrong_ones_it_is_all_reduce_among_as_many_workers_as_groups(size: int) -> None:
-    assert close(ends(size, strategy="draco", s=1)[0], ends(size // 3, strategy="all-reduce", alone="algorithm")[0])
+    assert close(
+        ends(size, strategy="draco", s=1)[0], ends(size // 3, strategy="all-reduce", with_one_worker="algorithm")[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_with_a_cyclic_code_what_comes_is_the_mean_of_all_batches(size: int, s: 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", ["draco", "detox"])
 def test_finish_leaves_equal_replicas_at_every_size(name: str, size: int) -> None:
-    found = ends(size, strategy=name, alone="algorithm")
+    found = ends(size, strategy=name, with_one_worker="algorithm")
     assert all(same(one, found[0]) for one in found)
 
 

@@ -73,7 +73,7 @@ def trained(
     def live(world: World) -> tuple[Tensor, Any]:
         model = net()
         plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+        optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
         draw = random.Random(100 * seed + world.rank)
         for step in range(steps):
             optimizer.zero_grad()

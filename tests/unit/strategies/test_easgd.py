@@ -45,7 +45,7 @@ def target(rank: int) -> Tensor:
 
 def distributed(model: nn.Module, strategy: str, *, momentum: float = 0.0, **settings: Any) -> Any:
     plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
-    return quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+    return quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
 
 
 def stepped(optimizer: Any, loss: Tensor) -> None:

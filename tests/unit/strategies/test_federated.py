@@ -170,7 +170,7 @@ def test_a_client_begins_with_an_optimizer_that_remembers_nothing() -> None:
     def task(world: World) -> None:
         model = net()
         plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-        optimizer: Any = quorate.distribute(plain, model, "fed-avg", alone="algorithm", sampled=1.0)
+        optimizer: Any = quorate.distribute(plain, model, "fed-avg", with_one_worker="algorithm", sampled=1.0)
         for x, y, _ in quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS):
             turn = optimizer.__dict__["_quorate_worker"].turn
             assert bool(plain.state) == (clients[-1:] == [turn.client])
@@ -242,7 +242,7 @@ def kept(world: World, strategy: str, rounds: int, *, saves: bool = False, **set
     """A training that goes on from a checkpoint, and may keep one after every round."""
     model = net()
     plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-    optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
     loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS)
     began = quorate.load()
     for _ in range(0 if began is None else loader.epoch, rounds):

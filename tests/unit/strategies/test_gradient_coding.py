@@ -79,7 +79,7 @@ def test_nobody_waits_for_a_late_worker() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_finish_leaves_equal_replicas_at_every_size(size: int) -> None:
-    found = ends(size, strategy="gradient-coding", alone="algorithm")
+    found = ends(size, strategy="gradient-coding", with_one_worker="algorithm")
     check_near(found, found[0][0])
 
 
@@ -140,7 +140,7 @@ def with_deaths(size: int, dies: dict[int, int], **settings: Any) -> list[Any]:
     ("name", "code", "size"), [("gradient-coding", "cyclic", 4), ("draco", "cyclic", 4), ("draco", "repetition", 5)]
 )
 def test_the_mean_is_exact_after_a_death(name: str, code: str, size: int) -> None:
-    wanted = ends(size if code == "cyclic" else 1, strategy="all-reduce", alone="algorithm")[0][0]
+    wanted = ends(size if code == "cyclic" else 1, strategy="all-reduce", with_one_worker="algorithm")[0][0]
     found = with_deaths(size, {2: 4}, strategy=name, code=code, s=1, on_death="continue")
     check_near([one.result for rank, one in enumerate(found) if rank != 2], wanted)
 

@@ -106,7 +106,7 @@ def followed(world: World, steps: int, **settings: Any) -> list[Tensor]:
     model = nn.Linear(world.size, 1, bias=False)
     nn.init.zeros_(model.weight)
     plain = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer: Any = quorate.distribute(plain, model, "group-averaging", alone="algorithm", **settings)
+    optimizer: Any = quorate.distribute(plain, model, "group-averaging", with_one_worker="algorithm", **settings)
     seen = []
     for _ in range(steps):
         optimizer.zero_grad()

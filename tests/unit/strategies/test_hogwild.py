@@ -46,7 +46,7 @@ def run(size: int, task: Callable[[World], T], *, seed: int = 0, **settings: Any
 
 
 def distributed(plain: torch.optim.Optimizer, model: nn.Module, **settings: Any) -> Any:
-    return quorate.distribute(plain, model, "hogwild", alone="algorithm", **settings)
+    return quorate.distribute(plain, model, "hogwild", with_one_worker="algorithm", **settings)
 
 
 def in_common(

@@ -119,7 +119,7 @@ def kept_on(world: World, strategy: str, steps: int, save_at: int | None = None)
     model = net()
     plain = torch.optim.AdamW(model.parameters(), lr=0.01)
     alike: dict[str, Any] = {"sync_every": 4} | ({"wait_for": "all"} if strategy == "decoupled-diloco" else {})
-    optimizer: Any = quorate.distribute(plain, model, strategy, alone="algorithm", **alike, **ADAM)
+    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **alike, **ADAM)
     step = quorate.load() or 0
     while step < steps:
         optimizer.zero_grad()

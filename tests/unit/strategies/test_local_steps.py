@@ -226,7 +226,7 @@ def test_an_updater_goes_on_from_what_it_remembers(kind: str) -> None:
         current.enter(wire, thread_only=True)
         model = net()
         optimizer: Any = quorate.distribute(
-            torch.optim.SGD(model.parameters(), lr=0.1), model, "local-sgd", alone="algorithm"
+            torch.optim.SGD(model.parameters(), lr=0.1), model, "local-sgd", with_one_worker="algorithm"
         )
         worker = optimizer.__dict__["_quorate_worker"]
         options = {"lr": 0.3, "momentum": 0.5} if kind == "sgd" else {"lr": 0.3}

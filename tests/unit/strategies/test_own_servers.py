@@ -70,7 +70,7 @@ def made(rank: int) -> nn.Module:
 
 def distributed(model: nn.Module, kind: str = "momentum", **settings: Any) -> Any:
     plain = OPTIMIZERS[kind](model.parameters())
-    return quorate.distribute(plain, model, "parameter-server", alone="algorithm", **settings)
+    return quorate.distribute(plain, model, "parameter-server", with_one_worker="algorithm", **settings)
 
 
 def step(model: nn.Module, optimizer: Any, rank: int, number: int) -> None:

@@ -62,7 +62,7 @@ def trained(
     numbers, draw = torch.Generator().manual_seed(10 + world.rank), random.Random(world.rank)
     model = nn.ModuleList([net(), nn.Linear(1, 1).double(), nn.Linear(1, 1).double()])
     optimizer: Any = OPTIMIZERS[kind](model.parameters())
-    quorate.distribute(optimizer, model, name, alone="algorithm", **settings)
+    quorate.distribute(optimizer, model, name, with_one_worker="algorithm", **settings)
     for step in range(12 + 2 * world.rank * uneven):
         optimizer.zero_grad()
         out = model[0](torch.randn(4, 4, generator=numbers, dtype=torch.float64))

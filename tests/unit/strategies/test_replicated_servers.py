@@ -87,7 +87,7 @@ def summed(world: World, steps: int, name: str = "parameter-server", **settings:
     """Where plain steps of gradients that are the same wherever the parameters are end."""
     model = Numbers()
     plain = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer = quorate.distribute(plain, model, name, alone="algorithm", on_death="continue", **settings)
+    optimizer = quorate.distribute(plain, model, name, with_one_worker="algorithm", on_death="continue", **settings)
     draw = random.Random(world.rank)
     world.wire.clock.sleep(BEGIN - world.wire.clock.now())
     for number in range(steps):
@@ -166,7 +166,7 @@ def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
     plain: Any = torch.optim.Adam(model.parameters(), lr=0.01)
     if kind == "momentum":
         plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    given = {"alone": "algorithm", "servers": "own", "replication": 2, "on_death": "continue", **settings}
+    given = {"with_one_worker": "algorithm", "servers": "own", "replication": 2, "on_death": "continue", **settings}
     optimizer = quorate.distribute(plain, model, "parameter-server", **given)
 
     def step(number: int) -> None:

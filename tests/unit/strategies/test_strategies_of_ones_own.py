@@ -40,7 +40,7 @@ def ways(size: int, steps: int, strategy: str, **settings: object) -> list[list[
     def task(world: World) -> list[Tensor]:
         model = Point()
         plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer = distribute(plain, model, strategy, alone="algorithm", **settings)  # type: ignore[arg-type]
+        optimizer = distribute(plain, model, strategy, with_one_worker="algorithm", **settings)  # type: ignore[arg-type]
         found = []
         for _ in range(steps):
             optimizer.zero_grad()

@@ -39,13 +39,13 @@ def data(rank: int, step: int) -> torch.Tensor:
 
 
 def trained(
-    wire: Wire, *, steps: int = 4, uneven: bool = False, alone: str = "algorithm", **choice: object
+    wire: Wire, *, steps: int = 4, uneven: bool = False, with_one_worker: str = "algorithm", **choice: object
 ) -> list[torch.Tensor]:
     current.enter(wire, thread_only=True)
     world = join()
     model = net(world.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    distribute(optimizer, model, alone=alone, **choice)  # type: ignore[arg-type]
+    distribute(optimizer, model, with_one_worker=with_one_worker, **choice)  # type: ignore[arg-type]
     for step in range(steps + uneven * world.rank):
         optimizer.zero_grad()
         model(data(world.rank, step)).square().mean().backward()
@@ -75,9 +75,9 @@ def test_all_reduce_is_one_process_on_the_joined_batch(size: int) -> None:
             torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("alone", ["bypass", "algorithm"])
-def test_a_world_of_one_is_the_plain_optimizer_bit_for_bit(alone: str) -> None:
-    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, alone=alone))
+@pytest.mark.parametrize("with_one_worker", ["bypass", "algorithm"])
+def test_a_world_of_one_is_the_plain_optimizer_bit_for_bit(with_one_worker: str) -> None:
+    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, with_one_worker=with_one_worker))
     assert all(torch.equal(mine, plain) for mine, plain in zip(end, reference(1), strict=True))
 
 

@@ -90,7 +90,7 @@ class Plan:
                 half,
                 "all-reduce",
                 on_death=self.on_death,
-                alone="algorithm",
+                with_one_worker="algorithm",
                 name=f"of {i}",
             )
             for i, half in enumerate(halves)

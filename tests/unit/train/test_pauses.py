@@ -26,7 +26,7 @@ def run(size: int, task: Callable[[Any], Any], compute: ComputeModel | None = No
 def setting(examples: int, share: str, batch_size: int = 2) -> tuple[torch.nn.Module, Any, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    quorate.distribute(optimizer, model, alone="algorithm")
+    quorate.distribute(optimizer, model, with_one_worker="algorithm")
     data = TensorDataset(torch.arange(examples, dtype=torch.float32).unsqueeze(1))
     return model, optimizer, quorate.shard(data, batch_size, share=share, drop_last=True)
 

@@ -53,7 +53,7 @@ def train(
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
         optimizer.register_step_post_hook(lambda *_: in_hook(world.rank, seen.steps, model))
         for step in range(steps):
             between(world.rank, step, model)
@@ -288,7 +288,7 @@ def test_several_optimizers_leave_together(critic: int) -> None:
         world = quorate.join()
         models = [torch.nn.Linear(3, 1) for _ in range(2)]
         both: list[Any] = [
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, alone="algorithm")
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, with_one_worker="algorithm")
             for model in models
         ]
         made = [0, 0]

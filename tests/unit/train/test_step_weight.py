@@ -38,7 +38,7 @@ def ends(
         model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
         torch.nn.init.zeros_(model.weight)
         plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, alone="algorithm", **settings)
+        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
         whole = torch.utils.data.TensorDataset(data)
         loader: Any = quorate.shard(whole, batch_size, shuffle=False, share=share) if loads else [[data[:1]]]  # type: ignore[arg-type]
         batches = []

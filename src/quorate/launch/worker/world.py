@@ -107,9 +107,7 @@ class World:
         return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
 
     @contextmanager
-    def evaluate(
-        self, *, this_worker_only: bool = False, at: Literal["mean", "replica"] = "mean", alone: bool = False
-    ) -> Iterator[None]:
+    def evaluate(self, *, this_worker_only: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
         """A pause of training, for all workers together: replicas and buffers are equal inside.
 
         Under gossip the model inside the block is the mean of all replicas, and this worker's own replica afterwards;
@@ -120,10 +118,9 @@ class World:
         with weight 0. The time in the block is not counted as training time. Gradients are not switched off: a backward
         pass inside (an attack, a saliency map) is this worker's own, and `.grad` is what it leaves there.
 
-        With `this_worker_only` (earlier: `alone`) the other workers keep training. Strategies that do not wait for
+        With `this_worker_only` the other workers keep training. Strategies that do not wait for
         every worker allow it, and this worker leaves the block at the round the others have reached; others refuse it.
         """
-        this_worker_only = this_worker_only or alone
         place = self._place
         if at not in ("mean", "replica"):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
