@@ -163,10 +163,13 @@ def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: s
     assert third[2] > 0
 
 
-def test_one_that_joins_with_two_optimizers_is_refused_in_a_sentence() -> None:
+@pytest.mark.parametrize("strategy", ["quorum", "eager-majority"])
+def test_one_that_joins_with_two_optimizers_is_refused_before_it_enters(strategy: str) -> None:
     world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
-    *_, third = world.outcomes(lambda wire: joined_late("two", "quorum", wire))
+    first, second, third = world.outcomes(lambda wire: joined_late("two", strategy, wire))
     assert isinstance(third.error, ConfigurationError) and "one distributed optimizer" in str(third.error)
+    assert first.result is not None and second.result is not None
+    assert first.result[0] == second.result[0], "the others go on without it"
 
 
 def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:

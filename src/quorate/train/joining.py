@@ -20,6 +20,8 @@ from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
+_SEVERAL = "optimizers/several"
+"""Written to the board where a second optimizer is distributed: a worker that joins reads it before it enters."""
 
 
 def begin(worker: StrategyWorker) -> None:
@@ -49,9 +51,12 @@ def enter(worker: StrategyWorker, training: OpenTraining | None, *, is_only: boo
 
     `training` is what all are at, where no step brings them together; `is_only`: no other optimizer is distributed.
     """
+    board = worker.wire.board
     if not worker.wire.is_newcomer:
+        if not is_only and worker.wire.rank == 0:
+            board.set(_SEVERAL, b"")
         return
-    if not is_only:
+    if not is_only or board.get(_SEVERAL) is not None:
         raise ConfigurationError(
             "workers can only join a training with one distributed optimizer; this script has several"
         )
