@@ -15,6 +15,7 @@
 #   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
 #                     commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
+#   make size         the lines of each package beside its ceiling (tests/architecture/ceilings.toml)
 #   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
 
@@ -28,7 +29,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-hosts test-gpu test-launchers test-interop check docs soak searches clean
+.PHONY: venv demo test test-hosts test-gpu test-launchers test-interop check size docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -102,6 +103,9 @@ check: venv
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -q $(TWO) -m 'not slow and not on_hosts and not launchers and not gpu' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+
+size: venv
+	@$(BIN)/python -m tests.architecture.size
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
