@@ -44,7 +44,7 @@ SUPPLIED = {
     "torch": "import torch",
     "quorate": "import quorate",
     "world": "world = quorate.join()",
-    "dataset": "dataset = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))",
+    "dataset": "dataset = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 256).view(64, 4), torch.ones(64, 1))",
     "Net": "class Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 1)",
     "loss_of": "def loss_of(model, batch):\n    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])",
     "model": "model = Net().to(world.device)",
@@ -55,6 +55,7 @@ SUPPLIED = {
     "batch": "batch = next(iter(loader))",
     "loss": "loss = loss_of(model, batch)",
     "epochs": "epochs = 2",
+    "generate": "def generate(model):\n    return model(torch.ones(1, 4))",
 }
 """What a block may use without making it, and what is put there."""
 AFTERWARDS = {

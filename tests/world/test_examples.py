@@ -25,6 +25,12 @@ CASES = {
     "scaler_and_accumulation": (["--epochs", "3", "--points", "2048"], r"epoch 2: loss ([\d.]+)", 0.0, 0.35),
     "gan": (["--epochs", "5", "--points", "2048"], r"epoch 4: ([\d.]+) off the circle", 0.0, 0.4),
     "thawing": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
+    "early_stopping": (
+        ["--epochs", "8", "--points", "2048"],
+        r"ended after \d+ better epochs: loss ([\d.]+)",
+        0.0,
+        0.1,
+    ),
     "train": (["--workload", "least-squares", "--limit", "0"], r"epoch 0 squared_error ([\d.]+)", 0.0, 1.0),
 }
 """By example: arguments, the line that is looked for, and what the figure in it may be."""

@@ -110,7 +110,7 @@ torch.set_num_threads(1)
 torch.manual_seed(world.rank)
 model = torch.nn.Linear(3, 1)
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.01), model)
-data = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.ones(60, 1))
+data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 180).view(60, 3), torch.ones(60, 1))
 for x, y in quorate.shard(data, batch_size=2):
     optimizer.zero_grad()
     (model(x) - y).square().mean().backward()
