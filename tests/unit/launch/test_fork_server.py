@@ -119,7 +119,8 @@ def test_a_script_finds_itself_in_a_process_of_its_own(
             is_module=is_module,
             overrides=Overrides(seed=7, settings={"wait_for": "all"}),
         )
-        assert _end(server, request) == Conclusion(0)
+        ended = _end(server, request)
+        assert ended.status == 1 and "wait_for=all was asked for, and no worker used it" in str(ended.why)
         found.append([json.loads((tmp_path / f"facts-{rank}").read_text()) for rank in range(2)])
     for started, of_forked in zip(*found, strict=True):
         assert {name: (fact, of_forked[name]) for name, fact in started.items() if fact != of_forked[name]} == {}
