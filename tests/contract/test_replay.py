@@ -145,7 +145,7 @@ def test_what_codecs_have_written_small_has_the_bits_it_had(strategy: str, codec
     assert found.is_equal, found
 
 
-@pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
+@pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco"])
 def test_what_a_round_that_went_by_was_given_small_is_as_if_it_had_not_been(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def trained(
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
         optimizer = quorate.distribute(optimizer, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
         scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
-        data = torch.utils.data.TensorDataset(torch.randn(STEPS * len(speeds), 4))
+        data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, STEPS * len(speeds) * 4).view(-1, 4))
         found: Applied = []
         if worker.has_rounds and not worker.differs:
             comes = worker.rounds.watch.comes

@@ -11,9 +11,6 @@ from quorate.rounds.buffer import Kept
 class IdleInReplays:
     """The part of `rounds.Rounds` that is idle."""
 
-    standing: Any = None
-    """Of learners of several workers, which are not replayed."""
-
     def goes_away(self) -> None:
         """Nobody waits for anybody."""
 

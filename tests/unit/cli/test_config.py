@@ -125,7 +125,7 @@ def test_what_is_shown_does_the_same_again(
         ('workers = "3"', "workers in x.toml is '3'; it should be a whole number"),
         ("workers = true", "workers in x.toml is True; it should be a whole number"),
         ('restart = "1"', "restart in x.toml is '1'; it should be a whole number"),
-        ("room = 1.5", "room in x.toml is 1.5; it should be a whole number"),
+        ("spare = 1.5", "spare in x.toml is 1.5; it should be a whole number"),
         ("module = 1", "module in x.toml is 1; it should be true or false"),
         ('seconds = "soon"', '"soon" is not a number of seconds, or a duration such as 90s, 30min or 6h'),
         ("arguments = [1]", "arguments in x.toml is [1]; it should be a list of texts"),
