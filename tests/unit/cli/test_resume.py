@@ -12,9 +12,18 @@ import pytest
 from tests.support.programs import quorate
 
 
+SCRIPT = """
+import os, sys, torch, quorate
+quorate.join()
+model = torch.nn.Linear(1, 1)
+quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+print(os.environ["RANK"], sys.argv[1:], flush=True)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("import os, sys; print(os.environ['RANK'], sys.argv[1:], flush=True)\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
     about = {
