@@ -152,6 +152,8 @@ class RoundWatch:
         """`pieces`: over how many workers each replica is spread. `exclusions` where a rule combines rounds. `noise`
         measures what rounds are formed of; None where it is no gradients."""
         self._pieces, self._changes = pieces, changes
+        self._coming: tuple[int, int] | None = None
+        """Number and term of the round that is being applied; None for a replica that is copied."""
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._noise, self._exclusions = noise, exclusions
@@ -192,6 +194,7 @@ class RoundWatch:
 
     def comes(self, one: Round) -> None:
         """It is about to be applied: whose gradients are in it, and how old, is told to the records."""
+        self._coming = one.number, one.term
         timer = self._timer
         if self._changes is not None and one.measures:
             self._changes.compare_round(one.number, one.measures)
@@ -225,8 +228,9 @@ class RoundWatch:
             self._timer.rounds += 1  # local steps are none
         else:
             self._digests.look(number)
-        if self._changes is not None:
-            self._changes.round_applied(number)
+        coming, self._coming = self._coming, None
+        if self._changes is not None and coming is not None and coming[0] == number:
+            self._changes.round_applied(*coming)
 
     def take_words(self) -> Sequence[Any]:
         """What goes with this worker's next contribution: see `LocalChanges.take_words`."""

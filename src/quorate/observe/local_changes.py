@@ -70,6 +70,8 @@ class LocalChanges:
         self._replica, self._wire, self._strategy = replica, wire, strategy
         self._timer, self._clock = timer, clock
         self.is_on, self._samples, self._tells, self._whole_state = is_on, is_on and not differ, told, whole_state
+        self._enters = wire.is_newcomer
+        """Whether this worker joins, and has made no step yet."""
         self._options: list[Any] = []
         self._tensors: list[tuple[Tensor, int]] = []
         """Options in tensors, with their versions."""
@@ -84,8 +86,8 @@ class LocalChanges:
         self._sampled_at = 0
         """How many updates had been made then."""
         self._words = list[list[int]]()
-        self._checksums: dict[int, dict[int, int]] = {}
-        """Of replicas as after a round, by rank."""
+        self._checksums: dict[tuple[int, int], dict[int, int]] = {}
+        """Checksums of replicas as after a round of this number and term, by rank."""
         self._gradients: tuple[Sample, Sample | None] | None = None
         """Samples of the agreed gradient as the backward pass has left it, and as a step was made on it."""
 
@@ -105,6 +107,9 @@ class LocalChanges:
                 if (step := self._newest_step()) is not None:
                     self._given[GRADIENT] = signature(step[1].checksum, self._wire.max_size)
         self.samples_step = updates + 1 == self._due_at
+        if self._enters:  # its schedules come to where the training is in this step
+            self._enters = False
+            self._given = [*self._given[: OPTIONS.start], *[0.0] * LENGTH, *self._given[OPTIONS.stop :]]
         return self._given
 
     def signed_vector(self) -> list[float]:
@@ -179,13 +184,13 @@ class LocalChanges:
 
     # -- rounds
 
-    def round_applied(self, number: int) -> None:
-        """The replica is as after round `number`."""
+    def round_applied(self, number: int, term: int) -> None:
+        """This worker has applied round `number`, which was formed in `term`."""
         if self._samples and is_due(number):
-            self._words.append([number, self._sampled()])
+            self._words.append([number, term, self._sampled()])
 
     def take_words(self) -> list[list[int]]:
-        """What goes with this worker's next contribution: of each round that is compared, its number and checksum."""
+        """Number, term and checksum of each compared round; they go with this worker's next contribution."""
         words, self._words = self._words, []
         return words
 
@@ -196,8 +201,8 @@ class LocalChanges:
         """
         for rank, every in words.items():
             for signed in (word["signed"] for word in every if isinstance(word, dict)):
-                for version, checksum in signed:
-                    self._checksums.setdefault(version, {})[rank] = checksum
+                for version, term, checksum in signed:
+                    self._checksums.setdefault((version, term), {})[rank] = checksum
         if any(len(set(found.values())) > 1 for found in self._checksums.values()):
             self._checksums.clear()
             self._write(f"round {number}", len(self._wire.alive), [])
@@ -227,7 +232,7 @@ class LocalChanges:
         return details
 
     def _raise(self, written: Mapping[int, Mapping[str, Any]]) -> None:
-        found = self._difference(written)
+        found = self._difference(written) if len(written) > 1 else None
         if found is None:
             return
         ranks, difference = found
