@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.programs import quorate
 
-
 SCRIPT = """
 import os, sys, torch, quorate
 quorate.join()

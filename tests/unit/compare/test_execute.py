@@ -31,7 +31,10 @@ from pathlib import Path
 from quorate.core.records import Recorder, records_of
 from quorate.core.rows import Log, Step
 from quorate.launch.run.overrides import overrides_here
+from quorate.wire.board import SocketBoard
+from quorate.wire.used import note_used
 
+note_used(SocketBoard(os.environ["QUORATE_BOARD"].removeprefix("unix:")), "strategy")
 rank, folder, told = int(os.environ["RANK"]), Path(os.environ["QUORATE_RUN"]), overrides_here()
 arm, here = told.strategy, Path(sys.argv[1])
 if rank == 0:

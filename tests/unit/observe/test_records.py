@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.agreement.headers import COUNTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.records import records_of, rows
@@ -80,9 +81,9 @@ def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(3, training, tmp_path, monkeypatch)
-    # parameters; header: weight, four flags (ended, resting, stopping, saving), vectors and votes, two of the noise,
-    # used, parts, ranks
-    numbers = 8 + 9 + 2 + 2 + 3
+    # parameters; header: what stands before its counts, used, parts, ranks
+    numbers = 8 + COUNTS + 2 + 2 + 3
+    assert COUNTS == 30, "each number of a header travels in every step"
     for ranks in found:
         for step in steps_of(ranks):
             assert step["bytes_out"] == step["bytes_in"] == all_reduce_bytes(4 * numbers, 3)

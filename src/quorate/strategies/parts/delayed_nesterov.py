@@ -40,6 +40,7 @@ class AsyncLearner(Learner):
     """The newest round that was applied when the steps since it handed in last began; None before the first step."""
 
     def step_begins(self, worker: Worker) -> None:
+        """Note at which round the steps of the next outer gradient begin."""
         super().step_begins(worker)
         if self.began_at is None:
             self.began_at = worker.rounds.standing.version
@@ -49,6 +50,7 @@ class AsyncLearner(Learner):
         return {**super().hand_in(worker, period, averaging), "began": self.began_at}
 
     def restart(self) -> None:
+        """The next step is the first of another outer gradient."""
         super().restart()
         self.began_at = None
 
