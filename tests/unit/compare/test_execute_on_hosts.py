@@ -19,7 +19,10 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from quorate.launch.run.overrides import overrides_here
+from quorate.wire.board import SocketBoard
+from quorate.wire.used import note_used
 
+note_used(SocketBoard(os.environ["QUORATE_BOARD"].removeprefix("unix:")), "strategy")
 strategy, rank, here = overrides_here().strategy, os.environ["RANK"], Path(sys.argv[1])
 print(strategy, rank, os.environ["GROUP_RANK"], os.environ["MASTER_ADDR"] != "", os.environ["OF_THE_TEST"])
 if strategy == "stays" and not (here / "go").exists():

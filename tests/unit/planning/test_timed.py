@@ -38,7 +38,8 @@ def test_a_script_that_ends_there_is_timed_alone(script: str, capfd: pytest.Capt
     """By then it has made as many steps alone."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
     assert timed(script, ["10"], ["shards"])["times"]["pieces"] == {}
-    assert f"quorate: shards=2 was not timed: {script} has ended before its optimizer.step()" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "quorate: shards=2 was not timed: " in told and "no worker used it" in told
 
 
 def test_seconds_of_runs_at_once_are_means() -> None:
