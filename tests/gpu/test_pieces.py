@@ -74,7 +74,6 @@ def of_the_cpu() -> Iterator[Any]:
     """Tests of other ways to cut a model, held here against the same numbers with models and batches on the GPU; those
     without shards and DTensors that are gathered do without torch's collectives."""
     for test in (
-        test_convolutions.test_two_workers_share_images,
         test_sequence_pieces.test_two_workers_share_sequences,
         test_stages.test_every_schedule,
         test_stages.test_loops_of_many_kinds,

@@ -26,7 +26,7 @@ from quorate.wire.frames import Reader
 from quorate.workloads import workloads
 from quorate.workloads.stdlib_functions import cache
 from tests.support.made_records import make_comparison, make_run
-from tests.support.workload_files import write_cifar10_binary, write_cifar10_python, write_videos
+from tests.support.workload_files import write_cifar10_binary, write_videos
 
 
 class Canary:
@@ -128,12 +128,11 @@ def test_in_a_checkpoint(evil: bytes, tmp_path: Path) -> None:
 
 
 def test_as_data(evil: bytes, tmp_path: Path) -> None:
-    for write in (write_cifar10_binary, write_cifar10_python):
-        folder = write(tmp_path / write.__name__, 7)
-        for path in folder.iterdir():
-            path.write_bytes(evil)
-        with pytest.raises(ConfigurationError):
-            workloads.get("cifar10")(folder=str(folder), records=7).dataset(train=True)  # type: ignore[call-arg]
+    folder = write_cifar10_binary(tmp_path / "cifar10", 7)
+    for path in folder.iterdir():
+        path.write_bytes(evil)
+    with pytest.raises(ConfigurationError):
+        workloads.get("cifar10")(folder=str(folder), records=7).dataset(train=True)  # type: ignore[call-arg]
     videos = write_videos(tmp_path / "videos", 6, features=4, classes=2)
     for path in videos.rglob("*.npy"):
         path.write_bytes(evil)

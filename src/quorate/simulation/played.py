@@ -36,7 +36,7 @@ class Case:
     def nbytes(self) -> int:
         """Of a vector as it travels: its numbers, and a header with a place for every worker. What messages say besides
         is not counted, as it is not in records."""
-        return 4 * (self.parameters + 12 + self.workers)
+        return 4 * (self.parameters + 33 + self.workers)
 
 
 @dataclass
