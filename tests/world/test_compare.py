@@ -24,14 +24,13 @@ if os.environ["QUORATE_STRATEGY"] == "all-reduce" and not (here / "go").exists()
     time.sleep(60)
 if (here / f"fail-{os.environ['QUORATE_SEED']}").exists() and rank == "1":
     raise ValueError("of the script")
-if (here / "go").exists():
-    import torch, quorate
+import torch, quorate
 
-    quorate.join()
-    model = torch.nn.Linear(1, 1)
-    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
+quorate.join()
+model = torch.nn.Linear(1, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()
 """
 
 
