@@ -54,7 +54,9 @@ def test_mixed_precision(strategy: str, gpus: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in NAMES if name not in (*OF_ONE_HOST, *OWN)])
 def test_every_strategy_learns(strategy: str) -> None:
-    settings = {"momentum": 0.0} if strategy == "robust" else {}
+    settings = {"robust": {"momentum": 0.0}, "async-local-sgd": {"outer_rate": 0.5, "outer_momentum": 0.5}}.get(
+        strategy, {}
+    )
     _learnt(run_on_gpu(3, partial(several, [Run(strategy, settings, late=True)], GPU.type)))
 
 
