@@ -36,7 +36,7 @@ class EdgeCoding:
 
     @property
     def votes(self) -> bool:
-        """As the codec says."""
+        """Whether the sum of codes is a vote, see `Codec.votes`."""
         return self._codec.votes
 
     @cached_property

@@ -39,11 +39,11 @@ class _Slot:
     seen: weakref.ref[Tensor] | None = None
     version: int = 0
     digest: int | None = None
-    """Of its numbers, as they were read last; None where its version counter has moved since."""
+    """The digest of the numbers when they were last read; None once the version counter has moved since."""
     moves: int = 0
-    """In how many looks it had changed."""
+    """How many looks found the buffer changed."""
     is_silent: bool = False
-    """Whether it was seen to change while its version counter stood still."""
+    """Whether the buffer has changed while its version counter stood still."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -52,7 +52,7 @@ class _Slot:
 
 @dataclass
 class ForwardBuffers:
-    """Those of one model on one worker: which of them have changed since the newest look.
+    """The buffers that the forward pass of one model reads, and which of them have changed since the newest look.
 
     Cost: each look reads one version counter per buffer. Looks 1, 2, 4, 8 and so on also read a sample of the numbers,
     as writes through `.data` move no counter; a buffer that is written so counts as changed in every later look.
@@ -80,7 +80,7 @@ class ForwardBuffers:
                     self.slots.append(slot if is_known and slot is not None else _new(name, module._buffers, key, x))
 
     def changed(self) -> list[_Slot]:
-        """Those that have changed since `seen` was called last."""
+        """The buffers that have changed since the last call of `seen`."""
         if not self.slots:
             return []
         self._looks += 1
@@ -118,13 +118,13 @@ def _read(slot: _Slot) -> None:
 
 @dataclass
 class _Known:
-    """Of one place: the forward buffers of its models, which several optimizers may share."""
+    """The forward buffers of all models of one worker; several optimizers may share a model."""
 
     of_models: weakref.WeakKeyDictionary[Module, ForwardBuffers] = field(default_factory=weakref.WeakKeyDictionary)
 
 
 def forward_buffers(model: Module, place: Place) -> ForwardBuffers:
-    """Those of `model`, the same for all optimizers of the worker of `place`."""
+    """Return the forward buffers of `model`, one object for all optimizers of the worker."""
     known = place.context(_Known).of_models
     if model not in known:
         known[model] = ForwardBuffers(model)

@@ -46,7 +46,7 @@ class Coding:
 
     @property
     def votes(self) -> bool:
-        """As the codec says."""
+        """Whether the sum of codes is a vote, see `Codec.votes`."""
         return self._codec.votes
 
     def lay_out(self, layout: Layout) -> None:
