@@ -245,7 +245,7 @@ class LocalChanges:
         raise Diverged(sentence, ranks)
 
     def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str] | None:
-        """The ranks to blame, and a sentence; None where all have changed their options to the same since."""
+        """The ranks to blame, and a sentence; None where all workers have become equal since."""
         options = {rank: details["options"] for rank, details in written.items()}
         if not _are_equal(options):
             return self._parted(options), self._options_in_words(options)
@@ -267,13 +267,14 @@ class LocalChanges:
             kinds.append(f"the parameters differ, first in {self._first(parameters)}")
         if not _are_equal(state):
             kinds.append(f"the optimizer's state differs, first in {_first_key(state)}")
+        if not kinds:
+            return None
         ranks = self._parted({rank: [parameters[rank], state[rank]] for rank in written})
         who = f"the replicas of {self._who(ranks)} differ from each other"
         if len(ranks) < len(written):
             who = f"the replica{'s' * (len(ranks) > 1)} of {self._who(ranks)} parted from the others"
-        sample = "samples of one round differ" if not kinds else " and ".join(kinds)
         return ranks, (
-            f"{who}: {sample}; write into parameters and load states on all workers alike, or before quorate.distribute"
+            f"{who}: {' and '.join(kinds)}; write into parameters and load states on all workers alike, or before quorate.distribute"
         )
 
     def _options_in_words(self, options: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorate.observe.local_changes import LocalChanges
 from quorate.observe.signatures import LENGTH, Sample, differ, is_due, next_due, signature
+from quorate.wire.board import MemoryBoard
 
 
 def summed(checksums: list[int], dtype: torch.dtype = torch.float32) -> list[float]:
@@ -68,3 +73,14 @@ def test_a_sample_of_a_sparse_or_conjugated_tensor_is_of_its_numbers() -> None:
     assert Sample([sparse]).checksum == Sample([torch.tensor([1.0, 2.0])]).checksum
     z = torch.tensor([1 + 2j, 3 - 1j])
     assert Sample([z.conj()]).checksum == Sample([z.conj().clone()]).checksum
+
+
+def test_workers_that_are_equal_when_they_say_what_they_have_are_not_named() -> None:
+    """A worker may have taken a copy between the sample that differed and the details that it writes."""
+    wire: Any = SimpleNamespace(size=2, max_size=2, board=MemoryBoard(), name="quorum", rank=0)
+    timer: Any = SimpleNamespace(rounds=8)
+    changes = LocalChanges.__new__(LocalChanges)
+    changes._wire, changes._tells, changes._strategy, changes._samples = wire, False, "quorum", True
+    changes._timer = timer
+    details = {"options": [], "parameters": [1, 2], "state": {"step of 0.weight": 3}}
+    changes._raise({0: details, 1: details})
