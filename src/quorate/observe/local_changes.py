@@ -274,7 +274,8 @@ class LocalChanges:
         if len(ranks) < len(written):
             who = f"the replica{'s' * (len(ranks) > 1)} of {self._who(ranks)} parted from the others"
         return ranks, (
-            f"{who}: {' and '.join(kinds)}; write into parameters and load states on all workers alike, or before quorate.distribute"
+            f"{who}: {' and '.join(kinds)}; write into parameters and load states on all workers alike, or before "
+            "quorate.distribute"
         )
 
     def _options_in_words(self, options: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
