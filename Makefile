@@ -58,7 +58,7 @@ test-hosts: venv
 
 # Of the contract suite what trains; the rest has no model.
 WITH_MODELS := $(addprefix tests/contract/test_,adversarial.py compressed.py compressed_learners.py compressed_rounds.py \
-  edits.py late_gradients.py optimizers.py schedules.py strategies.py)
+  edits.py optimizers.py schedules.py strategies.py)
 
 test-gpu: venv
 	@device=$$($(BIN)/python -c 'import torch; print("cuda" if torch.cuda.is_available() else "sim")') && \

@@ -18,6 +18,7 @@ from tests.architecture.tree import PACKAGE, ROOT
 
 GENERATED = ROOT / "docs" / "generated"
 WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *WRITTEN]
 STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
 """In a command: that it is to be completed by the reader, so that it can be parsed, but not done."""
@@ -51,7 +52,14 @@ def verbs() -> set[str]:
 
 
 def targets() -> set[str]:
-    return set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.MULTILINE))
+
+
+def test_the_test_files_that_make_names_exist() -> None:
+    names = re.search(r"^WITH_MODELS := \$\(addprefix (\S+?),((?:[^)\\]|\\\n)*)\)", MAKEFILE, re.MULTILINE)
+    assert names, "WITH_MODELS of the Makefile is written in another way"
+    prefix, files = names[1], names[2].replace("\\\n", " ").split()
+    assert [name for name in files if not (ROOT / f"{prefix}{name}").exists()] == []
 
 
 @each_document
