@@ -15,8 +15,8 @@ from hypothesis import settings
 
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
-from tests.support.budgets import OF_THIRD, Budgets, Short, in_order
-from tests.support.sampled import third
+from tests.support.budgets import SHARES, Budgets, Short, in_order
+from tests.support.sampled import STEPS, covering, sampled
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -44,7 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
     )
     parser.addoption(
-        "--cases", choices=("all", "third"), default="all", help="of laws with several cases all, or every third one"
+        "--cases",
+        choices=("all", *STEPS),
+        default="all",
+        help="of laws with several cases all, every third one, or one",
     )
     parser.addoption("--gpu", action="store_true", help="tests/contract with models on a GPU, as `make test-gpu` does")
     parser.addoption(
@@ -68,12 +71,13 @@ def pytest_configure(config: pytest.Config) -> None:
         capture.suspend_global_capture()
     gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
-        config.pluginmanager.register(Budgets(OF_THIRD if config.getoption("--cases") == "third" else 1.0))
+        config.pluginmanager.register(Budgets(SHARES.get(config.getoption("--cases"), 1.0)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--cases") == "third":
-        items[:], others = third(items)
+    step = STEPS.get(config.getoption("--cases"))
+    if step is not None:
+        items[:], others = sampled(items, step)
         config.hook.pytest_deselected(items=others)
     in_order(items)
 
@@ -85,16 +89,21 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`seeds(few, many, also)`: the argument `seed` is below `few`, in `make soak` below `many`, or one of `also`."""
+    """Make the cases of the markers `seeds` and `covering`, more of them in `make soak`."""
+    is_soak = metafunc.config.getoption("--times") > 1
+    for mark in metafunc.definition.iter_markers("covering"):
+        names, cases = mark.args
+        metafunc.parametrize(names, list(cases) if is_soak else covering(list(cases)))
     for one in metafunc.definition.iter_markers("seeds"):
         few, many = one.args
-        count = few if metafunc.config.getoption("--times") == 1 else many
+        count = many if is_soak else few
         metafunc.parametrize("seed", [*range(count), *one.kwargs.get("also", ())])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     is_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    if is_hypothesis or item.get_closest_marker("seeds") or "times" in getattr(item, "fixturenames", ()):
+    is_drawn = item.get_closest_marker("seeds") or item.get_closest_marker("covering")
+    if is_hypothesis or is_drawn or "times" in getattr(item, "fixturenames", ()):
         item.add_marker("search")
 
 

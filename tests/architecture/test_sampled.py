@@ -5,21 +5,39 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.sampled import MANY, third
+import pytest
+
+from tests.support.sampled import STEPS, covering, sampled
+
+LAWS = {"few": 1, "single": 0, "two": 2, "many": 41}
 
 
-def test_every_law_stays_and_of_several_cases_every_third_one() -> None:
-    laws = {"few": 1, "one": 0, "many": MANY, "more": 41}
-    items: Any = [
+def items() -> list[Any]:
+    return [
         SimpleNamespace(nodeid=f"tests/a.py::{law}[{case}]" if count else f"tests/a.py::{law}")
-        for law, count in laws.items()
+        for law, count in LAWS.items()
         for case in range(max(count, 1))
     ]
-    run, others = third(items)
-    kept = [item.nodeid.split("::")[1] for item in run]
-    assert sorted(map(id, [*run, *others])) == sorted(map(id, items))
-    assert {name.split("[")[0] for name in kept} == set(laws)
-    assert {"few[0]", "one", "many[0]", "more[0]"} <= set(kept)
-    counts = {law: sum(name.startswith(law + "[") for name in kept) for law in ("many", "more")}
-    assert counts["many"] in (1, 2) and counts["more"] in (13, 14, 15)
-    assert third(items)[0] == run
+
+
+@pytest.mark.parametrize(("cases", "two", "many"), [("one", 1, 1), ("third", 1, 14)])
+def test_of_every_law_some_cases_are_run(cases: str, two: int, many: int) -> None:
+    every = items()
+    run, others = sampled(every, STEPS[cases])
+    kept = [item.nodeid.split("::")[1].split("[")[0] for item in run]
+    assert sorted(map(id, [*run, *others])) == sorted(map(id, every))
+    assert {law: kept.count(law) for law in LAWS} == {
+        "few": 1,
+        "single": 1,
+        "two": two,
+        "many": pytest.approx(many, abs=1),
+    }
+    assert sampled(every, STEPS[cases])[0] == run
+
+
+def test_each_value_is_in_a_covering() -> None:
+    cases = [(row, column) for row in "abcdefg" for column in range(3) if (row, column) != ("a", 0)]
+    few = covering(cases)
+    assert len(few) == 7 and set(few) <= set(cases)
+    assert {row for row, _ in few} == set("abcdefg")
+    assert sorted(sum(column == number for _, column in few) for number in range(3)) == [2, 2, 3]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,7 @@ def _dense(loop: str) -> float:
     return Loop({}, **LOOPS[loop]).run()[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "loop"),
-    [
-        *((name, loop) for name in IN_EVERY_WAY for loop in LOOPS),
-        *((n, "AdamW") for n in CODED if n not in IN_EVERY_WAY),
-    ],
-)
+@pytest.mark.covering(("name", "loop"), product(CODED, LOOPS))
 def test_an_ordinary_loop_learns_nearly_as_much(name: str, loop: str) -> None:
     dense = _dense(loop)
     loss, replicas = Loop(CODED[name], **LOOPS[loop]).run()
@@ -151,7 +146,7 @@ def test_one_dies_and_one_joins(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_EVERY_WAY)
-@pytest.mark.seeds(2, 6)
+@pytest.mark.seeds(1, 6)
 def test_at_any_time(name: str, seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 5])
@@ -198,8 +193,7 @@ def trained(
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), left
 
 
-@pytest.mark.parametrize("name", CODED)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.covering(("name", "size"), product(CODED, [2, 3]))
 def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name: str) -> None:
     whole = in_world(size, tmp_path / "whole", lambda world: trained(world, name, 12))
     in_world(size, tmp_path / "kept", lambda world: trained(world, name, 8, save_at=5))
@@ -219,8 +213,7 @@ def test_momenta_under_a_rule_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path,
         assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
 
 
-@pytest.mark.parametrize("size", [2, 4, 5])
-@pytest.mark.parametrize("name", ["top-k", "power-sgd", "top-k, two-phase"])
+@pytest.mark.covering(("size", "name"), product([2, 4, 5], ["top-k", "power-sgd", "top-k, two-phase"]))
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, name: str, size: int) -> None:
     before = in_world(3, tmp_path, lambda world: trained(world, name, 5, save_at=5))
     after = in_world(size, tmp_path, lambda world: trained(world, name, 5))
@@ -316,8 +309,7 @@ def _dense_ways(way: str) -> float:
     return Loop(WAYS[way]).run()[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", OF_WAYS)
+@pytest.mark.covering(("name", "way"), product(OF_WAYS, WAYS))
 def test_ways_of_local_steps_are_written_small(name: str, way: str) -> None:
     loss, replicas = Loop(WAYS[way] | CODED[name]).run()
     assert all(torch.equal(replica, replicas[0]) for replica in replicas)
@@ -338,13 +330,7 @@ def _dense_among_neighbours(loop: str) -> float:
     return Loop({"strategy": "d-psgd"}, **LOOPS[loop]).run()[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "loop"),
-    [
-        *(("choco-sgd, top-k", loop) for loop in LOOPS),
-        *((name, loop) for name in [*AMONG_NEIGHBOURS][1:] for loop in ("AdamW", "uneven ends")),
-    ],
-)
+@pytest.mark.covering(("name", "loop"), product(AMONG_NEIGHBOURS, LOOPS))
 def test_differences_between_neighbours_are_written_small(name: str, loop: str) -> None:
     dense = _dense_among_neighbours(loop)
     loss, replicas = Loop(AMONG_NEIGHBOURS[name], **LOOPS[loop]).run()
@@ -353,7 +339,7 @@ def test_differences_between_neighbours_are_written_small(name: str, loop: str) 
 
 
 @pytest.mark.parametrize("name", OF_WAYS)
-@pytest.mark.seeds(2, 6)
+@pytest.mark.seeds(1, 6)
 def test_they_are_among_those_that_die_and_join(name: str, seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice([2, 3, 5])

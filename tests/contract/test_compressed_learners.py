@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ def dense(under: str) -> float:
     return Loop(UNDER[under]).run()[0]
 
 
-@pytest.mark.parametrize("under", UNDER)
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.covering(("name", "under"), product(CODES, UNDER))
 def test_an_ordinary_loop_learns_nearly_as_much(name: str, under: str) -> None:
     loss, replicas = Loop(UNDER[under] | CODES[name], uneven=under == "radial").run()
     assert all(torch.equal(replica, replicas[0]) for replica in replicas)
@@ -81,7 +81,7 @@ OF_WORKERS = (
 )
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", ["half", "top-k"])
 def test_learners_of_several_workers_learn_nearly_as_much(name: str) -> None:
     under = UNDER["mean, in fragments"] | {"learners": 2}
     loss, replicas = Loop(under | CODES[name]).run(4)

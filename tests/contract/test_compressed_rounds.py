@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ def dense(under: str) -> float:
     return Loop(UNDER[under]).run()[0]
 
 
-@pytest.mark.parametrize("under", UNDER)
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.covering(("name", "under"), product(SOME, UNDER))
 def test_an_ordinary_loop_learns_nearly_as_much(name: str, under: str) -> None:
     loss, replicas = Loop(UNDER[under] | CODED[name]).run()
     assert all(torch.equal(replica, replicas[0]) for replica in replicas)

@@ -57,7 +57,7 @@ def trained(name: str, optimizer: str, *, steps: Sequence[int] = (STEPS,) * SIZE
 CASES = [(name, optimizer) for name in NAMES for optimizer in OPTIMIZERS if name != "dana" or optimizer == "momentum"]
 
 
-@pytest.mark.parametrize(("name", "optimizer"), CASES)
+@pytest.mark.covering(("name", "optimizer"), CASES)
 def test_replicas_end_equal_and_have_learnt(name: str, optimizer: str) -> None:
     ends = trained(name, optimizer)
     for before, after, parameters in ends:

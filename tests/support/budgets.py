@@ -55,8 +55,8 @@ BUDGETS = {
     "world": 775,
 }
 """Seconds on one quiet core, set-up included, for all cases."""
-OF_THIRD = 0.7
-"""What of it the cases take that `make test` runs: see `sampled`."""
+SHARES = {"one": 0.4, "third": 0.7}
+"""`--cases`: the share of it that fewer cases take."""
 
 
 LONG = (

@@ -1,26 +1,52 @@
-"""`--cases third`, as of `make test`: of laws with several cases every third one; continuous integration runs them all.
+"""The cases that are run of laws with many: see `make test`, `make test CASES=all` and `make soak`.
 
-Which ones follows from the name of the law alone, so that they are the same in every run; the first is always among
-them, and laws beside each other take other thirds of the strategies.
+The choice follows from the names of laws and cases alone, so that it is the same in every run.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-MANY = 2
-"""Cases from which on not all of a law are run."""
+STEPS = {"one": 1_000_000, "third": 3}
+"""`--cases`: of a law with several cases one of so many is run."""
 
 
-def third(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Those that are run, and the others."""
+def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Split tests into those that are run, of each law one case and of laws with many every `step`-th, and the others.
+
+    Laws beside each other begin at different cases, so that together they cover all strategies.
+    """
     laws = [item.nodeid.split("[")[0] for item in items]
-    cases, seen, run, others = Counter(laws), Counter[str](), list[pytest.Item](), list[pytest.Item]()
+    counts, places = Counter(laws), Counter[str]()
+    run, others = list[pytest.Item](), list[pytest.Item]()
     for item, law in zip(items, laws, strict=True):
-        place, seen[law] = seen[law], seen[law] + 1
-        is_run = cases[law] < MANY or place == 0 or (place + zlib.crc32(law.encode())) % 3 == 0
+        spacing = min(step, counts[law])
+        place, places[law] = places[law], places[law] + 1
+        is_run = place % spacing == zlib.crc32(law.encode()) % spacing
         (run if is_run else others).append(item)
     return run, others
+
+
+def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return few cases, in their order, in which each value appears that appears at its position in any of them."""
+    keys = [[(place, repr(value)) for place, value in enumerate(case)] for case in cases]
+    missing = {key for case_keys in keys for key in case_keys}
+    uses, chosen = Counter[tuple[int, str]](), set[int]()
+    while missing:
+        best = min(
+            (number for number in range(len(cases)) if not missing.isdisjoint(keys[number])),
+            key=lambda number: (
+                -len(missing.intersection(keys[number])),
+                sum(uses[key] for key in keys[number]),
+                number,
+            ),
+        )
+        chosen.add(best)
+        uses.update(keys[best])
+        missing.difference_update(keys[best])
+    return [cases[number] for number in sorted(chosen)]
