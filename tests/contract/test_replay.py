@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,7 @@ def replayed(
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("strategy", OF_ROUNDS)
+@pytest.mark.covering(("strategy", "size"), product(OF_ROUNDS, [2, 3, 5]))
 def test_every_round_has_the_bits_it_had(strategy: str, size: int, tmp_path: Path) -> None:
     settings = SETTINGS.get(strategy, {})
     if settings.get("wait_for") == 2 and size == 2:
@@ -136,8 +136,9 @@ CODECS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("strategy", ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
+@pytest.mark.covering(
+    ("codec", "strategy"), product(CODECS, ["eager-solo", "quorum", "decoupled-diloco", "async-local-sgd"])
+)
 def test_what_codecs_have_written_small_has_the_bits_it_had(strategy: str, codec: str, tmp_path: Path) -> None:
     """Each worker encodes again, with what was left out of what it had given before."""
     settings = {**SETTINGS.get(strategy, {}), "compress": codec, "dense_below": 4, **CODECS[codec]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -128,8 +129,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["eager-solo", "ad-psgd"])
+@pytest.mark.covering(("name", "schedule"), product(["eager-solo", "ad-psgd"], SCHEDULES))
 def test_every_kind_of_schedule_is_where_the_training_is(name: str, schedule: str) -> None:
     plain = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=PEAK)
     alone, rates = SCHEDULES[schedule](plain), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -62,16 +63,15 @@ def traced(name: str, uneven: bool, size: int) -> tuple[Ends, list[str]]:
 first_traced = cache(traced)
 
 
-@pytest.mark.parametrize("name", NAMES)
 class TestEveryStrategy:
-    @pytest.mark.parametrize(("uneven", "size"), [*((True, size) for size in SIZES), (False, 3)])
+    @pytest.mark.covering(("name", "uneven", "size"), product(NAMES, (True, False), SIZES))
     def test_finish_leaves_equal_replicas(self, name: str, uneven: bool, size: int) -> None:
         ends = first_traced(name, uneven, size)[0]
         for end in ends:
             assert all(torch.equal(x, y) for x, y in zip(end, ends[0], strict=True))
             assert all(bool(torch.isfinite(x).all()) for x in end)
 
-    @pytest.mark.parametrize("size", [2, 5])
+    @pytest.mark.covering(("name", "size"), product(NAMES, (2, 5)))
     def test_the_same_seed_gives_the_same_run(self, name: str, size: int) -> None:
         (first, trace), (again, of_again) = first_traced(name, True, size), traced(name, True, size)
         assert trace == of_again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -29,8 +30,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-@pytest.mark.parametrize("size", VIRTUAL_SIZES)
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.covering(("name", "size"), product(CHECKS, VIRTUAL_SIZES))
 def test_virtual(name: str, size: int) -> None:
     for seed in (0, 1) if size <= 5 else (0,):
         assert len(set(VirtualWorkers(size, seed).run(CHECKS[name]))) == 1, "not the same on all ranks"
