@@ -19,7 +19,7 @@ from tests.architecture.tree import PACKAGE, ROOT
 GENERATED = ROOT / "docs" / "generated"
 WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *WRITTEN]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
 """In a command: that it is to be completed by the reader, so that it can be parsed, but not done."""
 THE_READERS_OWN = {"train.py"}
