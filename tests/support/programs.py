@@ -136,13 +136,13 @@ def quorate(folder: Path | str, *arguments: str, timeout: float = 60.0) -> subpr
 
 
 def _as_popen(words: Sequence[str], **named: Any) -> Program:
-    streams = {name: named[name] for name in ("stdin", "stdout", "stderr")}
+    streams = {name: named.get(name) for name in ("stdin", "stdout", "stderr")}
     return Program(
         [word for word in words[1:] if word != "-P"],
         cwd=named.get("cwd") or ".",
         env=named["env"],
         text=False,
-        is_leader=named["start_new_session"],
+        is_leader=named.get("start_new_session", False),
         **streams,
     )
 
