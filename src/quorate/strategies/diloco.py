@@ -42,13 +42,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import among, check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, outer_state
+from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, moved, outer_state
 from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 
 
@@ -91,29 +93,32 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         if state.is_local:
             state.count_step(worker, self.period)
             if state.is_due(worker, self.period / self.fragments):
-                state.begin_mean(worker, *self.contribution(worker))
+                state.begin_mean(worker, *self._give(worker, rests=False))
         elif state.is_over(worker, self.after):
             self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
         state.take_means(worker, self._outer_step, age=self.overlap)
 
-    def _outer_step(self, worker: Worker, number: int, mean: Flat) -> None:
+    def _outer_step(self, worker: Worker, number: int, mean: Flat, left: Flat | None = None) -> None:
         state, fragment = worker.state, worker.state.fragments[number]
-        if worker.replica.numbers_of(mean)[0]:  # 0 where no worker has made a step since the fragment's last mean
-            own, x = worker.parameters, among(state.before, fragment)
-            way = state.turned(mean, number)  # the outer gradient
+        own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0
+        way = state.turned(mean, number)  # the outer gradient
+        if has_steps:
             take_mean(worker, mean, self.momentum, only=fragment)
             state.outer.step(worker, x, way, state.memory[number], number)
-            worker.parameters = merged(own, x, fragment, self.merge if state.since[number] else 0.0)
+            share = self.merge if state.since[number] else 0.0
+            worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
+        elif any(map(torch.count_nonzero, way.parts)):  # since the fragment's last mean only scripts have moved it
+            worker.replica.write(mean, only=fragment)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
-        state: OuterState = worker.state
+        return self._give(worker, rests=True)
+
+    def _give(self, worker: Worker, *, rests: bool) -> tuple[Flat, float]:
+        state, has_moments = worker.state, self.momentum == "average"
         if not state.is_local:
-            return worker.replica.read(moments=self.momentum == "average"), 0.0
-        state.take_means(worker, self._outer_step)  # in the same order on all workers, also on one that steps no more
-        fragment, weight = state.next_fragment(self.period)  # a late worker counts by the steps it has made
-        given = worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment)
-        state.turned(given, state.given)
-        return given, weight
+            return worker.replica.read(moments=has_moments), 0.0
+        state.take_means(worker, self._outer_step, rests=rests)  # in one order on all workers, also on one that rests
+        return state.give(worker, self.period, moments=has_moments, rests=rests)  # a late one counts by its steps
 
     def apply(self, worker: Worker, one: Mean) -> None:
         if worker.state.is_local:
