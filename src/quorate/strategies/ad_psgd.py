@@ -103,7 +103,7 @@ class ADPSGD(GossipSettings):
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         with worker.neighbours.lock:
-            return worker.parameters.copy_(worker.state.x), 1.0
+            return worker.state.consensus(worker.parameters), 1.0
 
     def restored(self, worker: Worker, at: Flat | None) -> None:  # a draw is by the step: no exchange is numbered
         if at is None:
@@ -118,7 +118,7 @@ class ADPSGD(GossipSettings):
 
     def drain(self, worker: Worker) -> None:
         with worker.neighbours.lock:
-            worker.state.take_edits(worker)
+            worker.state.take_edits(worker, rests=True)
         self._take_answer(worker)
 
     def _take_answer(self, worker: Worker) -> None:

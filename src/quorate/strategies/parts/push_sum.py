@@ -21,16 +21,19 @@ class PushSum:
     """Numerators that came while all rested, added up; the next step takes them in."""
     came_u: float = kept("average", default=0.0)
     """Their weights, added up."""
+    is_edited: bool = kept("drop", default=False)
+    """Whether this worker rests, and the script has written into the model since its newest step."""
 
     @property
     def mass(self) -> float:
         """The weight of all that this worker holds."""
         return self.u + self.came_u
 
-    def take_edits(self, replica: OwnReplica) -> None:
+    def take_edits(self, replica: OwnReplica, *, rests: bool = False) -> None:
         """What the script has written into the model since it showed z is held from now on."""
         z = self.x / self.u
-        replica.take_edits(z, into=self.x, scale=self.u)
+        has_edits = replica.take_edits(z, into=self.x, scale=self.u)
+        self.is_edited = rests and (self.is_edited or has_edits)
         if self.came_x is not None:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
@@ -46,5 +49,8 @@ class PushSum:
         return found
 
     def consensus(self, own: Flat) -> Flat:
-        """What all of it comes to; `own` are the model's parameters, and may be written to."""
-        return own if self.came_x is None else own.copy_((self.x + self.came_x) / self.mass)
+        """What all of it comes to; `own` are the model's parameters, and may be written to.
+
+        Shares that came while all rested may be of before the edit behind a step: where there was one, `own` counts.
+        """
+        return own if self.came_x is None or self.is_edited else own.copy_((self.x + self.came_x) / self.mass)
