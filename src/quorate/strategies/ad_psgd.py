@@ -103,7 +103,7 @@ class ADPSGD(GossipSettings):
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         with worker.neighbours.lock:
-            return worker.state.consensus(worker.parameters), 1.0
+            return worker.parameters.copy_(worker.state.x), 1.0
 
     def restored(self, worker: Worker, at: Flat | None) -> None:  # a draw is by the step: no exchange is numbered
         if at is None:
@@ -117,8 +117,10 @@ class ADPSGD(GossipSettings):
         worker.state.x = own_copy(worker)
 
     def drain(self, worker: Worker) -> None:
+        s: State = worker.state
         with worker.neighbours.lock:
-            worker.state.take_edits(worker, rests=True)
+            if s.take_edits(worker, rests=True):
+                s.asked = None  # the answer is to numbers of before the edit
         self._take_answer(worker)
 
     def _take_answer(self, worker: Worker) -> None:

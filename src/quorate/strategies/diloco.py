@@ -48,7 +48,7 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.fragments import among, check_fragments
+from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
 from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, moved, outer_state
 from quorate.strategies.parts.synchronous_phase import begins_local, check_after

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -16,24 +18,23 @@ class KeptCopy:
     x: Flat = kept("average")
     shown: Flat | None = kept("drop", default=None)
     """x as it was when the model got it."""
-    is_edited: bool = kept("drop", default=False)
-    """Whether this worker rests, and the script has written into the model since its newest step."""
 
     def show(self, worker: Worker) -> None:
         """Write the copy into the model."""
         worker.parameters = self.x
         self.shown = self.x.clone() if self.shown is None else self.shown.copy_(self.x)
 
-    def take_edits(self, worker: Worker, *, rests: bool = False) -> None:
-        """What the script has written into the model since then is in the copy from now on."""
-        has_edits = self.shown is not None and worker.replica.take_edits(self.shown, into=self.x)
-        if self.shown is not None and has_edits:
-            self.shown.copy_(worker.parameters)
-        self.is_edited = rests and (self.is_edited or has_edits)
+    def take_edits(self, worker: Worker, *, rests: bool = False) -> bool:
+        """Add to the copy what the script has written into the model since then; returns whether it has.
 
-    def consensus(self, own: Flat) -> Flat:
-        """What this worker gives to a mean of all at rest; `own` are the model's parameters, and may be written to.
-
-        Neighbours may have moved the copy by numbers of before an edit: where there was one, the model's count.
+        Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker `rests`,
+        the script's numbers count as they stand: the next mean is formed of them.
         """
-        return own if self.is_edited else own.copy_(self.x)
+        if self.shown is None or not worker.replica.take_edits(self.shown, into=self.x):
+            return False
+        now = worker.parameters
+        if rests:
+            for x, p, was in zip(self.x.segments(), now.segments(), self.shown.segments(), strict=False):
+                x.copy_(torch.where(p == was, x, p))
+        self.shown.copy_(now)
+        return True

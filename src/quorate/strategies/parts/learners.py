@@ -161,8 +161,8 @@ class Learner(StepsOfMates):
 
         Where the round has what this worker handed in (as it `told`) and it has made at most `within` steps since, its
         own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, or rests, these are
-        kept: it goes on by them from the new point. Where the round does not have it, the worker goes as far as the common point
-        went, or, if it `drops` what it did, to that point.
+        kept: it goes on by them from the new point. Where the round does not have it, the worker goes as far as the
+        common point went, or, if it `drops` what it did, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         mine, before = among(own, self.fragments[fragment]), x.clone()

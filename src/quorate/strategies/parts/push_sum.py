@@ -38,9 +38,14 @@ class PushSum:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
     def keep(self, came: Sequence[Given], blank: Flat) -> None:
-        """Hold shares that came while all rest; `blank` takes their sum."""
+        """Hold shares that came while all rest; `blank` takes their sum.
+
+        They may be of before the edit behind the newest step: where there was one, their weight is added to the model.
+        """
         if came or self.came_x is not None:
             self.came_x, self.came_u = added_up([*came, *self.taken()], blank)
+            if self.is_edited:
+                (self.x / self.u).times(self.came_u, into=self.came_x)
 
     def taken(self) -> list[Given]:
         """What came while all rested, as one share; it is held no more."""
@@ -49,8 +54,5 @@ class PushSum:
         return found
 
     def consensus(self, own: Flat) -> Flat:
-        """What all of it comes to; `own` are the model's parameters, and may be written to.
-
-        Shares that came while all rested may be of before the edit behind a step: where there was one, `own` counts.
-        """
-        return own if self.came_x is None or self.is_edited else own.copy_((self.x + self.came_x) / self.mass)
+        """What all of it comes to; `own` are the model's parameters, and may be written to."""
+        return own if self.came_x is None else own.copy_((self.x + self.came_x) / self.mass)
