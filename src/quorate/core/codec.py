@@ -103,6 +103,11 @@ class Codec(ABC):
         """The same without error feedback."""
         return self
 
+    @property
+    def has_unit(self) -> bool:
+        """Whether a setting has the unit of a number, so that `rescaled` makes another codec."""
+        return self.rescaled(2.0) != self
+
     def rescaled(self, factor: float) -> Codec:
         """The same for vectors that are `factor` times as large; another one where a setting has the unit of a number.
 
