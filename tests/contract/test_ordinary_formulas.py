@@ -329,3 +329,11 @@ def test_a_constant_attack_sends_a_constant_gradient_whatever_it_weighs(weight: 
     loop: dict[str, Any] = {"attack": "constant:scale=-100.0", "weight": weight}
     for row in ended(in_weighted_steps, "all-reduce", 3, **loop).right():
         assert row == pytest.approx([2 * -(2 - 100.0) / 3] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", ["equal", "examples"])
+def test_dgc_clips_shares_of_the_mean_whatever_they_weigh(weight: str) -> None:
+    """16 numbers of 1 are 4 long, and a third of them in each of three shares."""
+    choice = {"compress": "dgc", "density": 1.0, "momentum": 0.0, "clip_norm": 2 / 3, "dense_below": 0}
+    for row in ended(in_weighted_steps, "all-reduce", 3, weight=weight, **choice).right():
+        assert row == pytest.approx([-1.0] * 4, rel=1e-4)

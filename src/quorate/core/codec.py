@@ -116,6 +116,10 @@ class Codec(ABC):
         """
         return self
 
+    def weighted(self, weight: float) -> Codec:
+        """The same for vectors that come times their `weight` in a mean: settings are meant without it."""
+        return self.rescaled(weight)
+
     @abstractmethod
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         """The code of `x`, and what is remembered behind it. Neither `x` nor `memory` is changed.

@@ -145,7 +145,7 @@ class Coded(Remembering):
         return self._family[layout.digest]
 
     def weighs(self, weight: float) -> None:
-        own_codec = self.codec if weight == 1.0 else self.codec.rescaled(weight)
+        own_codec = self.codec if weight == 1.0 else self.codec.weighted(weight)
         for one in self._family.values():
             one._own_codec = own_codec
 
@@ -204,7 +204,7 @@ class Coded(Remembering):
     ) -> tuple[Tensor, Memory | None]:
         """The code, and what is remembered behind it; of what is not finite one that says so, and None.
 
-        `codec`: the same for vectors of another unit (`Codec.rescaled`).
+        `codec`: the same for vectors of another unit (`Codec.rescaled`) or weight.
         """
         length = self.codec.wire_bytes(shapes)
         if self._may_abstain and self.codec.votes and length is not None and not x.any():
