@@ -17,6 +17,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
+from tests.support.ordinary_loops import Cell, ended_for_real
 
 IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
 """Under these workers come to their steps at different rounds."""
@@ -228,6 +229,24 @@ class TestAtRest:
         in_world(SIZE, tmp_path, lambda world: lived(world, name, settings, 8, lambda model: quorate.save()))
         for restored, left in in_world(SIZE, tmp_path, lambda world: lived(world, name, settings, 0, largest)):
             assert max(restored, left) <= ASKED_BEFORE.get(name, BOUND) + 1e-6, (restored, left)
+
+
+def evaluated_for_real(cell: Cell) -> float:
+    def evaluated(model: nn.Module) -> float:
+        with cell.world.evaluate():
+            return largest(model)
+
+    return max(lived(cell.world, cell.strategy, cell.settings, 8, evaluated))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [("diloco", {"sync_every": 4, "overlap": 1, **PLAIN_OUTER}), ("eager-averaging", {"sync_every": 4}), ("osgp", {})],
+    ids=str,
+)
+def test_an_edit_belongs_to_what_is_averaged_in_processes(strategy: str, settings: dict[str, Any]) -> None:
+    for found in ended_for_real(evaluated_for_real, strategy, **settings).right():
+        assert found <= BOUND + 1e-6
 
 
 def move_one(world: Any, model: nn.Module, step: int) -> None:

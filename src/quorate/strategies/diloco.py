@@ -12,9 +12,10 @@ parameters and 1 - `merge` times the outer step's point. Movement is always meas
 
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a half
 copies of the parameters in memory (the common point, the outer momentum, and the newest outer gradient in bfloat16),
-off the device with `outer_device="cpu"`. All wait for the slowest every H steps, and K times as often with fragments.
-With `overlap` they wait only when they apply a mean, and under `on_death="stop"` only for a worker more than `overlap`
-steps behind. At an evaluation and at the end there is one more outer step.
+off the device with `outer_device="cpu"`; with `overlap` one more of each fragment whose mean is under way. All wait for
+the slowest every H steps, and K times as often with fragments. With `overlap` they wait only when they apply a mean,
+and under `on_death="stop"` only for a worker more than `overlap` steps behind. At an evaluation and at the end there is
+one more outer step.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
 outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
@@ -114,7 +115,8 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         return self._give(worker, rests=True)
 
     def _give(self, worker: Worker, *, rests: bool) -> tuple[Flat, float]:
-        state, has_moments = worker.state, self.momentum == "average"
+        state: OuterState = worker.state
+        has_moments = self.momentum == "average"
         if not state.is_local:
             return worker.replica.read(moments=has_moments), 0.0
         state.take_means(worker, self._outer_step, rests=rests)  # in one order on all workers, also on one that rests

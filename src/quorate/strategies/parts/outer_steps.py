@@ -70,8 +70,8 @@ class OuterStepSettings(Strategy):
     overlap: int = 0
     """Local steps that are made while a mean is under way."""
     merge: float = 0.5
-    """What the own parameters count beside the outer step's, where steps were made meanwhile; at a pause these steps count
-    in full."""
+    """What the own parameters count beside the outer step's, where steps were made meanwhile; at a pause these steps
+    count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """The outer optimizer."""
     outer_rate: float = 0.7
