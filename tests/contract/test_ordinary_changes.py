@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
+import quorate
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
 
 STEPS, AT = 14, 3
@@ -278,11 +281,14 @@ def test_updates_by_hand_with_means_of_all_are_right() -> None:
     assert first == second
 
 
-def without_backward(cell: Cell, *, alike: bool) -> list[float]:
-    """Steps of zeroth order, each worker by its own loss, or all by the mean."""
+Meets = Literal["loader", "mean", "nowhere"]
+
+
+def without_backward(cell: Cell, *, alike: bool, meets: Meets = "nowhere") -> list[float]:
+    """Steps of zeroth order, each worker by its own loss, or all by the mean; `meets` is what of ours they call."""
     model = small_net()
     optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(8):
+    for step, _ in enumerate(batches(cell, meets)):
         directions = [torch.randn(p.shape, generator=torch.Generator().manual_seed(step)) for p in model.parameters()]
         with torch.no_grad():
             losses = []
@@ -291,7 +297,8 @@ def without_backward(cell: Cell, *, alike: bool) -> list[float]:
                 for p, way in zip(model.parameters(), directions, strict=True):
                     p.data.add_(way, alpha=sign)
             slope = torch.tensor((losses[1] - losses[2]) / 2e-3)
-            slope = cell.world.mean(slope) if alike else slope
+            mean = cell.world.mean(slope) if alike or meets == "mean" else slope
+            slope = mean if alike else slope
             for p, way in zip(model.parameters(), directions, strict=True):
                 p.data.add_(way, alpha=-0.001 * float(slope))
         cell.steps += 1
@@ -299,11 +306,60 @@ def without_backward(cell: Cell, *, alike: bool) -> list[float]:
     return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
 
 
+def batches(cell: Cell, meets: Meets) -> Iterable[Any]:
+    """Of a loop of eight steps, where it is given batches; else something for each step."""
+    return (
+        quorate.shard(TensorDataset(torch.zeros(16 * cell.world.size, 1)), 2, share="static")
+        if meets == "loader"
+        else range(8)
+    )
+
+
 @every_family()
 def test_steps_of_zeroth_order_by_the_own_loss_are_named_at_the_end(strategy: str) -> None:
     ended(partial(without_backward, alike=False), strategy).named("differ from each other", at=8, within=0)
 
 
-def test_steps_of_zeroth_order_by_the_mean_loss_are_right() -> None:
-    first, second = ended(partial(without_backward, alike=True), "all-reduce").right()
+NEVER_IN_BATCHES = r"step\(\) of the distributed SGD was never called in 6 batches, .* world\.mean\(\)"
+
+
+@every_family()
+def test_steps_of_zeroth_order_by_the_own_loss_are_named_by_the_loader(strategy: str) -> None:
+    ended(partial(without_backward, alike=False, meets="loader"), strategy).named(NEVER_IN_BATCHES, at=0, within=10)
+
+
+def own_slopes_for_real(cell: Cell) -> list[float]:
+    return without_backward(cell, alike=False, meets="loader")
+
+
+def test_steps_of_zeroth_order_are_named_by_the_loader_in_processes() -> None:
+    ended_for_real(own_slopes_for_real, "all-reduce").named(NEVER_IN_BATCHES, at=0, within=10)
+
+
+def test_steps_of_zeroth_order_are_told_where_workers_meet() -> None:
+    endings = ended(partial(without_backward, alike=False, meets="mean"), "local-sgd")
+    endings.named("differ from each other", at=8, within=0)
+    endings.told_once("was never called in 6 calls of world.mean")
+
+
+@every_family()
+@pytest.mark.parametrize("meets", ["loader", "mean", "nowhere"])
+def test_steps_of_zeroth_order_by_the_mean_loss_are_right(strategy: str, meets: Meets) -> None:
+    endings = ended(partial(without_backward, alike=True, meets=meets), strategy)
+    first, second = endings.right()
     assert first == second
+    assert "never called" not in endings.told
+
+
+def test_batches_that_are_added_up_before_the_first_step_are_no_loop_without_steps() -> None:
+    def loop(cell: Cell) -> None:
+        model = small_net()
+        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+        for number, (x,) in enumerate(quorate.shard(TensorDataset(torch.ones(32 * cell.world.size, 4)), 2)):
+            with optimizer.accumulate() if number % 8 != 7 else nullcontext():
+                model(x).sum().backward()
+            if number % 8 == 7:
+                cell.step(optimizer)
+                optimizer.zero_grad()
+
+    ended(loop, "all-reduce").right()

@@ -226,3 +226,114 @@ def test_a_worker_that_has_ended_has_no_vote(strategy: str, reduce: str) -> None
         choice["reduce"] = reduce
     for row in ended(a_vote_after_another_ended, strategy, **choice).right():
         assert row == pytest.approx([2.0] * 4)
+
+
+def in_weighted_steps(cell: Cell, *, epochs: int = 1) -> list[float]:
+    """Steps of SGD with rate 1 from zeros, on gradients of ones, of batches of 4 and 2 examples; returns a row."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    for _ in range(epochs):
+        for _ in quorate.shard(TensorDataset(torch.zeros(6 * cell.world.size, 1)), 4, share="static"):
+            optimizer.zero_grad()
+            model.weight.sum().backward()
+            cell.step(optimizer)
+    optimizer.finish()
+    return model.weight.detach()[0].tolist()
+
+
+ABSOLUTE: dict[str, Any] = {"compress": "threshold", "of": "absolute", "dense_below": 0, "error_feedback": False}
+WEIGHTED_WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("all-reduce", {"reduce": "gather"}),
+    ("all-reduce", {"on_death": "continue"}),
+    ("eager-majority", {"wait_for": "all"}),
+    ("quorum", {"wait_for": "all"}),
+]
+
+
+@pytest.mark.parametrize(("strategy", "settings"), WEIGHTED_WAYS, ids=str)
+@pytest.mark.parametrize("weight", ["equal", "examples"])
+def test_an_absolute_threshold_does_not_depend_on_weights(strategy: str, settings: dict[str, Any], weight: str) -> None:
+    choice = {**ABSOLUTE, **settings, "weight": weight}
+    in_rounds = settings.get("wait_for") == "all" and weight == "examples"  # there a short batch counts as much less
+    for row in ended(in_weighted_steps, strategy, 3, at=0.9, **choice).right():
+        assert row == pytest.approx([-1.5 if in_rounds else -2.0] * 4, rel=1e-4)
+    assert ended(in_weighted_steps, strategy, 3, at=1.1, **choice).right() == [[0.0] * 4] * 3
+
+
+OUTER: dict[str, Any] = {"sync_every": 2, "outer_rate": 1.0, "outer_momentum": 0.0}
+
+
+@pytest.mark.parametrize("weight", ["equal", "examples"])
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("decoupled-diloco", {**OUTER, "averaging": "radial", "wait_for": "all", "overlap": 0}),
+        ("decoupled-diloco", {**OUTER, "averaging": "mean", "wait_for": "all", "overlap": 0}),
+        ("async-local-sgd", {**OUTER, "dynamic": False}),
+        ("diloco", OUTER),
+    ],
+    ids=str,
+)
+def test_an_absolute_threshold_is_a_number_of_the_way_of_local_steps(
+    strategy: str, settings: dict[str, Any], weight: str
+) -> None:
+    """Two steps of 1 are a way of 2; the steps of another epoch begin where the outer step led."""
+    choice = {**ABSOLUTE, **settings, "weight": weight}
+    loop = partial(in_weighted_steps, epochs=2)
+    for row in ended(loop, strategy, 3, at=1.9, **choice).right():
+        assert row == pytest.approx([-4.0] * 4, rel=1e-4)
+    for row in ended(loop, strategy, 3, at=2.1, **choice).right():
+        assert row == pytest.approx([0.0] * 4, abs=1e-6)
+
+
+@pytest.mark.parametrize("reduce", ["two-phase", "hierarchical"])
+def test_an_absolute_threshold_of_sums_is_refused_with_weights(reduce: str) -> None:
+    choice = {**ABSOLUTE, "reduce": reduce, "weight": "examples"}
+    ended(in_weighted_steps, "all-reduce", 4, network=Network(hosts=[0, 0, 1, 1]), at=0.9, **choice).refused(
+        f'cannot be combined with reduce="{reduce}" beside compress="threshold"'
+    )
+
+
+@pytest.mark.parametrize("rule", rules.names())
+def test_rules_which_compare_gradients_are_refused_with_weights(rule: str) -> None:
+    endings = ended(in_weighted_steps, "all-reduce", 5, weight="examples", reduce=rule)
+    endings.refused(f'weight="examples" weighs means, and reduce="{rule}" forms none')
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_codes_are_of_gradients_whatever_these_weigh(name: str) -> None:
+    """All batches weigh 4: what is learned is what it is without weights."""
+    settings = {"compress": name, "dense_below": 0, **FOR_SMALL.get(name, {})}
+    rows = [ended(in_steps_of_four, "all-reduce", 3, weight=w, **settings).right() for w in ("equal", "examples")]
+    for equal, weighted in zip(*rows, strict=True):
+        assert weighted == pytest.approx(equal, rel=0.02, abs=0.02)
+
+
+def in_steps_of_four(cell: Cell) -> list[float]:
+    """Three steps on batches of 4 examples of this worker's own; returns the parameters."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    numbers = torch.randn(12 * cell.world.size, 4, generator=torch.Generator().manual_seed(0))
+    for (x,) in quorate.shard(TensorDataset(numbers), 4, share="static"):
+        optimizer.zero_grad()
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+@pytest.mark.parametrize("weight", ["equal", "examples"])
+def test_a_constant_attack_sends_a_constant_gradient_whatever_it_weighs(weight: str) -> None:
+    """The last of three workers sends -100 in the place of 1, in both steps."""
+    loop: dict[str, Any] = {"attack": "constant:scale=-100.0", "weight": weight}
+    for row in ended(in_weighted_steps, "all-reduce", 3, **loop).right():
+        assert row == pytest.approx([2 * -(2 - 100.0) / 3] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", ["equal", "examples"])
+def test_dgc_clips_shares_of_the_mean_whatever_they_weigh(weight: str) -> None:
+    """16 numbers of 1 are 4 long, and a third of them in each of three shares."""
+    choice = {"compress": "dgc", "density": 1.0, "momentum": 0.0, "clip_norm": 2 / 3, "dense_below": 0}
+    for row in ended(in_weighted_steps, "all-reduce", 3, weight=weight, **choice).right():
+        assert row == pytest.approx([-1.0] * 4, rel=1e-4)

@@ -47,6 +47,11 @@ def header_of(weight: float, used: Sequence[float], layout: Layout) -> Tensor:
     return header
 
 
+def units_by_weight(given: Flat, size: int) -> list[float]:
+    """By tensor, how many times as large as a gradient a vector is that one of `size` workers gives by its weight."""
+    return [(float(given.header[WEIGHT]) or 1.0) / size] * len(given.layout.segments)
+
+
 def numbers_of(x: Flat) -> list[Tensor]:
     """Its parts without the header."""
     *parts, last = x.parts

@@ -111,7 +111,11 @@ class MeansOfAll:
     def gradient_begins(self, weight: float) -> None:
         """A backward pass begins whose gradient counts `weight`."""
         self._weight, self.ready.scale = weight, weight / self._divisor
+        self._weighs(weight)
         self.ready.begin()
+
+    def _weighs(self, weight: float) -> None:
+        self.reducer.weighs(weight if weight > 0 else 1.0)
 
     def _launch(self, part: int, x: Tensor) -> None:
         self._watches.spending.backward_has_done(self._done_by[part])
@@ -139,6 +143,7 @@ class MeansOfAll:
             )
         self._arrive()
         with self._timer.spending("encode"):
+            self._weighs(weight)
             given = self._vector(x, weight)
             self.headers.sign_vector(given.header)
             sums = self.reducer.start(given, self.reducer.kept(given))
@@ -146,6 +151,7 @@ class MeansOfAll:
 
     def of_gradient(self) -> Work[Flat]:
         self._arrive()
+        self._weighs(self._weight)
         return Timed(self._gradient_mean(self._weight), self._timer)
 
     def _arrive(self) -> None:
@@ -276,7 +282,9 @@ class MeansOfAll:
             return
         self._settle_shadow()
         if not (self.all_ended or self.all_away):
-            given = self._vector(*(self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)))
+            x, weight = self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)
+            self._weighs(weight)
+            given = self._vector(x, weight)
             given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
             self._under_way = self.reducer.start(given, self.reducer.kept(given))
 

@@ -22,7 +22,7 @@ among equals; here it is exactly k.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -78,6 +78,9 @@ class DGC(Codec):
                 "numbers "
                 "from 0 and from 1 on"
             )
+
+    def weighted(self, weight: float) -> DGC:
+        return replace(self, clip_norm=self.clip_norm * weight) if self.clip_norm else self
 
     def density_in(self, round: int) -> float:
         """The share of numbers that travel in a round."""

@@ -103,6 +103,11 @@ class Codec(ABC):
         """The same without error feedback."""
         return self
 
+    @property
+    def has_unit(self) -> bool:
+        """Whether a setting has the unit of a number, so that `rescaled` makes another codec."""
+        return self.rescaled(2.0) != self
+
     def rescaled(self, factor: float) -> Codec:
         """The same for vectors that are `factor` times as large; another one where a setting has the unit of a number.
 
@@ -110,6 +115,10 @@ class Codec(ABC):
         such as an absolute threshold means numbers of the gradient: it is multiplied by `factor` here.
         """
         return self
+
+    def weighted(self, weight: float) -> Codec:
+        """The same for vectors that come times their `weight` in a mean: settings are meant without it."""
+        return self.rescaled(weight)
 
     @abstractmethod
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -114,6 +114,7 @@ class Worker(Protocol):
         measures: bool = False,
         momentum: Literal["auto", "worker", "common"] = "common",
         fragments: Sequence[Layout] = (),
+        units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
         """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
@@ -122,6 +123,8 @@ class Worker(Protocol):
         (`replica.worker_momentum`), or the shared optimizer; "auto": the workers, where it has some and rounds are of
         less than all. With `measures` workers tell what they have measured with each gradient (two passes over it).
         With the layouts of `fragments` rounds are of one fragment after the other: see `WorkerRounds.hand_in`.
+        `units(given, size)` says by tensor how many times as large as in its own unit is what a worker gives, where
+        that is not its weight over the number of workers: codecs have settings in that unit.
         """
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:

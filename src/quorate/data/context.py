@@ -55,6 +55,8 @@ class DataContext:
     """The end of the training by time."""
     boundaries: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when a training loop asks a loader for its next batch: the step before has ended."""
+    meetings: list[Callable[[], object]] = field(default_factory=list)
+    """Called, in order, when the script has called `world.mean`, or another of these that bring workers together."""
     rests: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when a loader that ends for all together has given its last batch before the others have."""
 

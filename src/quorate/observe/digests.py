@@ -17,11 +17,16 @@ from torch import Tensor
 from quorate.core.contracts import Wire
 from quorate.core.errors import Diverged
 from quorate.core.local_tensor import local
+from quorate.core.telling import tell
 from quorate.wire.failure import host_of, report_failure
 from quorate.wire.naming import named, named_at, ranks_of_world
 
 _WORD = 8
 """Bytes that are added up at once."""
+_REASON = (
+    "either the script writes different numbers into the parameters of different workers, or the strategy lets "
+    "replicas differ between steps and does not say so (`replicas`)"
+)
 _SAMPLE = 1 << 20
 """Numbers of a tensor that are looked at, about."""
 
@@ -70,15 +75,21 @@ class Digests:
         if self._every:
             self._compare(number, "end")
 
-    def look_unstepped(self) -> None:
-        """The training ends without a step on any worker: replicas are as they began, or as the script has made them.
+    def look_unstepped(self, after: str = "the end", reason: str | None = None, *, tells: bool = False) -> None:
+        """No worker has made a step: replicas are as they began, or as the script has made them.
 
-        Raises `Diverged` as `look`.
+        Args:
+            after: What every worker has made by now, as "6 batches"; workers with equal words are compared.
+            reason: What an error says of how replicas came to differ; None: as of `look`.
+            tells: Whether a difference is said on stderr, and nothing is raised.
+
+        Raises:
+            Diverged: As `look`.
         """
         if self._every:
-            self._compare(0, "unstepped")
+            self._compare(0, f"unstepped/{after}", reason, tells=tells)
 
-    def _compare(self, number: int, when: str) -> None:
+    def _compare(self, number: int, when: str, reason: str | None = None, *, tells: bool = False) -> None:
         wire, board = self._wire, self._wire.board
         names, parameters = self._named()
         key = f"digests/{wire.name}/{when}"
@@ -91,10 +102,12 @@ class Digests:
         if len(found) < len(alive):
             return
         if len(set(found.values())) > 1:
-            self._raise(number, names, found)
+            self._raise(number, names, found, reason or _REASON, tells=tells)
         board.delete(key)
 
-    def _raise(self, number: int, names: Sequence[str], written: Mapping[int, bytes]) -> None:
+    def _raise(
+        self, number: int, names: Sequence[str], written: Mapping[int, bytes], reason: str, *, tells: bool
+    ) -> None:
         (most, count), *rest = Counter(written.values()).most_common()
         is_tie = any(other == count for _, other in rest)
         ranks = ranks_of_world(self._wire, [rank for rank, one in written.items() if is_tie or one != most])
@@ -107,9 +120,11 @@ class Digests:
         differs = differs if is_tie or len(ranks) == 1 else "have parted from the others"
         sentence = (
             f"the replica{'s' if len(ranks) > 1 else ''} of {who} {differs} by round {number} of {self._strategy}, "
-            f"first in {first}; either the script writes different numbers into the parameters of different workers, "
-            "or the strategy lets replicas differ between steps and does not say so (`replicas`)"
+            f"first in {first}; {reason}"
         )
+        if tells:
+            tell(f"quorate: {sentence}\n")
+            return
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 

@@ -84,6 +84,8 @@ class Coded(Remembering):
         """By part, what is remembered once the newest sum counts."""
         self._voters = 1.0
         """The sum of the weights in the newest sum, over the number of workers."""
+        self._own_codec = codec
+        """For this worker's vectors, as they are weighted."""
         self._family: dict[str, Coded] = {layout.digest: self}
         """All that share the state, by the digest of their layouts."""
 
@@ -138,9 +140,14 @@ class Coded(Remembering):
         """The one for vectors laid out so."""
         if layout.digest not in self._family:
             found = type(self)(layout, self.wire, self.codec, self._seed, self._state)
-            found.spending, found._family = self.spending, self._family
+            found.spending, found._family, found._own_codec = self.spending, self._family, self._own_codec
             self._family[layout.digest] = found
         return self._family[layout.digest]
+
+    def weighs(self, weight: float) -> None:
+        own_codec = self.codec if weight == 1.0 else self.codec.weighted(weight)
+        for one in self._family.values():
+            one._own_codec = own_codec
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         mine = self._of(x.layout)
@@ -187,7 +194,7 @@ class Coded(Remembering):
         with self.spending("encode"):
             draw = self._draw(part, self.wire.rank)
             self._next.pop(part, None)
-            code, then = self._code_of(x, self._shapes[part], self._memory(part), draw)
+            code, then = self._code_of(x, self._shapes[part], self._memory(part), draw, self._own_codec)
             if then is not None:
                 self._next[part] = then
             return code
@@ -197,7 +204,7 @@ class Coded(Remembering):
     ) -> tuple[Tensor, Memory | None]:
         """The code, and what is remembered behind it; of what is not finite one that says so, and None.
 
-        `codec`: the same for vectors of another unit (`Codec.scaled`).
+        `codec`: the same for vectors of another unit (`Codec.rescaled`) or weight.
         """
         length = self.codec.wire_bytes(shapes)
         if self._may_abstain and self.codec.votes and length is not None and not x.any():

@@ -94,6 +94,10 @@ class FaultTolerantSum:
         self.is_whole = False
         return self._calls
 
+    def weighs(self, weight: float) -> None:
+        """As of `Reducer`."""
+        self.of.weighs(weight)
+
     def part_ready(self, part: int, x: Tensor) -> None:
         """As `Dense.part_ready`; raises nothing. Once somebody has died, nothing is launched."""
         if self._lacks_parts or not self.is_whole:

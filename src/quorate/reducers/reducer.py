@@ -43,6 +43,9 @@ class Reducer(ABC):
         """What became of the newest sum; None where everything counts in it."""
         return None
 
+    def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
+        """The vectors that this worker hands in from here on come times `weight`, above 0, over `divisor`."""
+
     @abstractmethod
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch the exchange of one part; never waits. Parts are launched in order, each once per `start`."""

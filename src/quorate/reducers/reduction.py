@@ -101,6 +101,12 @@ class Reduction:
         return self.codec is None and not self.is_adaptive
 
     @property
+    def codes_sums(self) -> bool:
+        """Whether sums of some workers are written small by a codec that has settings in numbers of a gradient."""
+        has_unit = isinstance(self.codec, Codec) and self.codec.bare.has_unit
+        return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
+
+    @property
     def keeps_more(self) -> bool:
         """Whether its codec remembers more than what it leaves out."""
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)

@@ -125,7 +125,7 @@ class TwoPhase(Coded):
             for owner, (begin, end) in enumerate(self._pieces(part)):
                 own = {name: vector[begin:end] for name, vector in memory.items()}
                 draw = self._piece_draw(part, owner, self.wire.rank, 1)
-                code, left = self._code_of(given[begin:end], ((end - begin,),), own, draw)
+                code, left = self._code_of(given[begin:end], ((end - begin,),), own, draw, self._own_codec)
                 codes.append(code)
                 then.append(left)
             self._next.pop(part, None)

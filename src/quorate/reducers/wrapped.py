@@ -41,6 +41,9 @@ class Wrapped(Reducer):
     def outcome(self) -> Outcome | None:
         return self._inner.outcome
 
+    def weighs(self, weight: float) -> None:
+        self._inner.weighs(weight)
+
     def part_ready(self, part: int, x: Tensor) -> None:
         self._inner.part_ready(part, x)
 

@@ -8,12 +8,13 @@ whole, error and all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from quorate.core.codec import Codec, shapes_in
+from quorate.core.codec import Codec, Draw, shapes_in
 from quorate.core.vectors import Flat, Layout
 from quorate.reducers.remembering import is_finite
 from quorate.rounds.codes import Codes
@@ -33,13 +34,20 @@ class Given:
     after: Flat | None
 
 
+Units = Callable[[Flat], Sequence[float]]
+"""By tensor, how many times as large as in its own unit (that of a gradient) a vector is that is to be given."""
+
+
 class Coding:
     """That of worker `rank`; `codec` has no memories. Not locked: see `pending`."""
 
-    def __init__(self, codec: Codec, layout: Layout, seed: int, rank: int, *, feeds_back: bool) -> None:
-        """`feeds_back`: whether what is left out is remembered."""
+    def __init__(
+        self, codec: Codec, layout: Layout, seed: int, rank: int, *, feeds_back: bool, units: Units | None = None
+    ) -> None:
+        """`feeds_back`: whether what is left out is remembered; `units` of vectors, in which settings are meant."""
         self._codec, self._seed, self._rank, self._is_kept = codec, seed, rank, feeds_back
         self.codes = Codes(codec, seed)
+        self._units = units if codec.has_unit else None
         self.error: Flat | None = None
         """What was left out; None where that is nothing, or not remembered."""
         self.lay_out(layout)
@@ -62,7 +70,8 @@ class Coding:
 
     def of(self, layout: Layout) -> Coding:
         """Another one like it, of vectors laid out so, of which nothing was left out yet."""
-        return Coding(self._codec, layout, self._seed, self._rank, feeds_back=self._is_kept)
+        own = self._codec, layout, self._seed, self._rank
+        return Coding(*own, feeds_back=self._is_kept, units=self._units)
 
     def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Given:
         """What is given to round `number` in place of `vector`, in new memory; the rest is the error.
@@ -74,18 +83,31 @@ class Coding:
         codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
         found = blank(vector.layout)
         left = Flat.zeros(vector.layout.bare) if self._is_kept else None
+        units = None if self._units is None else self._units(vector)
+        laid_out = None if units is not None else laid_out
         for part, x in enumerate(vector.parts):
             if part not in self._shapes:
                 found.parts[part].copy_(x)
                 continue
             shapes, draw = self._shapes[part], self.codes.draw(number, self._rank, part)
             wanted = x if self.error is None else x + self.error.parts[part]
-            codes[part], _ = self._codec.encode(wanted, shapes, {}, draw)
-            found.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
+            if units is not None:
+                self._write_in_units(wanted, found, part, units, draw)
+            else:
+                codes[part], _ = self._codec.encode(wanted, shapes, {}, draw)
+                found.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
             if left is not None:
                 torch.sub(wanted, found.parts[part], out=left.parts[part])
         before, self.error = self.error, left
         return Given(vector, found, None if laid_out is None else Flat(codes, laid_out), before, left)
+
+    def _write_in_units(self, wanted: Tensor, into: Flat, part: int, units: Sequence[float], draw: Draw) -> None:
+        """Write into a part of `into` what the codec makes of each tensor of it, its settings in the tensor's unit."""
+        for index in into.layout.by_part[part]:
+            segment, codec = into.layout.segments[index], self._codec.rescaled(units[index])
+            own, shapes = slice(segment.offset, segment.offset + segment.numel), (segment.shape,)
+            code, _ = codec.encode(wanted[own], shapes, {}, draw)
+            into.parts[part][own].copy_(codec.decode(code, shapes, draw))
 
     def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Given:
         """`vector`, and all that was left out, in its place."""

@@ -117,15 +117,16 @@ class ADPSGD(GossipSettings):
         worker.state.x = own_copy(worker)
 
     def drain(self, worker: Worker) -> None:
+        s: State = worker.state
         with worker.neighbours.lock:
-            worker.state.take_edits(worker)
-        self._take_answer(worker)
+            is_edited = s.take_edits(worker, rests=True)
+        self._take_answer(worker, counts=not is_edited)  # else it is one to numbers of before the edit
 
-    def _take_answer(self, worker: Worker) -> None:
+    def _take_answer(self, worker: Worker, *, counts: bool = True) -> None:
         s: State = worker.state
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked, s.is_averaged = answer.wait()[0], None, True
-            if theirs is not None:  # it lives
+            if counts and theirs is not None:  # it lives
                 with worker.neighbours.lock:
                     s.x.add_(theirs - sent, 0.5)

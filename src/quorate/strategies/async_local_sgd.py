@@ -53,6 +53,7 @@ from quorate.strategies.parts.learner_settings import LearnerSettings
 from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
+from quorate.strategies.parts.ways import units_of_ways
 
 
 @register("async-local-sgd")
@@ -98,7 +99,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
-        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), **more)
+        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), units=units_of_ways, **more)
         return learner
 
     def backward(self, worker: Worker) -> None:

@@ -53,6 +53,7 @@ from quorate.strategies.parts.learner_settings import LearnerSettings
 from quorate.strategies.parts.learners import Learner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
+from quorate.strategies.parts.ways import units_of_ways
 
 
 @register("decoupled-diloco")
@@ -89,7 +90,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
         learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner, by=self.fragments_by)
         learner.mates, late = self.mates_of(worker, self._period), self.late_terms(self.late)
         more = {"learners": learner.learners, "window": self.window if self.overlap else 0.0, **late, **self.bounds}
-        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), **more)
+        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_ways, **more)
         return learner
 
     def backward(self, worker: Worker) -> None:

@@ -12,9 +12,10 @@ parameters and 1 - `merge` times the outer step's point. Movement is always meas
 
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a half
 copies of the parameters in memory (the common point, the outer momentum, and the newest outer gradient in bfloat16),
-off the device with `outer_device="cpu"`. All wait for the slowest every H steps, and K times as often with fragments.
-With `overlap` they wait only when they apply a mean, and under `on_death="stop"` only for a worker more than `overlap`
-steps behind. At an evaluation and at the end there is one more outer step.
+off the device with `outer_device="cpu"`; with `overlap` one more of each fragment whose mean is under way. All wait for
+the slowest every H steps, and K times as often with fragments. With `overlap` they wait only when they apply a mean,
+and under `on_death="stop"` only for a worker more than `overlap` steps behind. At an evaluation and at the end there is
+one more outer step.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
 outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
@@ -42,13 +43,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.fragments import among, check_fragments
+from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, outer_state
+from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, moved, outer_state
 from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 
 
@@ -91,29 +94,33 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         if state.is_local:
             state.count_step(worker, self.period)
             if state.is_due(worker, self.period / self.fragments):
-                state.begin_mean(worker, *self.contribution(worker))
+                state.begin_mean(worker, *self._give(worker, rests=False))
         elif state.is_over(worker, self.after):
             self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
         state.take_means(worker, self._outer_step, age=self.overlap)
 
-    def _outer_step(self, worker: Worker, number: int, mean: Flat) -> None:
+    def _outer_step(self, worker: Worker, number: int, mean: Flat, left: Flat | None = None) -> None:
         state, fragment = worker.state, worker.state.fragments[number]
-        if worker.replica.numbers_of(mean)[0]:  # 0 where no worker has made a step since the fragment's last mean
-            own, x = worker.parameters, among(state.before, fragment)
-            way = state.turned(mean, number)  # the outer gradient
+        own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0
+        way = state.turned(mean, number)  # the outer gradient
+        if has_steps:
             take_mean(worker, mean, self.momentum, only=fragment)
             state.outer.step(worker, x, way, state.memory[number], number)
-            worker.parameters = merged(own, x, fragment, self.merge if state.since[number] else 0.0)
+            share = self.merge if state.since[number] else 0.0
+            worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
+        elif any(map(torch.count_nonzero, way.parts)):  # since the fragment's last mean only scripts have moved it
+            worker.replica.write(mean, only=fragment)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        return self._give(worker, rests=True)
+
+    def _give(self, worker: Worker, *, rests: bool) -> tuple[Flat, float]:
         state: OuterState = worker.state
+        has_moments = self.momentum == "average"
         if not state.is_local:
-            return worker.replica.read(moments=self.momentum == "average"), 0.0
-        state.take_means(worker, self._outer_step)  # in the same order on all workers, also on one that steps no more
-        fragment, weight = state.next_fragment(self.period)  # a late worker counts by the steps it has made
-        given = worker.replica.read(moments=self.momentum == "average", numbers=(1.0,), only=fragment)
-        state.turned(given, state.given)
-        return given, weight
+            return worker.replica.read(moments=has_moments), 0.0
+        state.take_means(worker, self._outer_step, rests=rests)  # in one order on all workers, also on one that rests
+        return state.give(worker, self.period, moments=has_moments, rests=rests)  # a late one counts by its steps
 
     def apply(self, worker: Worker, one: Mean) -> None:
         if worker.state.is_local:

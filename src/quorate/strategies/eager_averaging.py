@@ -82,7 +82,7 @@ class EagerAveraging(LocalRoundSettings):
             worker.parameters = worker.state.go_on()
 
     def drain(self, worker: Worker) -> None:
-        if worker.state.steps:
+        if worker.state.has_left(worker.parameters):
             way, weight = worker.state.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight, waits=False)
 

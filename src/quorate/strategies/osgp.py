@@ -96,7 +96,7 @@ class OSGP(GossipSettings):
         return worker.state.consensus(worker.parameters), worker.state.mass
 
     def drain(self, worker: Worker) -> None:
-        worker.state.take_edits(worker.replica)
+        worker.state.take_edits(worker.replica, rests=True)
         worker.state.keep(self._came(worker, at_most=0), worker.neighbours.blank())
 
     def settle(self, worker: Worker) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quorate.agreement.headers import units_by_weight
 from quorate.agreement.in_rounds import InRounds
 from quorate.agreement.round_watch import RoundWatch
 from quorate.agreement.rounds import WorkerRounds
@@ -16,7 +17,7 @@ from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.core.tape import Replaying
 from quorate.core.telling import tell
-from quorate.core.vectors import Layout
+from quorate.core.vectors import Flat, Layout
 from quorate.data.context import data_context
 from quorate.observe.digests import Digests
 from quorate.observe.exclusions import ExclusionWatch
@@ -62,6 +63,7 @@ def begin_rounds(
     momentum: MomentumChoice,
     fragments: Sequence[Layout],
     settings: Mapping[str, Any],
+    units: Callable[[Flat, int], Sequence[float]] | None = None,
     row: Wire | None = None,
     seat: Seat | None = None,
 ) -> WorkerRounds:
@@ -109,7 +111,7 @@ def begin_rounds(
         fragments=fragments,
         tape=place.context(Replaying).of(wire.rank, timer.name),
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
-        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size),
+        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size, units or units_by_weight),
         row=row,
         **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
     )

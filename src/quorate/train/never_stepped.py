@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
+from quorate.data.context import data_context
 from quorate.observe.backward import Listener
 from quorate.observe.signatures import Sample
 from quorate.replica.plain_step import has_gradient
@@ -15,24 +18,59 @@ _TOLD_AFTER = 10
 _RAISED_AFTER = 5
 _REFUSED_AFTER = 2
 """Updates by something else; one may be a checkpoint that is loaded."""
+_COMPARED_AFTER = 6
+"""Batches, or calls as of `world.mean`, after which replicas are compared first where no backward pass was made."""
+
+
+_MEETINGS = "calls of world.mean() or the like"
 
 
 class NeverStepped(Listener):
     """Counts, as a listener, how often the parameters of `worker` changed behind a backward pass without a step.
 
+    Loops without backward passes (updates of zeroth order) are compared among workers after 6, 12, 24 batches and so
+    on, and after as many calls of `world.mean` and its like: equal replicas are right. Others end the training where a
+    batch is asked for, and are told at such a call, as a script may have put parameters aside for a moment there.
+
     Where gradients are agreed on in the backward pass, updates by something else may be the same on all workers: they
     are told. Elsewhere they are each worker's own, and end the training after a few.
     Cost: with every backward pass before the first step a pass over the parameters' version counters, and where
-    gradients are not agreed on in it a sample of their numbers; none after it.
+    gradients are not agreed on in it a sample of their numbers; none after it. Each comparison is a pass over the
+    parameters, and a message to the board.
     """
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._place, self._updates = worker, place, 0
         self._versions: list[int] | None = None
         """Of the parameters, at the end of the newest backward pass that gave them gradients; a checksum behind."""
+        self._has_backward = False
+        self._came = {"batches": 0, _MEETINGS: 0}
+        """Since the beginning, without a step."""
+        context = self._context = data_context(place)
+        if worker.wire.size > 1 and worker.digests.compares and worker.strategy.replicas != "shared":
+            for places, what in zip((context.boundaries, context.meetings), self._came, strict=True):
+                places.append(partial(self._look, what))
+
+    def _look(self, what: str) -> None:
+        """One more has come. Raises `Diverged` where it is time to compare, and replicas differ."""
+        worker = self._worker
+        if self._has_backward or worker.step or worker.finished or self._context.is_evaluating:
+            return
+        count = self._came[what] = self._came[what] + 1
+        times, rest = divmod(count, _COMPARED_AFTER)
+        if rest or times & (times - 1) or any(loop.step for loop in loops_of(self._place)):
+            return
+        worker.digests.look_unstepped(
+            f"{count} {what}",
+            f"step() of the distributed {worker.replica.plain.__name__} was never called in {count} {what}, and the "
+            "script updates parameters by itself: make every update of world.mean() of what it is made of, the same on "
+            "all workers, or call step()",
+            tells=what == _MEETINGS,
+        )
 
     def backward_begins(self) -> None:
         """Tells it, once, when it has happened often enough, or raises `ConfigurationError`."""
+        self._has_backward = True
         self._count()
         if self._updates >= _RAISED_AFTER and self._worker.step == 0 and not self._worker.agrees_in_backward:
             raise ConfigurationError(self._sentence())

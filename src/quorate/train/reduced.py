@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorate.agreement.edge_coding import EdgeCoding
@@ -13,7 +13,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
-from quorate.core.vectors import Layout
+from quorate.core.vectors import Flat, Layout
 from quorate.reducers.reducer import Reducer
 from quorate.reducers.reduction import AUTO, NAMES, Reduction, reduction_of
 from quorate.rounds.coding import Coding
@@ -122,14 +122,16 @@ def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: W
     return (reduction if strategy.meets == "all" else Reduction()).reducer(layout, wire, seed)
 
 
-def coding_of(reduction: Reduction, layout: Layout, seed: int, rank: int, size: int) -> Coding | None:
-    """What makes a worker's contributions to rounds small; None where they are dense."""
+def coding_of(
+    reduction: Reduction, layout: Layout, seed: int, rank: int, size: int, units: Callable[[Flat, int], Sequence[float]]
+) -> Coding | None:
+    """What makes a worker's contributions to rounds small; None where they are dense. `units`: as of `Coding`."""
     codec = reduction.codec
     if codec is None:
         return None
     assert isinstance(codec, Codec)
-    divided = codec.bare.rescaled(1 / size)  # contributions are gradients divided by the number of workers
-    return Coding(divided, layout, seed, rank, feeds_back=isinstance(codec, ErrorFeedback))
+    feeds_back = isinstance(codec, ErrorFeedback)
+    return Coding(codec.bare, layout, seed, rank, feeds_back=feeds_back, units=lambda given: units(given, size))
 
 
 def edge_coding_of(reduction: Reduction, strategy: Strategy, seed: int) -> EdgeCoding | None:

@@ -49,6 +49,12 @@ class Watched:
                 f'weight="{self.weight}" weighs means, and reduce="{self.reduction.settings.reduce}" forms none: every '
                 'gradient counts as it is; leave weight="equal"'
             )
+        if self.weight != "equal" and self.reduction.codes_sums:
+            raise ConfigurationError(
+                f'weight="{self.weight}" cannot be combined with reduce="{self.reduction.settings.reduce}" beside '
+                f'compress="{self.reduction.settings.compress}" with a setting in numbers of the gradient: sums of '
+                'unequal weights have no unit that a worker knows; leave reduce out, or leave weight="equal"'
+            )
 
     @property
     def replicas(self) -> Sequence[Sequence[int]] | None:

@@ -229,6 +229,7 @@ class StrategyWorker:
         measures: bool = False,
         momentum: MomentumChoice = "common",
         fragments: Sequence[Layout] = (),
+        units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
         check_closure(self.replica.plain, "a strategy of rounds", can_agree=False)
@@ -246,7 +247,7 @@ class StrategyWorker:
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
-        self._rounds = begin_rounds(*of, fragments=fragments, settings=settings, row=self._row, **chosen)
+        self._rounds = begin_rounds(*of, fragments=fragments, units=units, settings=settings, row=self._row, **chosen)
 
     @property
     def servers(self) -> ServedParameters:

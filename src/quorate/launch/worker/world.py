@@ -340,6 +340,8 @@ class World:
 
         Otherwise those that are to come could not: a quorum may need what this worker will not give before.
         """
+        for meeting in tuple(data_context(self._place).meetings):
+            meeting()
         wire = self.wire
         until = wire.clock.now() + wire.timeout
         with suppress(WireTimeout):

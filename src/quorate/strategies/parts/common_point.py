@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.edits import is_edited
 from quorate.strategies.parts.local_steps import LocalSteps
 
 
@@ -22,11 +23,18 @@ class CommonPoint(LocalSteps):
     """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
 
     def hand_in(self, reached: Flat) -> tuple[Flat, float]:
-        """What the newest local steps did, up to `reached`, and what one of them counts; it is pending from now on."""
-        way, weight = reached - self.begun, self.done / self.steps
+        """What the newest local steps did, up to `reached`, and what one of them counts; it is pending from now on.
+
+        An edit of the script without a step counts 1.
+        """
+        way, weight = reached - self.begun, self.done / self.steps if self.steps else 1.0
         self.pending.append(way)
         self.restart()
         return way, weight
+
+    def has_left(self, reached: Flat) -> bool:
+        """Whether this worker, which has `reached` a point, has made a step since `begun`, or the script an edit."""
+        return bool(self.steps) or is_edited(reached.segments(), self.begun.segments())
 
     def move_to(self, common: Flat) -> None:
         """All go on from `common`, by no step of theirs."""

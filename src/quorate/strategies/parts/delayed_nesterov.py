@@ -87,6 +87,10 @@ class AsyncLearner(Learner):
         """1: outer gradients are not averaged."""
         return 1.0 if self.since[fragment][0] else 0.0
 
+    def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
+        """1 where there are any: as `weight_of`."""
+        return 1.0 if super().weight_of_edits(worker, fragment, period) else 0.0
+
     def period_of(self, rank: int, longest: float) -> float:
         """H_w = floor(v_w / v_max H), at least 1 (Liu et al., 2024: dynamic local updates); H as long as not told."""
         own, fastest = self.speeds.get(self._of(rank)), max(self.speeds.values(), default=0.0)

@@ -12,6 +12,7 @@ from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
@@ -30,6 +31,8 @@ class Learner(StepsOfMates):
     """Where the newest outer step of each fragment led."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
+    rests: bool = kept("drop", default=False)
+    """Whether this worker steps no more until all have rested."""
 
     def count(self, worker: Worker, period: Period) -> None:
         """Count the step that the worker has just made, for every fragment as well."""
@@ -46,6 +49,13 @@ class Learner(StepsOfMates):
         """What this worker counts in a merge: tokens times tokens per step, a step being what its gradient counts."""
         steps, done = (amount / period.count for amount in self.since[fragment])
         return done * done / steps if steps else 0.0
+
+    def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
+        """As `weight_of` of one step, where the script has written into the parameters since the fragment's newest
+        merge; else 0. For a worker that rests, and has made no step since that merge."""
+        own = self.fragments[fragment]
+        has_edits = is_edited(worker.replica.read(only=own).segments(), among(self.common, own).parts)
+        return 1 / period.count if has_edits else 0.0
 
     def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """What is handed in of a fragment: how far it is from where all were, times its weight, and the weight.
@@ -88,10 +98,13 @@ class Learner(StepsOfMates):
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
         """What goes into rounds by now, of all fragments; counted as handed in by `was_handed_in`."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
+        rests_at = [number for number, weight in enumerate(weights) if self.rests and not weight]
+        edits = {number: self.weight_of_edits(worker, number, period) for number in rests_at}
+        weights = [edits.get(number, weight) for number, weight in enumerate(weights)]
         ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
         told = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": ways, "fresh": self.fresh, "told": told}
+        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "told": told}
 
     def give(self, worker: Worker, given: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
         """Hand in what `hand_in` said; with `waits` return when the round is here that takes it."""
@@ -112,6 +125,7 @@ class Learner(StepsOfMates):
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
         """Hand in all that is left before all rest; `take` takes in what has come."""
+        self.rests = True
         if self.mates is not None and not self.mates.leaves(worker, self, take):
             return
         while unknown := worker.rounds.hand_in_last(**(given := self.hand_in(worker, period, averaging))):
@@ -146,9 +160,9 @@ class Learner(StepsOfMates):
         """Make the outer step of a fragment, on `part` of the mean way in the `sums` of a round, and go on from there.
 
         Where the round has what this worker handed in (as it `told`) and it has made at most `within` steps since, its
-        own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, these are kept: it goes
-        on by them from the new point. Where the round does not have it, the worker goes as far as the common point
-        went, or, if it `drops` what it did, to that point.
+        own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, or rests, these are
+        kept: it goes on by them from the new point. Where the round does not have it, the worker goes as far as the
+        common point went, or, if it `drops` what it did, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         mine, before = among(own, self.fragments[fragment]), x.clone()
@@ -156,7 +170,12 @@ class Learner(StepsOfMates):
             return
         given = self._merged(fragment, told[0]["time"]) if told else None
         steps = self.since[fragment][0]
-        if given is not None and steps <= within:
+        if self.rests and (told or not drops):  # what was done since counts in full, edits of the script included
+            ways = ways_of(given, worker.size) if given is not None else [torch.zeros_like(old) for old in before.parts]
+            for theta, old, new, way in zip(mine.parts, before.parts, x.parts, ways, strict=False):
+                left = old - way.to(old.device)
+                theta.copy_(edit_of(theta, left, old, new).add_(new.to(theta.device)))
+        elif given is not None and steps <= within:
             merged(own, x, self.fragments[fragment], share if steps else 0.0)
         elif not told and drops:
             merged(own, x, self.fragments[fragment], 0.0)
@@ -210,6 +229,7 @@ class Learner(StepsOfMates):
 
     def rested(self, worker: Worker) -> None:
         """All workers have, and all that they had done is merged."""
+        self.rests = False
         if self.mates is None:
             return
         if len(self.mates.group.ranks) > 1:

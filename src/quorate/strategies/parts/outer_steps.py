@@ -14,6 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
+from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.outer_gain import holding, measured, of_optimizer
@@ -69,7 +70,8 @@ class OuterStepSettings(Strategy):
     overlap: int = 0
     """Local steps that are made while a mean is under way."""
     merge: float = 0.5
-    """What the own parameters count beside the outer step's, where steps were made meanwhile."""
+    """What the own parameters count beside the outer step's, where steps were made meanwhile; at a pause these steps
+    count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """The outer optimizer."""
     outer_rate: float = 0.7
@@ -106,6 +108,8 @@ class OuterUnderWay(NamedTuple):
     """The number of the fragment."""
     step: int
     """The step in which the mean began."""
+    left: Flat
+    """The parameters of the fragment as they were then."""
     mean: Work[Flat]
 
 
@@ -122,6 +126,8 @@ class OuterState(SynchronousPhase):
     """Steps, or examples, since the last mean of each fragment."""
     under_way: list[OuterUnderWay] = kept("drop", default_factory=list)
     """The oldest first."""
+    left: Flat | None = kept("drop", default=None)
+    """The parameters of the fragment that was given last, as they were then."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
     """Where all workers began, or where the newest outer steps led; None before the first local step."""
@@ -141,28 +147,57 @@ class OuterState(SynchronousPhase):
         weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
         return self.fragments[self.given], weight
 
+    def point_of(self, number: int) -> Flat:
+        """A view of the common point in a fragment."""
+        assert self.before is not None, "outer steps begin at a point"
+        return among(self.before, self.fragments[number])
+
     def turned(self, x: Flat, number: int) -> Flat:
         """Turn the parameters of a fragment in `x` into the way to them from the common point, or such a way into them.
 
         Returns what they were, where points lie. Ways are exchanged, as differences of means lose what is small.
         """
-        point = among(self.before, self.fragments[number]) if self.before is not None else None
-        assert point is not None, "outer steps begin at a point"
-        found = []
+        point, found = self.point_of(number), []
         for own, there in zip(x.segments(), point.parts, strict=False):
             found.append(own.reshape(-1).to(there.device, copy=True))
             own.copy_(there.view_as(own).to(own.device) - own)
         return Flat(found, point.layout)
 
+    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> tuple[Flat, float]:
+        """The way of the next fragment from the common point, and its weight.
+
+        Behind it is 1 where the worker has made a step since the fragment's last mean. Where it `rests` and has made
+        none, an edit of the script has the weight of one step, and a 0 behind it.
+        """
+        fragment, weight = self.next_fragment(period)
+        given = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
+        self.left = self.turned(given, self.given)
+        if rests and not weight and is_edited(self.left.parts, self.point_of(self.given).parts):
+            weight = 1 / period.count
+            given.segment(-1).zero_()
+        return given, weight
+
     def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
         """Begin the mean of the fragment that was given last, without waiting for it."""
-        self.under_way.append(OuterUnderWay(self.given, worker.step, worker.means.of(x, weight=weight)))
+        assert self.left is not None, "a fragment was given"
+        left, self.left = self.left, None
+        self.under_way.append(OuterUnderWay(self.given, worker.step, left, worker.means.of(x, weight=weight)))
 
-    def take_means(self, worker: Worker, take: Callable[[Worker, int, Flat], None], *, age: int = 0) -> None:
-        """Wait for the means that began `age` steps ago or earlier, and `take(worker, number, mean)` each of them."""
+    def take_means(
+        self,
+        worker: Worker,
+        take: Callable[[Worker, int, Flat, Flat | None], None],
+        *,
+        age: int = 0,
+        rests: bool = False,
+    ) -> None:
+        """Wait for the means that began `age` steps ago or earlier, and take each: `take(worker, number, mean, left)`.
+
+        `left` is what the parameters were as it began where the worker `rests`, else None.
+        """
         while self.under_way and worker.step - self.under_way[0].step >= age:
-            number, _, mean = self.under_way.pop(0)
-            take(worker, number, mean.wait())
+            number, _, left, mean = self.under_way.pop(0)
+            take(worker, number, mean.wait(), left if rests else None)
 
     def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
         """Make local steps from the next one on, and outer steps from `at`, where all workers are."""
@@ -214,4 +249,11 @@ def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
     """`own`, in which a fragment counts `share`, and `common` the rest; `common` may be on another device."""
     for mine, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
         mine.copy_(mine * share + theirs.to(mine.device) * (1 - share) if share else theirs)
+    return own
+
+
+def moved(own: Flat, common: Flat, left: Flat, fragment: Fragment) -> Flat:
+    """`own`, in which a fragment has moved to `common`, and on from there as far as it had from `left`."""
+    for mine, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
+        mine.copy_(edit_of(mine, before, theirs).add_(theirs.to(mine.device)))
     return own

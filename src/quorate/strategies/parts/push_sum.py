@@ -21,23 +21,31 @@ class PushSum:
     """Numerators that came while all rested, added up; the next step takes them in."""
     came_u: float = kept("average", default=0.0)
     """Their weights, added up."""
+    is_edited: bool = kept("drop", default=False)
+    """Whether this worker rests, and the script has written into the model since its newest step."""
 
     @property
     def mass(self) -> float:
         """The weight of all that this worker holds."""
         return self.u + self.came_u
 
-    def take_edits(self, replica: OwnReplica) -> None:
+    def take_edits(self, replica: OwnReplica, *, rests: bool = False) -> None:
         """What the script has written into the model since it showed z is held from now on."""
         z = self.x / self.u
-        replica.take_edits(z, into=self.x, scale=self.u)
+        has_edits = replica.take_edits(z, into=self.x, scale=self.u)
+        self.is_edited = rests and (self.is_edited or has_edits)
         if self.came_x is not None:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
     def keep(self, came: Sequence[Given], blank: Flat) -> None:
-        """Hold shares that came while all rest; `blank` takes their sum."""
+        """Hold shares that came while all rest; `blank` takes their sum.
+
+        They may be of before the edit behind the newest step: where there was one, their weight is added to the model.
+        """
         if came or self.came_x is not None:
             self.came_x, self.came_u = added_up([*came, *self.taken()], blank)
+            if self.is_edited:
+                (self.x / self.u).times(self.came_u, into=self.came_x)
 
     def taken(self) -> list[Given]:
         """What came while all rested, as one share; it is held no more."""

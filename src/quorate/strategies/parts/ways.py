@@ -17,6 +17,13 @@ def ways_of(given: Flat, size: int) -> list[torch.Tensor]:
     return [way.reshape(-1) * factor for way, factor in zip(ways, factors, strict=True)]
 
 
+def units_of_ways(given: Flat, size: int) -> list[float]:
+    """By tensor, how many times as large as the way it stands for the vector is that a worker hands in."""
+    weight, *norms = given.segment(-1).tolist()
+    units = [weight / size * (weight / norm if norm else 1.0) if weight else 1.0 for norm in norms]
+    return [*units, 1.0]
+
+
 def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
     """`tensors`, one for each part of `x`, as a vector beside it."""
     return Flat([one.reshape(-1).to(to.device) for one, to in zip(tensors, x.parts, strict=True)], x.layout)
