@@ -26,6 +26,7 @@ from quorate.sharding.plain_modules import plain_classes, without_hooks
 from quorate.sharding.replicated import put_back, stand_in
 from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
 from quorate.sharding.tensor_operations import define_operations
+from quorate.sharding.whole_views import gather_beside_plain
 from quorate.wire.metered import Metered
 
 
@@ -77,6 +78,7 @@ def shard(
     handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
     define_operations(seat.shards, seat.traffic)
+    gather_beside_plain(seat.shards, seat.traffic)
     is_alone = is_whole and not apart and seat.axes.tensor == 1
     _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)

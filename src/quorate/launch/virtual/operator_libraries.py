@@ -1,8 +1,8 @@
 """Operators that scripts register with `torch.library`, in a process that several virtual workers share.
 
 A process registers a namespace and its operators once, and each worker executes the script that registers them. So the
-first worker registers each operator, with a kernel that calls the kernel of the worker that uses the operator. Libraries
-that an earlier world has left are replaced.
+first worker registers each operator, with a kernel that calls the kernel of the worker that uses the operator.
+Libraries that an earlier world has left are replaced.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def put_operator_libraries(stand_ins: StandIns) -> None:
 def _forget_workers() -> None:
     """Let operators that outlive their workers have the last worker's kernels."""
     for kernels in _kernels.values():
-        last = list(kernels.values())[-1:]
-        kernels.clear()
-        kernels.update({None: kernel for kernel in last})
+        if kernels:
+            last = list(kernels.values())[-1]
+            kernels.clear()
+            kernels[None] = last
 
 
 def _rank() -> int | None:
@@ -87,11 +88,11 @@ def _define(original: Any, library: Any, schema: str, *arguments: Any, **named: 
     return original(library, schema, *arguments, **named)
 
 
-def _impl(original: Any, library: Any, op_name: Any, fn: Any, dispatch_key: str = "", *args: Any, **named: Any) -> None:
+def _impl(original: Any, library: Any, op_name: Any, fn: Any, dispatch_key: str = "", *args: Any, **named: Any) -> Any:
     key = dispatch_key or vars(library).get("dispatch_key") or "CompositeImplicitAutograd"
     name = op_name._schema.name if isinstance(op_name, torch._ops.OpOverload) else op_name
     if "world" not in vars(library) or not callable(fn) or fn is torch.library.fallthrough_kernel:
-        return original(library, op_name, fn, dispatch_key, *args, **named)  # type: ignore[no-any-return]
+        return original(library, op_name, fn, dispatch_key, *args, **named)
     qualified = name if "::" in name else f"{library.ns}::{name}"
     kernels = _kernels.setdefault((qualified, key), {})
     is_registered = library.first is not None and library.first.rank in kernels
@@ -103,5 +104,4 @@ def _impl(original: Any, library: Any, op_name: Any, fn: Any, dispatch_key: str 
         own = kernels.get(_rank()) or list(kernels.values())[-1]
         return own(*given, **given_by_name)
 
-    if not is_registered:
-        original(library, op_name, kernel, dispatch_key, *args, **named)
+    return None if is_registered else original(library, op_name, kernel, dispatch_key, *args, **named)
