@@ -160,5 +160,50 @@ def test_an_error_of_torch_ends_a_script_with_the_sentence(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = command_line(tmp_path, "run", "-n", "2", "--zero", "3", "script.py")
     assert ended.returncode == 2
-    assert "quorate: aten.addmm.default got a whole tensor and a parameter in shards" in ended.stderr
+    assert "quorate: aten.add_.Tensor got a whole tensor and a parameter in shards" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+LISTS = """
+import copy, torch, quorate
+from torch import nn
+world = quorate.join()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
+
+def train(model, wrap, ranks):
+    listed, named = HOLDER(model.parameters()), dict(model.named_parameters())
+    average = [p.detach().clone() for p in listed]
+    optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(3):
+        optimizer.zero_grad()
+        for rank in ranks:
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+            (model(x).square().mean() * 10 / len(ranks)).backward()
+        torch.nn.utils.clip_grad_norm_(listed, 0.5)
+        named["0.weight"].grad.mul_(0.5)
+        optimizer.step()
+        with torch.no_grad():
+            for kept, p in zip(average, listed):
+                kept.mul_(0.5).add_(p, alpha=0.5)
+    return [*average, *(p.full_tensor() if hasattr(p, "full_tensor") else p for p in named.values())]
+
+wanted = train(copy.deepcopy(model), lambda optimizer, model: optimizer, range(2))
+found = train(model, quorate.distribute, [world.rank])
+assert max(float((a - b).detach().abs().max()) for a, b in zip(wanted, found)) < 1e-6
+assert found[-1].shape == (2,)
+print("alike")
+"""
+
+
+def test_lists_of_parameters_from_before_follow_into_shards(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LISTS.replace("HOLDER", "list"))
+    ended = command_line(tmp_path, "run", "-n", "2", "--zero", "3", "script.py")
+    assert ended.returncode == 0 and "alike" in ended.stdout, ended.stderr
+
+
+def test_a_tuple_of_parameters_from_before_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LISTS.replace("HOLDER", "tuple"))
+    ended = command_line(tmp_path, "run", "-n", "2", "--zero", "3", "script.py")
+    assert ended.returncode == 2
+    assert "a tuple that was made before quorate.distribute holds " in ended.stderr

@@ -10,7 +10,7 @@ messages to each worker. A sum or norm of a tensor in shards stays one until it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -69,24 +69,16 @@ def _is_mixed(tensors: list[Tensor]) -> bool:
 
 
 def _writes(function: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the function writes into its first argument, or sets an attribute of it."""
+    """Whether the function writes into a tensor in shards, or sets an attribute of it; torch copies by itself."""
+    if kwargs and isinstance(kwargs.get("out"), DTensor):
+        return True
     name = getattr(function, "__name__", "")
-    writes = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
-    return bool(writes or (kwargs and "out" in kwargs))
+    is_first = bool(args) and isinstance(args[0], DTensor | list | tuple)
+    return name == "copy_" or is_first and (name in _WRITING or (name.endswith("_") and not name.endswith("__")))
 
 
 _WRITING = frozenset(
-    (
-        "__set__",
-        "__delete__",
-        "__setitem__",
-        "__iadd__",
-        "__isub__",
-        "__imul__",
-        "__itruediv__",
-        "backward",
-        "register_hook",
-    )
+    ("__set__", "__delete__", "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "backward")
 )
 
 
@@ -96,7 +88,7 @@ class _Whole(Function):
         ctx.mesh, ctx.placements, ctx.traffic = x.device_mesh, x.placements, _traffic[x.device_mesh]
         ctx.traffic.meet(_CALL)
         whole: Tensor = x.detach().full_tensor()
-        return whole.view_as(whole) if whole is x else whole
+        return whole
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
