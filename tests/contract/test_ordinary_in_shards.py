@@ -206,4 +206,4 @@ def test_a_tuple_of_parameters_from_before_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(LISTS.replace("HOLDER", "tuple"))
     ended = command_line(tmp_path, "run", "-n", "2", "--zero", "3", "script.py")
     assert ended.returncode == 2
-    assert "a tuple that was made before quorate.distribute holds " in ended.stderr
+    assert "a tuple made before quorate.distribute holds " in ended.stderr

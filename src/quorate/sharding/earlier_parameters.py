@@ -33,7 +33,7 @@ def follow(earlier: Sequence[tuple[str, Parameter]], now: Mapping[str, Parameter
         if kept is not None:
             kind = type(holder).__name__
             raise ConfigurationError(
-                f"a {kind} that was made before quorate.distribute holds {names[id(kept)]}, and would keep it as it was "
+                f"a {kind} made before quorate.distribute holds {names[id(kept)]}, and would keep it as it was "
                 f"before the model was put in shards; call quorate.parallelize(model) before the {kind} is made"
             )
 

@@ -25,7 +25,7 @@ _CALL = "calculating with a parameter in shards outside its block"
 
 _traffic: dict[DeviceMesh, Traffic] = {}
 """Of each mesh of shards."""
-_as_torch: Any = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+_as_torch: Any = torch._C._disabled_torch_function_impl
 
 
 def gather_beside_plain(mesh: DeviceMesh, traffic: Traffic) -> None:
@@ -74,7 +74,7 @@ def _writes(function: Any, args: Any, kwargs: Any) -> bool:
         return True
     name = getattr(function, "__name__", "")
     is_first = bool(args) and isinstance(args[0], DTensor | list | tuple)
-    return name == "copy_" or is_first and (name in _WRITING or (name.endswith("_") and not name.endswith("__")))
+    return name == "copy_" or (is_first and (name in _WRITING or (name.endswith("_") and not name.endswith("__"))))
 
 
 _WRITING = frozenset(
