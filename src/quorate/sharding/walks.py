@@ -43,7 +43,7 @@ class Walk:
         wire.send(Message((), {} if own == self._sent else {"calls": list(own)}), following, tag)
         self._sent = own
         self._pending.append((self._step, own, wire.receive(previous, tag, [previous])))
-        while self._pending and (len(self._pending) > _LAG or self._pending[0][2].done):
+        while self._pending and (len(self._pending) > _LAG or self._pending[0][2].done()):
             step, calls, work = self._pending.popleft()
             self._received = list(work.wait()[1].header.get("calls", self._received))
             self._compare(step, calls, previous)
