@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -114,6 +115,27 @@ def test_workers_that_use_other_blocks_are_named(zero: Any, order: Any, within: 
     end.named(
         r"rank 0 .*all_gather of blocks\.\d,.* rank 1 .*all_gather of blocks\.\d,.*quorate\.whole", at=within, within=0
     )
+
+
+def by_torch(cell: Cell, order: Any) -> Tensor:
+    """In shards whose numbers torch's own collectives carry, without names, as on GPUs."""
+    by_fsdp: Any = importlib.import_module("quorate.sharding.by_fsdp")
+    by_fsdp._over_wires = lambda seat: False
+    return in_shards(cell, Deep(order), 3)
+
+
+def test_workers_that_use_other_blocks_are_named_without_names_in_messages() -> None:
+    end = ended_for_real(partial(by_torch, order=another_order), "all-reduce")
+    end.named(
+        r"in step 2 of a model in shards, collective \d+, worker \d .*all_gather of blocks\.\d, and worker \d called "
+        r"all_gather of blocks\.\d.*quorate\.whole",
+        at=1,
+        within=2,
+    )
+
+
+def test_torchs_own_collectives_give_the_same() -> None:
+    check(partial(by_torch, order=None))
 
 
 class Towers(nn.Module):

@@ -614,6 +614,47 @@ def penalty(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+def penalty_before(cell: ShardsCell) -> Any:
+    """The penalty is calculated before the model is called."""
+    model, optimizer = cell.made(Net())
+    trained(cell, model, optimizer, lambda m, x: 0.01 * sum(p.square().sum() for p in m.parameters()) + loss_of(m, x))
+    return cell.end(model, optimizer)
+
+
+def weights_beside(cell: ShardsCell) -> Any:
+    """A block's weight and bias in the loss, whole and as norms."""
+    model, optimizer = cell.made(Net())
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        up, down = m.blocks[0].up, m.blocks[1].down
+        y = F.linear(torch.cat([x] * 8, 1), up.weight, up.bias)
+        norms = [down.weight.norm(), up.weight.abs().sum(), y.square().mean()]
+        return loss_of(m, x) + 0.1 * torch.stack(norms[1:]).sum() + x.mean() * norms[0]
+
+    trained(cell, model, optimizer, loss)
+    return cell.end(model, optimizer)
+
+
+class TiedBlocks(nn.Module):
+    """Two blocks that have one weight, which is used outside both as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.decoder, self.head = Block(), Block(), nn.Linear(WIDTH, 1)
+        self.decoder.up.weight = self.encoder.up.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.decoder(self.encoder(F.linear(x, self.decoder.down.weight[:, :INPUTS])))
+        return self.head(x @ self.encoder.up.weight.T[:, :WIDTH])  # type: ignore[no-any-return]
+
+
+def tied_blocks(cell: ShardsCell) -> Any:
+    model, optimizer = cell.made(TiedBlocks(), **({} if cell.zero is None else {"blocks": ["encoder", "decoder"]}))
+    trained(cell, model, optimizer)
+    return cell.end(model, optimizer)
+
+
 def penalty_norm(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
     trained(cell, model, optimizer, lambda m, x: loss_of(m, x) + 0.01 * m.head.weight.abs().sum())

@@ -22,7 +22,7 @@ def blocks_of(model: Module) -> list[tuple[str, Module]]:
 
     A module whose parameters another one has as well (tied embeddings) is no block.
     """
-    holders = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    holders = _holders(model)
     return [
         (name, module)
         for name, module in _repeated(model, "")
@@ -31,7 +31,11 @@ def blocks_of(model: Module) -> list[tuple[str, Module]]:
 
 
 def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -> list[tuple[str, Module]]:
-    """The blocks that a script has listed: names, modules, or classes of modules. Raises `ConfigurationError`."""
+    """The blocks that a script has listed: names, modules, or classes of modules.
+
+    Of a block whose parameters another one has as well (tied weights), those parts are blocks that share none; the rest
+    of it, with the tied weight, is gathered with the root. Raises `ConfigurationError`.
+    """
     named = dict(model.named_modules())
     names = {id(module): name for name, module in named.items()}
     found: dict[str, Module] = {}
@@ -52,7 +56,19 @@ def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -
             )
         found.update(chosen)
     found.pop("", None)  # the root is a piece anyhow
-    return [(name, module) for name, module in named.items() if name in found]
+    holders, parts = _holders(model), dict[str, Module]()
+    for name, module in found.items():
+        parts.update(_without_shared(module, name, holders))
+    return [(name, module) for name, module in named.items() if name in parts]
+
+
+def _without_shared(module: Module, name: str, holders: Counter[int]) -> Iterator[tuple[str, Module]]:
+    if not _shares(module, holders):
+        yield name, module
+        return
+    for key, child in module.named_children():
+        if _size(child) >= SMALLEST:
+            yield from _without_shared(child, f"{name}.{key}", holders)
 
 
 def _repeated(module: Module, name: str) -> Iterator[tuple[str, Module]]:
@@ -65,6 +81,11 @@ def _repeated(module: Module, name: str) -> Iterator[tuple[str, Module]]:
             yield key, child
         else:
             yield from _repeated(child, key)
+
+
+def _holders(model: Module) -> Counter[int]:
+    """How many modules have each parameter, by its `id`."""
+    return Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
 
 
 def _size(module: Module) -> int:

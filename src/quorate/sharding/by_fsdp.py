@@ -26,6 +26,8 @@ from quorate.sharding.plain_modules import plain_classes, without_hooks
 from quorate.sharding.replicated import put_back, stand_in
 from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
 from quorate.sharding.tensor_operations import define_operations
+from quorate.sharding.walks import Walk, note_calls
+from quorate.sharding.whole_views import gather_beside_plain
 from quorate.wire.metered import Metered
 
 
@@ -64,7 +66,13 @@ def shard(
     _fully_shard(model, reshards, chosen)
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     pieces: Pieces | None = None
-    if is_on_cpu and seat.axes.shards > 1:
+    walk: Walk | None = None
+    if seat.axes.shards > 1 and not _over_wires(seat):
+        walk = Walk(seat.beside.channel("walk"))
+        for name, module in model.named_modules():
+            if isinstance(module, FSDPModule):
+                note_calls(module, walk, name or "the rest of the model")
+    elif seat.axes.shards > 1:
         pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
         seat.traffic.meet_also(pieces.meet)
         _name(modules, model, pieces)
@@ -73,10 +81,11 @@ def shard(
     if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
-    seat.traffic.forget = partial(_step_ended, modules, is_on_cpu)
+    seat.traffic.forget = partial(_step_ended, modules, is_on_cpu, walk)
     handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
     define_operations(seat.shards, seat.traffic)
+    gather_beside_plain(seat.shards, seat.traffic)
     is_alone = is_whole and not apart and seat.axes.tensor == 1
     _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)
@@ -183,8 +192,15 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool) -> None:
+def _over_wires(seat: Seat) -> bool:
+    """Whether our own messages carry the pieces, and not torch's collectives."""
+    return seat.shards.device_type == "cpu"
+
+
+def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool, walk: Walk | None) -> None:
     _forget(modules)
+    if walk is not None:
+        walk.step_ended()
     if is_on_cpu:
         give_back()
 

@@ -23,7 +23,7 @@ from quorate.sharding.traffic import Traffic
 from quorate.wire.exchange import describe, sum_in_order
 from quorate.wire.swap import Swap
 
-_REMEDY = (
+REMEDY = (
     "; workers of a replica use the blocks of a model in shards in one order, so decide alike on all of them which "
     "blocks are used, or, where nothing is trained, calculate inside `with quorate.whole(model):`"
 )
@@ -71,7 +71,7 @@ class Pieces:
         try:
             return self.traffic.wait(work, self.wire.clock)
         except Mismatch as error:
-            raise Mismatch(f"{error}{_REMEDY if _OF_A_BLOCK.search(str(error)) else ''}") from None
+            raise Mismatch(f"{error}{REMEDY if _OF_A_BLOCK.search(str(error)) else ''}") from None
 
     def meet(self, call: str) -> None:
         """Wait until all have come to the same `call`. Raises `Mismatch` where one has come to something else."""

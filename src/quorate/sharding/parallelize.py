@@ -22,6 +22,7 @@ from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
+from quorate.sharding.earlier_parameters import follow
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
@@ -261,6 +262,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
         names: dict[int, list[str]] = {}
         for name, p in model.named_parameters(remove_duplicate=False):
             names.setdefault(id(p), []).append(name)
+        earlier = list(model.named_parameters(remove_duplicate=False))
         parallelize(model)
         new = dict(model.named_parameters(remove_duplicate=False))
         spread = known.sharded.get(model)
@@ -275,6 +277,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
             group["params"] = [
                 new[some[0]] if some[0] else p for p, some in zip(group["params"], kept, strict=True) if some
             ]
+        follow(earlier, new)
     return known.sharded.get(model)
 
 

@@ -104,6 +104,7 @@ def give_access(model: Module) -> list[RemovableHandle]:
     _apart[model] = frozenset(id(p) for p in model.parameters() if not is_sharded(p))
     holders: dict[int, tuple[Module, Any]] = {}
     for record, module in records_of(model):
+        _cut_gradients(record.sharded_param)
         info = record._module_info
         holders.update({id(holder): (holder, module) for holder in (info.module, *info.shared_modules)})
     handles = [
@@ -119,6 +120,20 @@ def give_access(model: Module) -> list[RemovableHandle]:
     _replace(torch.autograd, "grad", _gradients)
     _replace(FSDPModule, "_apply", _apply)
     return handles
+
+
+def _cut_gradients(p: Any) -> None:
+    """Let gradients from arithmetic with shards be cut as `p` is: torch leaves those of a single row on all workers."""
+
+    def cut(gradient: Any) -> Any:
+        if not isinstance(gradient, DTensor) or gradient.placements == placements:
+            return None
+        return gradient.redistribute(mesh, placements)
+
+    mesh, placements, is_trained = p.device_mesh, p.placements, p.requires_grad
+    p.requires_grad_(True)  # else it takes no hook, and it may be trained later
+    _plain_register_hook(p, cut)
+    p.requires_grad_(is_trained)
 
 
 def is_left_whole(model: Module, p: Tensor) -> bool:

@@ -64,9 +64,16 @@ def test_children_without_parameters_do_not_count() -> None:
 def test_a_script_may_list_them() -> None:
     model = NanoShape()
     first = model.get_submodule("transformer.h.0")
-    assert [n for n, _ in named_blocks(model, ["lm_head", first])] == ["transformer.h.0", "lm_head"]
+    assert [n for n, _ in named_blocks(model, ["transformer.h.1", first])] == ["transformer.h.0", "transformer.h.1"]
     assert [n for n, _ in named_blocks(model, [Block, NanoShape])] == ["transformer.h.0", "transformer.h.1"]
     assert named_blocks(model, [""]) == []
+
+
+def test_tied_weights_of_listed_blocks_stay_with_the_root() -> None:
+    assert named_blocks(NanoShape(), ["lm_head"]) == []  # it has the weight of the embedding
+    model = nn.Sequential(nn.Sequential(large(), large()), nn.Sequential(large(), large()))
+    model[1][0].weight = model[0][1].weight  # type: ignore[index, union-attr]
+    assert [n for n, _ in named_blocks(model, ["0", "1"])] == ["0.0", "1.1"]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,8 @@ def test_in_words() -> None:
         in_words(blocks_of(model))
         == "2 blocks of Block (transformer.h.0 to transformer.h.1), and the rest as one piece"
     )
-    found = in_words(named_blocks(model, ["lm_head"]), of_stages=True)
-    assert found == "1 block of Linear (lm_head) on the first worker of the pipeline"
-    assert in_words(named_blocks(model, ["lm_head"])) == "1 block of Linear (lm_head), and the rest as one piece"
+    found = in_words(named_blocks(model, ["transformer.h.0"]), of_stages=True)
+    assert found == "1 block of Block (transformer.h.0) on the first worker of the pipeline"
+    assert in_words(named_blocks(model, ["transformer.h.0"])) == found.replace(
+        " on the first worker of the pipeline", ", and the rest as one piece"
+    )

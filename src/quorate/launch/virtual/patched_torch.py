@@ -18,6 +18,7 @@ import torch.multiprocessing
 import torch.utils.data
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.virtual.operator_libraries import put_operator_libraries
 from quorate.launch.virtual.patching import StandIns
 
 _INSTEAD = {
@@ -49,6 +50,7 @@ _WITHOUT_WORKERS = {
 
 def put_torch(stand_ins: StandIns) -> None:
     """All of the above."""
+    put_operator_libraries(stand_ins)
     stand_ins.put(torch.utils.data.DataLoader, "__init__", _load_here)
     stand_ins.put(torch, "compile", _compile)
     for name, instead in [(name, instead) for instead, names in _INSTEAD.items() for name in names.split()]:
