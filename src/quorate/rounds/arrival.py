@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
+from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.rounds.progress import NEWS, RoundTask
 
 _LOOK_SECONDS = 5.0
@@ -17,6 +18,8 @@ class Arrival:
     def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
         self._wire, self._progress, self._serve = wire, progress, serve
         self._news = wire.receive(wire.rank, NEWS)
+        self.meanwhile: Callable[[], None] | None = None
+        """Called now and then while the training thread waits for a round."""
 
     def is_there(self, number: int) -> bool:
         """Whether `until(number)` would return at once."""
@@ -33,6 +36,7 @@ class Arrival:
         limit = self._wire.timeout if timeout is None else timeout
         clock = self._wire.clock
         begin, term = clock.now(), member.term
+        look = _LOOK_SECONDS if self.meanwhile is None else KNOCK_SECONDS
         progress.is_waiting = True
         try:
             if not self.is_there(number):
@@ -41,11 +45,13 @@ class Arrival:
                 progress.check()
                 if member.copies_wanted or member.entries_wanted:
                     self._serve()
+                if self.meanwhile is not None:
+                    self.meanwhile()
                 left = limit - (clock.now() - begin)
                 try:
-                    self.next_news(min(left, _LOOK_SECONDS))
+                    self.next_news(min(left, look))
                 except WireTimeout:
-                    if left <= _LOOK_SECONDS:
+                    if left <= look:
                         raise WireTimeout(
                             f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
                             f"is the newest, and rank {member.leads} leads"

@@ -15,6 +15,7 @@ from quorate.agreement.common_parameters import CommonParameters
 from quorate.agreement.equal_replicas import agree_on
 from quorate.agreement.headers import header_length
 from quorate.agreement.means import MeansOfAll
+from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
@@ -88,7 +89,7 @@ class Loop(Listener):
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.seat)
-        enter(self.worker, self._open, is_only=not loops_of(place))
+        enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
         self._listeners.all.append(self)
         self.worker.timer.set_out_again()
 
@@ -96,6 +97,7 @@ class Loop(Listener):
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        self._watches.check_entered()
         self._has_stepped_inside = False
         if self.worker.closure is None:
             self.leaving.step_begins()
@@ -258,7 +260,7 @@ class Loop(Listener):
         if (training := self._open) is not None:
             close_admission(worker, training)
         if worker.has_rounds:
-            worker.rounds.settle(ended=worker.has_ended)
+            worker.rounds.settle(ended=worker.has_ended, meanwhile=self._serving_others())
             self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
@@ -272,6 +274,22 @@ class Loop(Listener):
                 single.quiesce()
         self._rests = True
         self.strategy.settle(worker)
+
+    def _serving_others(self) -> Callable[[], None] | None:
+        """Gives copies of the replicas of this worker's other optimizers to workers that join, which the rounds of this
+        one may wait for; None where nobody can join."""
+        if self.worker.wire.max_size == self.worker.wire.size:
+            return None
+        others = [loop.running_rounds for loop in loops_of(self._place) if loop is not self]
+        running = [rounds for rounds in others if rounds is not None]
+        if not running:
+            return None
+
+        def serve() -> None:
+            for rounds in running:
+                rounds.give_copies()
+
+        return serve
 
     def _synchronize(self) -> None:
         """All pause, every replica becomes the mean, and all go on."""
@@ -371,5 +389,6 @@ def with_hooks(worker: StrategyWorker) -> None:
 
 
 def loops_of(place: Place) -> list[Loop]:
-    """Of the worker of `place`, one for every optimizer that is distributed, in order."""
-    return [loop for loop in listeners(place).all if isinstance(loop, Loop)]
+    """Of the worker of `place`, one for every optimizer that is distributed, in an order that is the same on all."""
+    found = [loop for loop in listeners(place).all if isinstance(loop, Loop)]
+    return found if len(found) < 2 else sorted(found, key=lambda loop: by_name(loop.worker.name))
