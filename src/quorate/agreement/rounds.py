@@ -202,12 +202,9 @@ class WorkerRounds:
         for one in self.rounds.enter(is_further=is_further):
             self._apply(one)
 
-    def settle(self, *, ended: bool, meanwhile: Callable[[], None] | None = None) -> None:
-        """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending.
-
-        `meanwhile` is called now and then while this worker waits.
-        """
-        self.rounds.settle(ended=ended, apply=self._apply, meanwhile=meanwhile)
+    def settle(self, *, ended: bool) -> None:
+        """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
+        self.rounds.settle(ended=ended, apply=self._apply)
         self.watch.rows.look()
 
     def _apply(self, one: Round) -> None:

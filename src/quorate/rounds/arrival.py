@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
-from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.rounds.progress import NEWS, RoundTask
 
 _LOOK_SECONDS = 5.0
+
+
+class OtherRounds(Protocol):
+    """The rounds of the other optimizers of this worker."""
+
+    seconds: float
+    """How long this worker waits before they are told, and how often they are served from then on."""
+
+    def wait(self) -> None:
+        """This worker waits elsewhere: they start without it."""
+
+    def serve(self) -> None:
+        """Give copies of replicas to those that need one."""
+
+    def go_on(self) -> None:
+        """This worker goes on, after `wait`."""
 
 
 class Arrival:
@@ -18,8 +34,7 @@ class Arrival:
     def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
         self._wire, self._progress, self._serve = wire, progress, serve
         self._news = wire.receive(wire.rank, NEWS)
-        self.meanwhile: Callable[[], None] | None = None
-        """Called now and then while the training thread waits for a round."""
+        self.others: OtherRounds | None = None
 
     def is_there(self, number: int) -> bool:
         """Whether `until(number)` would return at once."""
@@ -36,7 +51,7 @@ class Arrival:
         limit = self._wire.timeout if timeout is None else timeout
         clock = self._wire.clock
         begin, term = clock.now(), member.term
-        look = _LOOK_SECONDS if self.meanwhile is None else KNOCK_SECONDS
+        others, has_told = self.others, False
         progress.is_waiting = True
         try:
             if not self.is_there(number):
@@ -45,9 +60,14 @@ class Arrival:
                 progress.check()
                 if member.copies_wanted or member.entries_wanted:
                     self._serve()
-                if self.meanwhile is not None:
-                    self.meanwhile()
-                left = limit - (clock.now() - begin)
+                waited = clock.now() - begin
+                if others is not None and has_told:
+                    others.serve()
+                elif others is not None and waited >= others.seconds:
+                    has_told = True
+                    others.wait()
+                left = limit - waited
+                look = _LOOK_SECONDS if others is None else others.seconds
                 try:
                     self.next_news(min(left, look))
                 except WireTimeout:
@@ -58,6 +78,8 @@ class Arrival:
                         ) from None
         finally:
             progress.is_waiting = False
+            if others is not None and has_told:
+                others.go_on()
 
     def expect(self, is_so: Callable[[], bool]) -> None:
         """Return when `is_so`, which news may change."""

@@ -245,9 +245,7 @@ class ReplayedRounds(IdleInReplays):
 
     # -- rests
 
-    def settle(
-        self, *, ended: bool, apply: Callable[[Round], None], meanwhile: Callable[[], None] | None = None
-    ) -> None:
+    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         """As of `Rounds`."""
         self._end_if_gone()
         self._looks += 1

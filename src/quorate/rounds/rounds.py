@@ -10,7 +10,7 @@ from typing import Any
 from quorate.core.contracts import Wire
 from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.arrival import Arrival, Wait
+from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
@@ -209,20 +209,17 @@ class Rounds:
         if one.saves:
             self._reached(one.number, one.term, in_step=in_step)
 
-    def settle(
-        self, *, ended: bool, apply: Callable[[Round], None], meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal.
+    @property
+    def some_joined(self) -> bool:
+        """Whether workers have joined since the training began."""
+        return bool(self._member.log.joined)
 
-        `meanwhile` is called now and then while this worker waits.
-        """
-        self._arrival.meanwhile = meanwhile
-        try:
-            self._settle(ended=ended, apply=apply)
-        finally:
-            self._arrival.meanwhile = None
+    def run_beside(self, others: OtherRounds) -> None:
+        """Where this worker waits for long, tell the rounds of its other optimizers, which may wait for it."""
+        self._arrival.others = others
 
-    def _settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+        """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
         if self.is_over:
             return
         self._replica.boundary()
