@@ -232,7 +232,7 @@ def _let_run(record: Any, module: Any, hooks: OrderedDict[int, Hook]) -> None:
 
 
 def _full_tensor(p: Any, *, grad_placements: Any = None) -> Tensor:
-    """`full_tensor()`, whose gradient is the mean of those of all workers of the replica, as of the gathered parameters.
+    """`full_tensor()`, whose gradient is the mean of those of all workers of the replica, as of gathered parameters.
 
     torch's own takes each worker's gradient for that of all, and loses what the losses of the others contribute. Cost:
     where it is part of a loss, a reduction of its gradient in the backward pass, which all these workers make together.

@@ -18,6 +18,7 @@ from quorate.membership.same_call import compare_calls, compare_options
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
+from quorate.rounds.replayed import ReplayedRounds
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.worker import StrategyWorker
 
@@ -110,6 +111,8 @@ def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
         for worker in workers[:-1]:
             worker.rounds.is_back()
     except TooFewOptimizers as error:
+        if isinstance(workers[0].rounds.rounds, ReplayedRounds):
+            raise ConfigurationError("a run that workers joined with several optimizers cannot be replayed") from None
         trained.missing = error.missing
     except BaseException as error:
         if isinstance(error, Stopped):  # it is over for one of them: the others end without this worker's steps

@@ -78,3 +78,14 @@ def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
     assert sources([0, 0, 0, 3, 3, 3], 4) == [5, 3, 0]
     assert sources([0, 1, 2, 3, 4, 5], 4) == [5, 0, 1]
     assert sources([0, 1, 2, 3, 4, 5], 2) == [3, 4, 5]
+
+
+def test_one_that_no_round_lets_in_asks_for_a_round() -> None:
+    log = Log(8, 1 << 20)
+    entrance = Entrance(log)
+    entrance.knocked(2, {"note": "enter", "stretch": log.stretch, "logged": 0})
+    assert not entrance.calls({2: 0})
+    entrance.knocked(2, {"note": "enter", "stretch": log.stretch, "logged": 0, "hastens": True})
+    assert entrance.calls({2: 0}) and not entrance.calls({2: -1})
+    assert entrance.let_in(1, {2: 0}, settles=False) == (2,)
+    assert not entrance.calls({2: 0})
