@@ -81,11 +81,10 @@ def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
 
 
 def test_one_that_no_round_lets_in_asks_for_a_round() -> None:
-    log = Log(8, 1 << 20)
-    entrance = Entrance(log)
-    entrance.knocked(2, {"note": "enter", "stretch": log.stretch, "logged": 0})
-    assert not entrance.calls({2: 0})
-    entrance.knocked(2, {"note": "enter", "stretch": log.stretch, "logged": 0, "hastens": True})
-    assert entrance.calls({2: 0}) and not entrance.calls({2: -1})
-    assert entrance.let_in(1, {2: 0}, settles=False) == (2,)
-    assert not entrance.calls({2: 0})
+    door = entrance()
+    door.knocked(2, note("enter"))
+    assert not door.calls({2: 5})
+    door.knocked(2, {**note("enter"), "hastens": True})
+    assert door.calls({2: 5}) and not door.calls({2: -1})
+    assert door.let_in(6, {2: 5}, settles=False) == (2,)
+    assert not door.calls({2: 5})
