@@ -12,10 +12,11 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, Diverged
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_ordinary_optimizers import around_adam, around_momentum, flat, trained_schedule_free
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import FAMILIES, loss_of, small_net
 from tests.support.other_optimizers import Around, Counting, Prodigal, numbers_of
@@ -289,6 +290,24 @@ def test_one_that_joins_with_other_optimizers_is_refused_before_it_enters(joins_
     assert isinstance(refused.error, ConfigurationError) and sentence in str(refused.error)
     check_several(plan, others)
     assert others[0].result[1] == {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority", "quorum"])
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_the_rank_that_changed_its_optimizer_state_is_named(strategy: str, changed: int) -> None:
+    def task(world: quorate.World) -> None:
+        model = small_net()
+        optimizer = quorate.distribute(torch.optim.Adam(model.parameters(), lr=0.01), model, strategy)
+        for step in range(40):
+            optimizer.zero_grad()
+            loss_of(model, world.rank, step).backward()
+            optimizer.step()
+            if step == 5 and world.rank == changed:
+                next(iter(optimizer.state.values()))["exp_avg_sq"].add_(1.0)
+
+    ends = VirtualWorld(3, seed=3, timeout=60.0).outcomes(joined(task))
+    diverged = [end.error for end in ends if isinstance(end.error, Diverged)]
+    assert diverged and all(f"the replica of rank {changed} parted from the others" in str(x) for x in diverged)
 
 
 def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:
