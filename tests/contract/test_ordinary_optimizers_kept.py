@@ -12,10 +12,11 @@ import torch
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, Diverged
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_ordinary_optimizers import around_adam, around_momentum, flat, trained_schedule_free
+from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import FAMILIES, loss_of, small_net
 from tests.support.other_optimizers import Around, Counting, Prodigal, numbers_of
@@ -153,7 +154,7 @@ def joined_late(make: str, strategy: str, wire: Wire, **settings: Any) -> tuple[
         current.forget(thread_only=True)
 
 
-@pytest.mark.parametrize("make", [make for make in OTHERS if make != "two"])
+@pytest.mark.parametrize("make", OTHERS)
 @pytest.mark.parametrize("strategy", ["eager-majority", "quorum"])
 def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: str) -> None:
     world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
@@ -163,13 +164,150 @@ def test_one_that_joins_goes_on_from_what_the_others_keep(strategy: str, make: s
     assert third[2] > 0
 
 
-@pytest.mark.parametrize("strategy", ["quorum", "eager-majority"])
+@pytest.mark.parametrize("strategy", ["local-sgd"])
 def test_one_that_joins_with_two_optimizers_is_refused_before_it_enters(strategy: str) -> None:
     world = VirtualWorld(2, joiners=1, seed=3, timeout=60.0)
     first, second, third = world.outcomes(lambda wire: joined_late("two", strategy, wire))
-    assert isinstance(third.error, ConfigurationError) and "one distributed optimizer" in str(third.error)
+    assert isinstance(third.error, ConfigurationError) and "several distributed optimizers" in str(third.error)
     assert first.result is not None and second.result is not None
     assert first.result[0] == second.result[0], "the others go on without it"
+
+
+def net() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+
+
+def of_one_model() -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
+    model = net()
+    p = list(model.parameters())
+    return [model] * 3, [torch.optim.SGD(p[:2], 0.1, 0.9), torch.optim.AdamW(p[2:4], 0.01), torch.optim.Adam(p[4:])]
+
+
+def of_two_models() -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
+    first, second = net(), net()
+    return [first, second], [torch.optim.Adam(first.parameters()), torch.optim.SGD(second.parameters(), 0.1, 0.9)]
+
+
+class Several:
+    """A training with several optimizers in rounds, which the workers from `begin` virtual seconds on join.
+
+    Where these have a model each, the first is stepped three times as often as the second.
+    """
+
+    def __init__(self, make: Any, strategy: str, paces: list[float], begin: list[float], **settings: Any) -> None:
+        self.make, self.strategy, self.paces, self.begin, self.settings = make, strategy, paces, begin, settings
+        self.computed: list[tuple[int, int]] = []
+        self.joins_with = list(range(3))
+        """The optimizers that a worker that joins distributes, in order."""
+
+    def run(self, seed: int = 3) -> list[Any]:
+        world = VirtualWorld(len(self.paces) - len(self.begin), joiners=len(self.begin), seed=seed, timeout=60.0)
+        return world.outcomes(self.live)
+
+    def live(self, wire: Wire) -> Any:
+        if wire.is_newcomer:
+            wire.clock.sleep(self.begin[wire.rank - wire.size])
+        place = current.enter(wire, thread_only=True)
+        try:
+            ended = self.trained(quorate.join(records=False), wire)
+            place.leave()
+            return ended
+        finally:
+            current.forget(thread_only=True)
+
+    def trained(self, world: quorate.World, wire: Wire) -> Any:
+        torch.manual_seed(world.rank)
+        models, plain = self.make()
+        places = [at for at in (self.joins_with if wire.is_newcomer else range(3)) if at < len(plain)]
+        distributed = {at: quorate.distribute(plain[at], models[at], self.strategy, **self.settings) for at in places}
+        optimizers = [distributed[at] for at in sorted(distributed)]
+        inputs = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))
+        loader = quorate.shard(torch.utils.data.TensorDataset(inputs, torch.arange(96)), 4, share="dynamic")
+        steps, gathered = quorate.load() or 0, {}
+        for epoch in range(loader.epoch, 2):
+            for inputs, numbers in loader:
+                wire.clock.sleep(self.paces[world.rank])
+                self.step(models, optimizers, inputs, steps)
+                steps += 1
+                self.computed += [(epoch, at) for at in numbers.tolist()]
+            with world.evaluate():
+                gathered[epoch] = world.gather(world.rank)
+        for optimizer in optimizers:
+            optimizer.finish()
+        tensors = [x.detach().clone() for model in models for x in (*model.parameters(), *model.buffers())]
+        states = [x.clone() for one in plain for of in one.state.values() for x in of.values() if torch.is_tensor(x)]
+        return [*tensors, *states], gathered
+
+    def step(self, models: Any, optimizers: Any, inputs: torch.Tensor, steps: int) -> None:
+        for at, optimizer in enumerate(optimizers):
+            if models[0] is not models[-1]:
+                if at and steps % 3:
+                    continue
+                optimizer.zero_grad()
+                models[at](inputs).square().mean().backward()
+            elif at == 0:
+                models[0].zero_grad()
+                models[0](inputs).square().mean().backward()
+            optimizer.step()
+
+
+def check_several(plan: Several, outcomes: list[Any]) -> None:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    tensors, gathered = outcomes[0].result
+    for outcome in outcomes[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(outcome.result[0], tensors, strict=True))
+        assert all(ranks == gathered[epoch] for epoch, ranks in outcome.result[1].items())
+    assert sorted(plan.computed) == [(epoch, at) for epoch in range(2) for at in range(96)]
+
+
+@pytest.mark.parametrize("make", [of_one_model, of_two_models])
+@pytest.mark.parametrize("wait_for", ["all", "majority"])
+def test_those_that_join_have_all_optimizers_between_the_same_two_pauses(make: Any, wait_for: Any) -> None:
+    plan = Several(make, "quorum", [0.01, 0.003, 0.005, 0.02], [0.02, 0.06], wait_for=wait_for)
+    check_several(plan, outcomes := plan.run())
+    assert [len(outcome.result[1]) for outcome in outcomes] == [2] * 4, "they joined in the first epoch"
+    assert outcomes[0].result[1][0] == [0, 1, 2, 3]
+
+
+def test_workers_do_not_wait_for_each_other_in_rounds_of_different_optimizers() -> None:
+    plan = Several(of_two_models, "eager-majority", [0.002, 0.01, 0.05], [])
+    check_several(plan, plan.run(28))
+
+
+@pytest.mark.parametrize(
+    ("joins_with", "sentence"),
+    [
+        ([0], "have distributed 2 optimizers, and this one only 1"),
+        ([1, 0], "the optimizer is SGD here, and Adam on the workers that this one joins"),
+    ],
+)
+def test_one_that_joins_with_other_optimizers_is_refused_before_it_enters(joins_with: list[int], sentence: str) -> None:
+    plan = Several(of_two_models, "quorum", [0.01, 0.01, 0.01], [0.05])
+    plan.joins_with = joins_with
+    *others, refused = plan.run()
+    assert isinstance(refused.error, ConfigurationError) and sentence in str(refused.error)
+    check_several(plan, others)
+    assert others[0].result[1] == {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority", "quorum"])
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_the_rank_that_changed_its_optimizer_state_is_named(strategy: str, changed: int) -> None:
+    def task(world: quorate.World) -> None:
+        model = small_net()
+        optimizer = quorate.distribute(torch.optim.Adam(model.parameters(), lr=0.01), model, strategy)
+        for step in range(40):
+            optimizer.zero_grad()
+            loss_of(model, world.rank, step).backward()
+            optimizer.step()
+            if step == 5 and world.rank == changed:
+                next(iter(optimizer.state.values()))["exp_avg_sq"].add_(1.0)
+
+    ends = VirtualWorld(3, seed=3, timeout=60.0).outcomes(joined(task))
+    diverged = [end.error for end in ends if isinstance(end.error, Diverged)]
+    assert diverged and all(f"the replica of rank {changed} parted from the others" in str(x) for x in diverged)
 
 
 def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:

@@ -167,6 +167,31 @@ def penalty_gathered(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
+def penalty_times_loss(cell: ShardsCell) -> Any:
+    """Its gradient depends on the examples of each worker."""
+    model, optimizer = cell.made(Net())
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        penalty = sum(p.square().sum() for p in m.blocks.parameters())
+        return loss_of(m, x) * (1 + 0.01 * (penalty if cell.zero is None else penalty.full_tensor()))
+
+    trained(cell, model, optimizer, loss)
+    return cell.end(model, optimizer)
+
+
+def weight_gathered(cell: ShardsCell) -> Any:
+    """The gathered weight multiplies the examples of each worker, beside the model."""
+    model, optimizer = cell.made(Net())
+
+    def loss(m: Any, x: Tensor) -> Tensor:
+        weight = m.first.weight
+        gathered = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        return loss_of(m, x) + 0.1 * (x @ gathered.t()).square().mean()
+
+    trained(cell, model, optimizer, loss)
+    return cell.end(model, optimizer)
+
+
 def row_by_copy(cell: ShardsCell) -> Any:
     model, optimizer = cell.made(Net())
 

@@ -93,6 +93,29 @@ def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(strategy: st
     assert not (tmp_path / "runs" / "here" / "board.address").exists()
 
 
+TWO = """
+    every = list(model.parameters())
+    matrices, rest = [p for p in every if p.ndim > 1], [p for p in every if p.ndim < 2]
+    optimizer = quorate.distribute(torch.optim.SGD(matrices, 0.01, 0.9), model, "eager-majority")
+    rest = quorate.distribute(torch.optim.AdamW(rest), model, "eager-majority")
+    """
+
+
+def test_one_joins_a_training_with_two_optimizers(tmp_path: Path) -> None:
+    line = next(line for line in SCRIPT.splitlines() if line.startswith("optimizer = "))
+    text = SCRIPT.replace(line, textwrap.dedent(TWO))
+    for call in ("zero_grad()", "step()", "finish()"):
+        text = text.replace(f"optimizer.{call}", f"optimizer.{call}; rest.{call}")
+    process = launched(tmp_path, 3, "-n", "2", "--spare", "1", text=text.replace("world.rank == 1 and", "False and"))
+    asked = joined(tmp_path, process)
+    out, _ = ended(process)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(out[-2])[1:] == [[0, 1, 2], 60, 60], out
+    folder = tmp_path / "runs" / "here"
+    ends = [(folder / f"rank-{rank}.log").read_text().splitlines()[-1] for rank in range(3)]
+    assert ends[0].startswith("end ") and len(set(ends)) == 1
+
+
 @pytest.mark.parametrize("run", ["here", "nowhere"])
 def test_a_run_that_is_not_there_or_over_is_not_joined(tmp_path: Path, run: str) -> None:
     (tmp_path / "runs" / "here").mkdir(parents=True)

@@ -197,9 +197,9 @@ class WorkerRounds:
         for one in self.rounds.is_back():
             self._apply(one)
 
-    def enter(self) -> None:
+    def enter(self, *, is_further: bool = False) -> None:
         """Join those that train: see `Rounds.enter`."""
-        for one in self.rounds.enter():
+        for one in self.rounds.enter(is_further=is_further):
             self._apply(one)
 
     def settle(self, *, ended: bool) -> None:
@@ -301,7 +301,8 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        self._tolerance.go_on_with([*range(self._wire.size), *joined], number, self._agreed.pieces)
+        era = f"{self._wire.name} {number}"  # the rounds of another optimizer may have settled in the same number
+        self._tolerance.go_on_with([*range(self._wire.size), *joined], era, self._agreed.pieces)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)

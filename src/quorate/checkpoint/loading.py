@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from quorate.checkpoint.folder import clean_unfinished, complete_ones, verify
-from quorate.checkpoint.participants import Distributed, Entered, checkpoint_context, trained
+from quorate.checkpoint.participants import Entered, Trained, checkpoint_context, trained
 from quorate.checkpoint.restoring import restore
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire
@@ -46,9 +46,10 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
             "quorate.load() restores distributed optimizers and loaders; call it after quorate.distribute() "
             "and quorate.shard()"
         )
+    everything.check_entered()
     everything.add_extras(extras)
     if everything.entered is not None:
-        return Resumed(_enter(everything.first, everything.entered, extras), [])
+        return Resumed(_enter(everything, everything.entered, extras), [])
     root = checkpoint_context(place).root
     if root is None:
         return Resumed(None, [])
@@ -86,14 +87,15 @@ def _put_back(optimizer: Optimizer, options: list[dict[str, Any]]) -> None:
         group.update(own)
 
 
-def _enter(one: Distributed, entered: Entered, extras: Mapping[str, Any]) -> int:
+def _enter(everything: Trained, entered: Entered, extras: Mapping[str, Any]) -> int:
     """A worker that joined goes on from where the one is whose replica it has; the steps that one had made."""
     for name, thing in extras.items():
         if name not in entered.extras:
             raise CheckpointError(f"the workers that are training have not passed {name} to load() or save() yet")
         thing.load_state_dict(entered.extras[name])
-    for group, options in zip(one.optimizer.param_groups, entered.options, strict=True):
-        group.update(options)  # a scheduler that was made meanwhile has put its own first numbers there
+    for name, every in entered.options.items():
+        for group, options in zip(everything.optimizers[name].optimizer.param_groups, every, strict=True):
+            group.update(options)  # a scheduler that was made meanwhile has put its own first numbers there
     return entered.step
 
 

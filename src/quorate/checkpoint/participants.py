@@ -46,6 +46,8 @@ class KeptRounds(WorkerRounds, Protocol):
 class Participant(Worker, Protocol):
     """One optimizer's worker, as checkpoints, and copies of its replica, see it."""
 
+    name: str
+    """Of its optimizer's channel."""
     strategy: Strategy
     updates: int
     """That its replica has applied."""
@@ -76,8 +78,8 @@ class Entered:
     extras: dict[str, Any]
     """States, by name."""
     step: int
-    options: list[dict[str, Any]] = field(default_factory=list)
-    """Of each parameter group."""
+    options: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Of each parameter group, by the optimizer's name."""
 
 
 @dataclass(eq=False)
@@ -171,6 +173,11 @@ class Distributed:
         self.steps += 1
 
 
+def by_name(name: str) -> tuple[int, str]:
+    """Sorts the names of optimizers into one order on all workers, which distribute them in any order."""
+    return len(name), name
+
+
 @dataclass
 class Trained:
     """All of one worker."""
@@ -179,6 +186,20 @@ class Trained:
     extras: dict[str, Any] = field(default_factory=dict)
     entered: Entered | None = None
     """What a worker that joined was given for its `load`."""
+    missing: tuple[str, ...] = ()
+    """Of a worker that joins: the optimizers of the others that it has to distribute before it enters."""
+
+    def check_entered(self) -> None:
+        """Raise `ConfigurationError` for a worker that joins with fewer optimizers than the others have."""
+        if self.missing:
+            raise ConfigurationError(
+                f"the workers that this one joins have distributed {self._all_of_others()} optimizers, and this one "
+                f"only {len(self.optimizers)}; run the same script, and call quorate.distribute for each of them "
+                "before the first step"
+            )
+
+    def _all_of_others(self) -> int:
+        return len(self.optimizers.keys() | set(self.missing))
 
     def add(self, one: Distributed) -> None:
         """Another optimizer was distributed."""
@@ -189,7 +210,7 @@ class Trained:
     @property
     def ordered(self) -> list[Distributed]:
         """The optimizers in an order that is the same on all workers."""
-        return sorted(self.optimizers.values(), key=lambda one: (len(one.name), one.name))
+        return sorted(self.optimizers.values(), key=lambda one: by_name(one.name))
 
     @property
     def first(self) -> Distributed:

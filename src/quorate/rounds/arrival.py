@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
@@ -11,12 +12,29 @@ from quorate.rounds.progress import NEWS, RoundTask
 _LOOK_SECONDS = 5.0
 
 
+class OtherRounds(Protocol):
+    """The rounds of the other optimizers of this worker."""
+
+    seconds: float
+    """How long this worker waits before they are told, and how often they are served from then on."""
+
+    def wait(self) -> None:
+        """This worker waits elsewhere: they start without it."""
+
+    def serve(self) -> None:
+        """Give copies of replicas to those that need one."""
+
+    def go_on(self) -> None:
+        """This worker goes on, after `wait`."""
+
+
 class Arrival:
     """The training thread's side; `serve` is called when another worker needs a copy of this replica."""
 
     def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
         self._wire, self._progress, self._serve = wire, progress, serve
         self._news = wire.receive(wire.rank, NEWS)
+        self.others: OtherRounds | None = None
 
     def is_there(self, number: int) -> bool:
         """Whether `until(number)` would return at once."""
@@ -33,6 +51,7 @@ class Arrival:
         limit = self._wire.timeout if timeout is None else timeout
         clock = self._wire.clock
         begin, term = clock.now(), member.term
+        others, has_told = self.others, False
         progress.is_waiting = True
         try:
             if not self.is_there(number):
@@ -41,17 +60,26 @@ class Arrival:
                 progress.check()
                 if member.copies_wanted or member.entries_wanted:
                     self._serve()
-                left = limit - (clock.now() - begin)
+                waited = clock.now() - begin
+                if others is not None and has_told:
+                    others.serve()
+                elif others is not None and waited >= others.seconds:
+                    has_told = True
+                    others.wait()
+                left = limit - waited
+                look = _LOOK_SECONDS if others is None else others.seconds
                 try:
-                    self.next_news(min(left, _LOOK_SECONDS))
+                    self.next_news(min(left, look))
                 except WireTimeout:
-                    if left <= _LOOK_SECONDS:
+                    if left <= look:
                         raise WireTimeout(
                             f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
                             f"is the newest, and rank {member.leads} leads"
                         ) from None
         finally:
             progress.is_waiting = False
+            if others is not None and has_told:
+                others.go_on()
 
     def expect(self, is_so: Callable[[], bool]) -> None:
         """Return when `is_so`, which news may change."""

@@ -64,6 +64,8 @@ class Entrance:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._ready: set[int] = set()
+        self._hastening: set[int] = set()
+        """Those of them that ask for a round, as none comes."""
 
     def knocked(self, rank: int, header: dict[str, Any]) -> int | None:
         """`rank` asks to be let in, or for a copy: the newest round it has, as far as that counts (-1: none).
@@ -73,20 +75,30 @@ class Entrance:
         note = header.get("note")
         if note == "enter" and header["stretch"] == self._log.stretch:
             self._ready.add(rank)
+            if header.get("hastens"):
+                self._hastening.add(rank)
             return int(header["logged"])  # also where it misses nothing: a new leader does not know that
         if note in ("enter", "copy"):
             self._ready.discard(rank)
+            self._hastening.discard(rank)
             return -1
         return None
+
+    def calls(self, has: Mapping[int, int]) -> bool:
+        """Whether a round is to start so that somebody steps from then on; `has` says which round each has."""
+        return any(has[rank] == self._log.newest for rank in self._hastening)
 
     def let_in(self, number: int, has: Mapping[int, int], *, settles: bool) -> tuple[int, ...]:
         """Who steps from round `number` on; `has` says which round each has."""
         if settles:
             self._ready.clear()
+            self._hastening.clear()
         found = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)
         self._ready.difference_update(found)
+        self._hastening.difference_update(found)
         return found
 
     def have_died(self, ranks: set[int]) -> None:
         """They have died."""
         self._ready -= ranks
+        self._hastening -= ranks

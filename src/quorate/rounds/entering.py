@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -98,14 +99,19 @@ def give_copy(rank: int, number: int, member: Member, progress: RoundTask, repli
 class Knocking:
     """Of one that joins: it asks for a copy of a replica, then to be let in, until a round says that it steps."""
 
-    def __init__(self, member: Member, progress: RoundTask, wire: Wire) -> None:
-        self._member, self._progress, self._wire = member, progress, wire
-        self._until = wire.clock.now() + wire.timeout
+    def __init__(self, member: Member, progress: RoundTask, wire: Wire, *, may_hasten: bool = False) -> None:
+        """`may_hasten`: ask for a round of its own where none lets it in for a while."""
+        self._member, self._progress, self._wire, self._may_hasten = member, progress, wire, may_hasten
+        self._until, self._ready_since = wire.clock.now() + wire.timeout, math.inf
 
     def knock(self, stretch: int) -> None:
         """Its newest copy is of that stretch (-1: there is none); it is worth nothing where all have settled since."""
         if stretch == self._member.log.stretch:
-            self._progress.say({"note": "enter", "stretch": stretch, "computing": self._progress.applied})
+            now = self._wire.clock.now()
+            self._ready_since = min(self._ready_since, now)
+            hastens = self._may_hasten and now - self._ready_since >= KNOCK_SECONDS
+            about = {"stretch": stretch, "computing": self._progress.applied, "hastens": hastens}
+            self._progress.say({"note": "enter", **about})
         else:
             self._progress.say({"note": "copy"})
 

@@ -193,7 +193,7 @@ class Leader:
             self._finds_silent(gathering.forming.needed, now, self.attempts.seconds)
             self._go_on(gathering, now)
         while not (self._is_forming or self.is_over):
-            if self._resumes or self.calls.may_start():
+            if self._resumes or self.calls.may_start() or self._entrance.calls(self.holdings.told):
                 self._resumes = False
                 self._begin(now, settles=False)
             elif self.calls.may_settle():

@@ -123,7 +123,8 @@ class OwnPace:
         source, header, _ = member.copy
         member.copy = None
         if header["is_whole"]:
-            is_known = not member.is_outside or header["stretch"] <= self._stretch()
+            at = header["stretch"], header["number"]
+            is_known = not member.is_outside or at <= (self._stretch(), self.version)
         else:
             at = header["number"], header["log_term"]
             is_known = at == (self.version, member.log.term_of(self.version))

@@ -296,7 +296,7 @@ class ReplayedRounds(IdleInReplays):
         """As `completed`."""
         yield from self.completed()
 
-    def enter(self) -> Iterator[Round]:
+    def enter(self, *, is_further: bool = False) -> Iterator[Round]:
         """As of `Rounds`. Raises `Stopped` for one that came too late."""
         looks = sorted(look for look in {*self._tape.looks, *self._tape.copies.get(self._wire.rank, {})} if not look[0])
         if self._wire.rank not in self._tape.joined:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
+from quorate.rounds.arrival import OtherRounds
 from quorate.rounds.buffer import Kept
 
 
@@ -22,6 +23,11 @@ class IdleInReplays:
 
     def give_copies(self) -> None:
         """Nobody wants one."""
+
+    some_joined = False
+
+    def run_beside(self, others: OtherRounds) -> None:
+        """No worker waits for the steps of another one."""
 
     def close(self) -> None:
         """There is no task beside the training thread."""

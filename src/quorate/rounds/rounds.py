@@ -10,7 +10,7 @@ from typing import Any
 from quorate.core.contracts import Wire
 from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.arrival import Arrival, Wait
+from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
@@ -55,6 +55,8 @@ class Rounds:
         """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
         self._stretch = -1
         """Of one that joins: where its copy is from."""
+        self._put_off: Copied | None = None
+        """A copy that this worker could not become yet."""
         self._rests = self._looks = self._jumps = 0
         """How often all have settled, and how often it was asked since then what is there."""
 
@@ -153,9 +155,16 @@ class Rounds:
                 yield from self._completed()
                 newest = min(newest, self._pace.started)
 
-    def enter(self) -> Iterator[Round]:
-        """Join those that train: see `rounds.entering`; the rounds to be applied on the way."""
-        knocking = Knocking(self._member, self._progress, self._wire)
+    def enter(self, *, is_further: bool = False) -> Iterator[Round]:
+        """Join those that train: see `rounds.entering`; the rounds to be applied on the way.
+
+        `is_further`: this worker has joined the rounds of another optimizer already, where the others may wait for it.
+        Then it asks for a round of its own where none comes.
+        """
+        knocking = Knocking(self._member, self._progress, self._wire, may_hasten=is_further)
+        if (copied := self._put_off) is not None:
+            self._put_off = None
+            self._become(copied, in_step=False)
         while self._pace.is_outside:
             knocking.knock(self._stretch)
             self._pace.wait_for_news(KNOCK_SECONDS)
@@ -200,6 +209,15 @@ class Rounds:
         if one.saves:
             self._reached(one.number, one.term, in_step=in_step)
 
+    @property
+    def some_joined(self) -> bool:
+        """Whether workers have joined since the training began."""
+        return bool(self._member.log.joined)
+
+    def run_beside(self, others: OtherRounds) -> None:
+        """Where this worker waits for long, tell the rounds of its other optimizers, which may wait for it."""
+        self._arrival.others = others
+
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
         if self.is_over:
@@ -226,9 +244,13 @@ class Rounds:
 
     def _become(self, copied: Copied, *, in_step: bool) -> None:
         header, before = copied.header, self.version
+        try:
+            self._replica.adopt(header["replica"], header["tensors"])
+        except BaseException:
+            self._put_off = copied
+            raise
         if header["is_whole"]:
             self._stretch = header["stretch"]
-        self._replica.adopt(header["replica"], header["tensors"])
         self._has_settled, self.is_over, self.progress = header["settles"], header["is_last"], header["progress"]
         self._pace.applied(header["number"])
         self._watching.looked((self._rests, self._looks), self.version, copied.source)

@@ -10,18 +10,25 @@ from torch import Tensor
 
 from quorate.agreement.admission import wait_outside
 from quorate.agreement.equal_replicas import copy_optimizer, copy_tensors
+from quorate.checkpoint.participants import Trained, by_name
 from quorate.core.contracts import Message
-from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
+from quorate.membership.replica_copy import TooFewOptimizers
 from quorate.membership.same_call import compare_calls, compare_options
 from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
+from quorate.rounds.replayed import ReplayedRounds
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
 _SEVERAL = "optimizers/several"
 """Written to the board where a second optimizer is distributed: a worker that joins reads it before it enters."""
+_TOGETHER = (
+    "workers join a training with several distributed optimizers only where all of these are under quorum and its "
+    "presets or adaptive, with whole models"
+)
 
 
 def begin(worker: StrategyWorker) -> None:
@@ -46,20 +53,27 @@ def connect(worker: StrategyWorker) -> None:
             worker.wire.connect(torch.device(kind))
 
 
-def enter(worker: StrategyWorker, training: OpenTraining | None, *, is_only: bool) -> None:
+def enter(
+    worker: StrategyWorker, training: OpenTraining | None, trained: Trained, others: Sequence[StrategyWorker]
+) -> None:
     """One that joins returns when it is one of those that train, with their replica. Raises as `Rounds.enter`.
 
-    `training` is what all are at, where no step brings them together; `is_only`: no other optimizer is distributed.
+    `training` is what all are at, where no step brings them together; `others` are those of the optimizers that were
+    distributed before. With several optimizers it enters when it has distributed as many as those that train.
     """
     board = worker.wire.board
     if not worker.wire.is_newcomer:
-        if not is_only and worker.wire.rank == 0:
+        if others and worker.wire.rank == 0:
             board.set(_SEVERAL, b"")
         return
-    if not is_only or board.get(_SEVERAL) is not None:
+    if others and not trained.missing:
         raise ConfigurationError(
-            "workers can only join a training with one distributed optimizer; this script has several"
+            f"this worker has joined with {len(others)} distributed optimizers, as many as the others had then, and "
+            "cannot distribute another one; run the same script, and distribute all optimizers before the first step"
         )
+    everyone = sorted([*others, worker], key=lambda one: by_name(one.name))
+    if (others or board.get(_SEVERAL) is not None) and not all(map(_joins_beside_others, everyone)):
+        raise ConfigurationError(_TOGETHER)
     if not (worker.strategy.lets_join and worker.tolerates_death):
         raise ConfigurationError(
             "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
@@ -69,9 +83,44 @@ def enter(worker: StrategyWorker, training: OpenTraining | None, *, is_only: boo
     if training is not None:
         enter_openly(worker, training)
     elif worker.has_rounds:
-        worker.rounds.enter()
+        _enter_rounds(trained, everyone)
     elif isinstance(worker.means.reducer, FaultTolerantSum):
         _enter_sums(worker, worker.means.reducer)
+
+
+def _joins_beside_others(worker: StrategyWorker) -> bool:
+    return worker.has_rounds and not worker.differs and worker.seat is None
+
+
+def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
+    """Enter the rounds of all optimizers of this worker, in the order in which pauses settle them.
+
+    All pause together, and the first optimizer's rounds settle first. As soon as this worker is in these, the others
+    cannot settle without it, so that it enters the rounds of all optimizers between the same two pauses. Meanwhile it
+    counts as away in those that it has entered, and nobody waits for its steps.
+    Where it has not distributed all optimizers yet, it enters none and notes which are missing.
+    """
+    trained.missing, entered = (), list[StrategyWorker]()
+    try:
+        for worker in workers:
+            worker.copies.is_first = worker is workers[0]
+            worker.rounds.enter(is_further=worker is not workers[0])
+            entered.append(worker)
+            if worker is not workers[-1]:
+                worker.rounds.goes_away()
+        for worker in workers[:-1]:
+            worker.rounds.is_back()
+    except TooFewOptimizers as error:
+        if isinstance(workers[0].rounds.rounds, ReplayedRounds):
+            raise ConfigurationError("a run that workers joined with several optimizers cannot be replayed") from None
+        trained.missing = error.missing
+    except BaseException as error:
+        if isinstance(error, Stopped):  # it is over for one of them: the others end without this worker's steps
+            for worker in entered:
+                worker.rounds.settle(ended=True)
+        for worker in workers:
+            worker.finished = True
+        raise
 
 
 def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from quorate.agreement.common_parameters import CommonParameters
 from quorate.agreement.equal_replicas import agree_on
 from quorate.agreement.headers import header_length
 from quorate.agreement.means import MeansOfAll
+from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
@@ -40,6 +41,7 @@ from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
+from quorate.train.several_rounds import Beside, run_beside_each_other
 from quorate.train.step_watches import StepWatches
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
@@ -75,8 +77,10 @@ class Loop(Listener):
         """Whether the strategy has agreed in the newest backward pass."""
         self._has_stepped_inside = False
         """Whether a hook of the script has called `step` inside the backward pass that is under way."""
-        self._rests = False
+        self.rests = False
         """It has paused, and training has not gone on: it takes part in no exchange anyhow."""
+        self.beside: Beside | None = None
+        """The rounds of this worker's other optimizers, where this one has rounds as well."""
         self.came_with: Flat | None = None
         """What its replica was when it paused, as long as all are paused at the mean."""
         begin(self.worker)
@@ -88,14 +92,16 @@ class Loop(Listener):
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.seat)
-        enter(self.worker, self._open, is_only=not loops_of(place))
+        enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
         self._listeners.all.append(self)
+        run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
 
     # -- backward passes (observe.backward.Listener)
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        self._watches.check_entered()
         self._has_stepped_inside = False
         if self.worker.closure is None:
             self.leaving.step_begins()
@@ -238,7 +244,7 @@ class Loop(Listener):
         self.worker.means.resume()
         if self.worker.is_served and not self.worker.finished:
             self.worker.servers.set_out()
-        self._rests = False
+        self.rests = False
 
     def _quiesce(self) -> None:
         """As `pause`, with the parameters that have been trained up to here."""
@@ -258,19 +264,20 @@ class Loop(Listener):
         if (training := self._open) is not None:
             close_admission(worker, training)
         if worker.has_rounds:
-            worker.rounds.settle(ended=worker.has_ended)
+            with nullcontext() if self.beside is None else self.beside.settling():
+                worker.rounds.settle(ended=worker.has_ended)
             self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
             for loop in everyone:
-                if worker.has_ended or not loop._rests:
+                if worker.has_ended or not loop.rests:
                     for single in loop.worker.with_single_ones:
                         single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
             self.relayout.all_have_paused()
             for single in worker.with_single_ones:
                 single.quiesce()
-        self._rests = True
+        self.rests = True
         self.strategy.settle(worker)
 
     def _synchronize(self) -> None:
@@ -371,5 +378,6 @@ def with_hooks(worker: StrategyWorker) -> None:
 
 
 def loops_of(place: Place) -> list[Loop]:
-    """Of the worker of `place`, one for every optimizer that is distributed, in order."""
-    return [loop for loop in listeners(place).all if isinstance(loop, Loop)]
+    """Of the worker of `place`, one for every optimizer that is distributed, in an order that is the same on all."""
+    found = [loop for loop in listeners(place).all if isinstance(loop, Loop)]
+    return found if len(found) < 2 else sorted(found, key=lambda loop: by_name(loop.worker.name))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
 from quorate.data.resuming import loaders
 from quorate.observe.ends import ends_of
@@ -25,14 +26,20 @@ class StepWatches:
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
-        self._place, self._ends = place, ends_of(place)
+        self._place, self._ends, self._trained = place, ends_of(place), trained(place)
         self._buffers = BufferWatch(worker)
         self._stop.is_agreed |= worker.seat is not None
         if worker.seat is not None:
             worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
 
+    def check_entered(self) -> None:
+        """Raises as `Trained.check_entered`."""
+        if self._trained.missing:
+            self._trained.check_entered()
+
     def step_begins(self) -> None:
-        """`optimizer.step()` was called. Raises as `Edits.step_begins`."""
+        """`optimizer.step()` was called. Raises as `Edits.step_begins` and `check_entered`."""
+        self.check_entered()
         self._saving.boundary(is_forward_done=True)
         self._edits.step_begins()
 
@@ -87,6 +94,7 @@ class StepWatches:
         self._ends.ended(self._place, self._worker.name, self._worker.step, had_more=had_more)
 
     def _meet(self, call: str) -> None:
+        self.check_entered()
         if self._worker.replica.host is not None:
             self._worker.replica.host.catch_up()
         if self._worker.seat is not None:

@@ -36,7 +36,7 @@ class Survivors:
         self._era = f"{wire.name}/alone {wire.rank}" if wire.is_newcomer else wire.name
         self._calls = 0
 
-    def among(self, members: Iterable[int], number: int) -> None:
+    def among(self, members: Iterable[int], number: int | str) -> None:
         """From now on these call; `number` is the same on all, and at no other such place."""
         self.members, self._era, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
 
@@ -174,7 +174,7 @@ class DeathTolerance:
     replica: frozenset[int] = frozenset()
     """Of replicas in pieces: the workers of this one, which ends when one of them does."""
 
-    def go_on_with(self, replicas: Sequence[int], number: int, pieces: int = 1) -> None:
+    def go_on_with(self, replicas: Sequence[int], number: int | str, pieces: int = 1) -> None:
         """See `Survivors.among`; each of the `replicas` is in so many pieces, on workers of neighbouring ranks."""
         if self.between is not None:
             self.between.among(replicas, number)

@@ -78,3 +78,13 @@ def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
     assert sources([0, 0, 0, 3, 3, 3], 4) == [5, 3, 0]
     assert sources([0, 1, 2, 3, 4, 5], 4) == [5, 0, 1]
     assert sources([0, 1, 2, 3, 4, 5], 2) == [3, 4, 5]
+
+
+def test_one_that_no_round_lets_in_asks_for_a_round() -> None:
+    door = entrance()
+    door.knocked(2, note("enter"))
+    assert not door.calls({2: 5})
+    door.knocked(2, {**note("enter"), "hastens": True})
+    assert door.calls({2: 5}) and not door.calls({2: -1})
+    assert door.let_in(6, {2: 5}, settles=False) == (2,)
+    assert not door.calls({2: 5})

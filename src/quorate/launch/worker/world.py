@@ -218,6 +218,8 @@ class World:
     def mean(self, x: Tensor | float, *, weight: float = 1.0) -> Tensor | float:
         """The weighted mean of everyone's `x`: the same bits on every worker; a number for a number.
 
+        The mean has no gradient: in a loss it counts as a constant, with one worker as well.
+
         A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
         which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
         """
