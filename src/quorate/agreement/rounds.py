@@ -301,7 +301,7 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        era = f"{self._wire.name} {number}"  # the rounds of another optimizer may have settled in the same number
+        era = f"{self._timer.name} {number}"  # the rounds of another optimizer may have settled in the same number
         self._tolerance.go_on_with([*range(self._wire.size), *joined], era, self._agreed.pieces)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
