@@ -152,8 +152,8 @@ def distribute(
 
     The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
     state. `strategy` is a strategy object (`quorate.strategies.EagerSolo(max_staleness=4)`, whose settings a type
-    checker checks), or a strategy's name with its `settings`; `quorate run --strategy` overrides it. A script that
-    distributes several optimizers in different orders on different workers gives each a `name`. With one worker the
+    checker checks), or a strategy's name with its `settings`; `quorate run --strategy` overrides it. All workers
+    distribute several optimizers in the same order; `name` is an optimizer's name in checkpoints. With one worker the
     optimizer stays as it is, bit for bit; `with_one_worker="algorithm"` runs the strategy all the same, for study.
     `compress` names the codec that compresses gradients (under `diloco`, the change of the parameters), with the
     codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
