@@ -16,7 +16,7 @@ from hypothesis import settings
 from quorate.launch.warm import run_server
 from quorate.launch.warm.run_server import RunServer
 from tests.support.budgets import SHARES, Budgets, Short, in_order
-from tests.support.sampled import STEPS, covering, sampled
+from tests.support.sampled import STEPS, Few, covering, sampled, two_of
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -113,6 +113,13 @@ def one_command_line() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
+
+
+@pytest.fixture
+def few(request: pytest.FixtureRequest) -> Few:
+    """Take, of many cases that a test with real processes goes through, two where `--cases` is `one`, or all."""
+    law = request.node.nodeid.split("[")[0]
+    return list if request.config.getoption("--cases") != "one" else lambda cases: two_of(cases, law)
 
 
 @pytest.fixture

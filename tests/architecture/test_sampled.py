@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sampled import STEPS, covering, sampled
+from tests.support.sampled import STEPS, covering, sampled, two_of
 
 LAWS = {"few": 1, "single": 0, "two": 2, "many": 41}
 
@@ -41,3 +41,9 @@ def test_each_value_is_in_a_covering() -> None:
     assert len(few) == 7 and set(few) <= set(cases)
     assert {row for row, _ in few} == set("abcdefg")
     assert sorted(sum(column == number for _, column in few) for number in range(3)) == [2, 2, 3]
+
+
+def test_two_cases_are_others_in_each_law() -> None:
+    assert two_of("a", "law") == ["a"]
+    assert all(len(set(two_of("abcde", f"law {number}"))) == 2 for number in range(20))
+    assert len({tuple(two_of("abcde", f"law {number}")) for number in range(20)}) > 2

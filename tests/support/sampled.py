@@ -8,9 +8,18 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
+
+T = TypeVar("T")
+
+
+class Few(Protocol):
+    """The fixture `few`."""
+
+    def __call__(self, cases: Sequence[T]) -> list[T]: ...
+
 
 STEPS = {"one": 1_000_000, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
@@ -50,3 +59,9 @@ def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         uses.update(keys[best])
         missing.difference_update(keys[best])
     return [cases[number] for number in sorted(chosen)]
+
+
+def two_of(cases: Sequence[T], law: str) -> list[T]:
+    """Return two of the cases that one test goes through, others for each law."""
+    first, distance = zlib.crc32(law.encode()) % len(cases), (len(cases) + 1) // 2
+    return [cases[place] for place in sorted({first, (first + distance) % len(cases)})]

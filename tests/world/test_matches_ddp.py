@@ -9,6 +9,7 @@ import torch
 
 from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.world.loops import CASES, UNFUSED, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,8 +34,8 @@ def both_ways(names: list[str], world: World) -> dict[str, tuple[float, float, b
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "tolerance"), [(2, 0.0), (3, 2e-6)])
-def test_every_loop(size: int, tolerance: float) -> None:
-    cases = list(CASES) if size == 2 else UNFUSED
+def test_every_loop(size: int, tolerance: float, few: Few) -> None:
+    cases = few(list(CASES) if size == 2 else UNFUSED)
     found = run_real_world(size, functools.partial(both_ways, cases), timeout=110)[0]
     assert list(found) == cases
     for name, (difference, moved, equal) in found.items():

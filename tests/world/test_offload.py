@@ -17,6 +17,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.support.sharded_trainings import STEPS, Case, Model, batch, kept, made, replicated, sharded
 
 USES = {
@@ -50,10 +51,10 @@ def from_without(cases: Sequence[Case], world: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_bits_of_trainings_without_it(workers: int) -> None:
-    cases = list(USES.values())
-    for told in run_real_world(workers, partial(from_without, cases), 300.0):
-        assert not {name: far for name, far in zip(USES, told, strict=True) if far}
+def test_the_bits_of_trainings_without_it(workers: int, few: Few) -> None:
+    uses = few(list(USES))
+    for told in run_real_world(workers, partial(from_without, [USES[name] for name in uses]), 300.0):
+        assert not {name: far for name, far in zip(uses, told, strict=True) if far}
 
 
 def all_of(cases: Sequence[Case], world: Any) -> list[list[Tensor]]:
@@ -61,9 +62,9 @@ def all_of(cases: Sequence[Case], world: Any) -> list[list[Tensor]]:
     return [sharded(case, world)[0] for case in cases]
 
 
-def test_replicas_agree_by_every_kind_of_strategy() -> None:
+def test_replicas_agree_by_every_kind_of_strategy(few: Few) -> None:
     """Two replicas of one worker each: means write into parameters, and gossip steps elsewhere than in the model."""
-    cases = [Case(name, settings, replicas=2, offload="optimizer") for name, settings in STRATEGIES.items()]
+    cases = [Case(name, settings, replicas=2, offload="optimizer") for name, settings in few([*STRATEGIES.items()])]
     ends = run_real_world(2, partial(all_of, cases), 300.0)
     for number, case in enumerate(cases):
         wanted, _ = replicated(case, 2)

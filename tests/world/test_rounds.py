@@ -20,6 +20,7 @@ from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from tests.support.pending import pending_weight
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.world.loops import CASES, UNFUSED
 from tests.world.test_matches_ddp import both_ways
 
@@ -137,8 +138,8 @@ def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tup
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_every_loop_trains_under_a_quorum_of_all_and_equals_ddp_where_gradients_are_left_alone() -> None:
-    found = run_real_world(2, functools.partial(loops_under_a_quorum_of_all, UNFUSED), timeout=110)[0]
+def test_every_loop_trains_under_a_quorum_of_all_and_equals_ddp_where_gradients_are_left_alone(few: Few) -> None:
+    found = run_real_world(2, functools.partial(loops_under_a_quorum_of_all, few(UNFUSED)), timeout=110)[0]
     for name, (difference, moved, equal) in found.items():
         if CASES[name].loop.__name__ in UNCHANGED:
             assert difference == 0.0, f"{name}: differs from DDP by {difference}"
