@@ -117,9 +117,9 @@ def one_command_line() -> Iterator[None]:
 
 @pytest.fixture
 def few(request: pytest.FixtureRequest) -> Few:
-    """Take, of many cases that a test with real processes goes through, two where `--cases` is `one`, or all."""
+    """Take, of many cases that a test with real processes goes through, all where `--cases` is `all`, or two."""
     law = request.node.nodeid.split("[")[0]
-    return list if request.config.getoption("--cases") != "one" else lambda cases: two_of(cases, law)
+    return list if request.config.getoption("--cases") == "all" else lambda cases: two_of(cases, law)
 
 
 @pytest.fixture

@@ -103,14 +103,13 @@ def test_a_replica_that_stood_still_goes_on_from_a_copy(who: int, tmp_path: Path
 
 
 def late(strategy: str, optimizer: str, steps: int, world: Any) -> tuple[list[float], torch.Tensor]:
-    """Seconds of each step, of which those of replica 1 take longer; and all parameters at the end."""
+    """When each step ended, by the clock of the host, of which those of replica 1 take longer; and all parameters."""
     torch.set_num_threads(1)
     model: Any = quorate.parallelize(Model(), world.mesh(replicas=2), zero=3)
     made: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer](model.parameters(), lr=1e-2)
     trained: Any = quorate.distribute(made, model, strategy)
-    took = []
+    ends = []
     for step in range(steps):
-        begin = time.monotonic()
         if world.rank >= 2:
             time.sleep(0.7)
         ids, targets = batch(step, range(world.rank, world.rank + 1))
@@ -120,14 +119,16 @@ def late(strategy: str, optimizer: str, steps: int, world: Any) -> tuple[list[fl
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         trained.step()
         trained.zero_grad()
-        took.append(time.monotonic() - begin)
+        ends.append(time.monotonic())
     trained.finish()
-    return took, torch.cat([whole(p).reshape(-1) for p in model.parameters()])
+    return ends, torch.cat([whole(p).reshape(-1) for p in model.parameters()])
 
 
 @pytest.mark.parametrize(("strategy", "optimizer"), [("eager-solo", "adamw"), ("eager-majority", "sgd")])
 def test_a_late_replica_is_not_waited_for_and_ends_with_the_same(strategy: str, optimizer: str) -> None:
     found = run_real_world(4, partial(late, strategy, optimizer, 6), 120.0)
     assert all(torch.equal(end, found[0][1]) for _, end in found)
-    quick = [sorted(took)[len(took) // 2] for took, _ in found[:2]]
-    assert (max(quick) < 0.5) == (strategy == "eager-solo")
+    (*_, quick), late_ones = found[0][0], found[2][0]
+    assert (sum(end < quick for end in late_ones) < 4) == (strategy == "eager-solo"), (
+        "steps of the late replica by then"
+    )
