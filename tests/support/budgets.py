@@ -1,9 +1,10 @@
 """How long the tests of each room may take; and `--seconds`, for a check that has to be short.
 
 Together they are to take less than 1,800 s, of all cases but those of `make test-hosts`, `make test-launchers` and
-`make test-interop`; on two slow cores (a program that imports torch takes 3.5 s) they take three times as long. Add to a room's budget only after looking for what its tests could share, do in the virtual world,
-or start by `tests.support.programs`. What takes more than ten seconds is marked `slow`; random searches take
-`pytest.mark.seeds` or the fixture `times`, and go on in `make soak`.
+`make test-interop`; on two slow cores (a program that imports torch takes 3.5 s) they take three times as long. Add to
+a room's budget only after looking for what its tests could share, do in the virtual world, or start by
+`tests.support.programs`. What takes more than ten seconds is marked `slow`; random searches take `pytest.mark.seeds`
+or the fixture `times`, and go on in `make soak`.
 """
 
 from __future__ import annotations
