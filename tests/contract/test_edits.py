@@ -36,6 +36,18 @@ newest mean."""
 Edit = Callable[[Any, nn.Module, int], None]
 
 
+def make_steps(world: Any, model: nn.Module, optimizer: Any, count: int, edit: Edit) -> None:
+    """Train on numbers of the worker's own at its own pace, with an edit behind each step."""
+    draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
+    for step in range(count):
+        x = torch.randn(4, 8, generator=numbers)
+        optimizer.zero_grad()
+        (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
+        world.wire.clock.sleep(draw.random() * 0.03)
+        optimizer.step()
+        edit(world, model, step)
+
+
 def trained(
     name: str, edit: Edit, *, rate: float = 0.05, hooks: bool = False, within: bool = False, **settings: Any
 ) -> list[torch.Tensor]:
@@ -54,15 +66,7 @@ def trained(
         optimizer: Any = quorate.distribute(plain, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
         if hooks:
             optimizer.register_step_post_hook(lambda *_: edit(world, model, -1))
-        draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
-        for step in range(STEPS):
-            x = torch.randn(4, 8, generator=numbers)
-            optimizer.zero_grad()
-            (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
-            world.wire.clock.sleep(draw.random() * 0.03)
-            optimizer.step()
-            if not hooks:
-                edit(world, model, step)
+        make_steps(world, model, optimizer, STEPS, (lambda *_: None) if hooks else edit)
         optimizer.finish()
         return model.weight.detach().cpu().clone()
 
@@ -187,14 +191,7 @@ def lived(
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, name, **choice)
     if steps == 0:
         quorate.load()
-    draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
-    for step in range(steps):
-        x = torch.randn(4, 8, generator=numbers)
-        optimizer.zero_grad()
-        (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
-        world.wire.clock.sleep(draw.random() * 0.03)
-        optimizer.step()
-        clip(world, model, step)
+    make_steps(world, model, optimizer, steps, clip)
     returned = does(model)
     optimizer.finish()
     return returned, largest(model)

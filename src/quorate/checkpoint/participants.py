@@ -47,7 +47,7 @@ class Participant(Worker, Protocol):
     """One optimizer's worker, as checkpoints, and copies of its replica, see it."""
 
     name: str
-    """Of its optimizer's channel."""
+    """The name of the optimizer's channel."""
     strategy: Strategy
     updates: int
     """That its replica has applied."""
@@ -79,7 +79,7 @@ class Entered:
     """States, by name."""
     step: int
     options: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Of each parameter group, by the optimizer's name."""
+    """The options of the parameter groups, by the optimizer's name."""
 
 
 @dataclass(eq=False)
@@ -187,7 +187,7 @@ class Trained:
     entered: Entered | None = None
     """What a worker that joined was given for its `load`."""
     missing: tuple[str, ...] = ()
-    """Of a worker that joins: the optimizers of the others that it has to distribute before it enters."""
+    """The names of the optimizers that a worker that joins has to distribute before it enters."""
 
     def check_entered(self) -> None:
         """Raise `ConfigurationError` for a worker that joins with fewer optimizers than the others have."""

@@ -43,7 +43,7 @@ class TooFewOptimizers(ConfigurationError):
 
 @dataclass
 class _Copies:
-    """Those of all optimizers of one worker, in the order in which these were distributed."""
+    """The copies of all optimizers of one worker, in the order in which the optimizers were distributed."""
 
     all: list[ReplicaCopy] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class ReplicaCopy:
         return self._worker.has_rounds and self._worker.differs
 
     def _beside(self) -> list[Tensor]:
-        """What the model has that belongs to no optimizer."""
+        """The tensors of the model that belong to no optimizer."""
         return beside(self._worker.replica.model, [p for copy in self._every.all for p in copy._worker.replica.every])
 
     def _state_to_plain(self) -> tuple[str, list[Tensor]]:

@@ -139,15 +139,15 @@ class Coded(Remembering):
     def _of(self, layout: Layout) -> Coded:
         """The one for vectors laid out so."""
         if layout.digest not in self._family:
-            found = type(self)(layout, self.wire, self.codec, self._seed, self._state)
-            found.spending, found._family, found._own_codec = self.spending, self._family, self._own_codec
-            self._family[layout.digest] = found
+            reducer = type(self)(layout, self.wire, self.codec, self._seed, self._state)
+            reducer.spending, reducer._family, reducer._own_codec = self.spending, self._family, self._own_codec
+            self._family[layout.digest] = reducer
         return self._family[layout.digest]
 
     def weighs(self, weight: float) -> None:
         own_codec = self.codec if weight == 1.0 else self.codec.weighted(weight)
-        for one in self._family.values():
-            one._own_codec = own_codec
+        for reducer in self._family.values():
+            reducer._own_codec = own_codec
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         mine = self._of(x.layout)

@@ -95,7 +95,7 @@ class FaultTolerantSum:
         return self._calls
 
     def weighs(self, weight: float) -> None:
-        """As of `Reducer`."""
+        """See `Reducer.weighs`."""
         self.of.weighs(weight)
 
     def part_ready(self, part: int, x: Tensor) -> None:

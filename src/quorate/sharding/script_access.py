@@ -9,7 +9,6 @@ runs in inference mode.
 from __future__ import annotations
 
 import functools
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import Module, Parameter
 from torch.utils.hooks import RemovableHandle
 
@@ -38,7 +37,6 @@ _apart: WeakKeyDictionary[Module, frozenset[int]] = WeakKeyDictionary()
 """The `id`s of the parameters that `quorate.parallelize` has left whole, by model."""
 _plain_data: Any = Tensor.data
 _plain_register_hook: Any = Tensor.register_hook
-_plain_full_tensor: Any = DTensor.full_tensor
 
 
 def records_of(model: Module) -> Iterator[tuple[Any, Any]]:
@@ -102,7 +100,6 @@ def give_access(model: Module) -> list[RemovableHandle]:
     kind: Any = DTensor
     kind.data = property(_plain_data.__get__, _set_data, _plain_data.__delete__)
     kind.register_hook, kind.numpy, kind.tolist = _register_hook, _numpy, _tolist
-    kind.full_tensor = _full_tensor
     _roots.add(model)
     _apart[model] = frozenset(id(p) for p in model.parameters() if not is_sharded(p))
     holders: dict[int, tuple[Module, Any]] = {}
@@ -244,21 +241,6 @@ def _let_run(record: Any, module: Any, hooks: OrderedDict[int, Hook]) -> None:
             _plain_register_hook(record._unsharded_param, run)
 
     handle = module.register_forward_pre_hook(begin)
-
-
-def _full_tensor(p: Any, *, grad_placements: Any = None) -> Tensor:
-    """`full_tensor()`, whose gradient is the mean of those of all workers of the replica, as of gathered parameters.
-
-    torch's own takes each worker's gradient for that of all, and loses what the losses of the others contribute. Cost:
-    where it is part of a loss, a reduction of its gradient in the backward pass, which all these workers make together.
-    """
-    if grad_placements is not None or not (torch.is_grad_enabled() and p.requires_grad):
-        return _plain_full_tensor(p, grad_placements=grad_placements)  # type: ignore[no-any-return]
-    of_workers = [Replicate() if placement.is_replicate() else Partial() for placement in p.placements]
-    sizes = [p.device_mesh.size(dim) for dim, placement in enumerate(of_workers) if placement.is_partial()]
-    whole: Tensor = _plain_full_tensor(p, grad_placements=of_workers)
-    whole.register_hook(lambda gradient: gradient / math.prod(sizes))
-    return whole
 
 
 def _numpy(p: Any, *_: object, **__: object) -> Any:

@@ -2,7 +2,8 @@
 
 Where a script calculates with a tensor in shards (`DTensor`) and a plain tensor, the former is gathered, and the result
 is a plain tensor. The gradient of the gathered tensor is the mean over the workers of the replica, as of all others: a
-term that all workers add alike counts once. All workers of the replica calculate alike.
+term that all workers add alike counts once. All workers of the replica calculate alike. The same holds for
+`full_tensor()` in a loss: torch's own takes each worker's gradient for that of all, and loses what the others add.
 
 Cost for n numbers in S shards, sent by each worker in each use: n (S - 1) / S forward, the same backward, and two small
 messages to each worker. A sum or norm of a tensor in shards stays one until it meets a plain tensor, and is one number.
@@ -27,6 +28,7 @@ _CALL = "calculating with a parameter in shards outside its block"
 _traffic: dict[DeviceMesh, Traffic] = {}
 """Of each mesh of shards."""
 _as_torch: Any = torch._C._disabled_torch_function_impl
+_plain_full_tensor: Any = DTensor.full_tensor
 
 
 def gather_beside_plain(mesh: DeviceMesh, traffic: Traffic) -> None:
@@ -34,6 +36,7 @@ def gather_beside_plain(mesh: DeviceMesh, traffic: Traffic) -> None:
     _traffic[mesh] = traffic
     kind: Any = DTensor
     kind.__torch_function__ = classmethod(_called)
+    kind.full_tensor = _full_tensor
 
 
 def _called(kind: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,6 +49,13 @@ def _called(kind: type, function: Any, types: Any, args: Any = (), kwargs: Any =
     gathered = {id(x): _Whole.apply(x) for x in tensors if isinstance(x, DTensor)}  # type: ignore[no-untyped-call]
     whole = _replaced(list(args), gathered)
     return function(*whole, **{name: _replaced(x, gathered) for name, x in (kwargs or {}).items()})
+
+
+def _full_tensor(x: Any, *, grad_placements: Any = None) -> Tensor:
+    is_in_a_loss = torch.is_grad_enabled() and x.requires_grad and x.device_mesh in _traffic
+    if grad_placements is not None or not is_in_a_loss:
+        return _plain_full_tensor(x, grad_placements=grad_placements)  # type: ignore[no-any-return]
+    return _Whole.apply(x)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
@@ -88,7 +98,7 @@ class _Whole(Function):
     def forward(ctx: Any, x: Any) -> Tensor:
         ctx.mesh, ctx.placements, ctx.traffic = x.device_mesh, x.placements, _traffic[x.device_mesh]
         ctx.traffic.meet(_CALL)
-        whole: Tensor = x.detach().full_tensor()
+        whole: Tensor = _plain_full_tensor(x.detach())
         return whole
 
     @staticmethod

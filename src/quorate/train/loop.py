@@ -101,7 +101,6 @@ class Loop(Listener):
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
-        self._watches.check_entered()
         self._has_stepped_inside = False
         if self.worker.closure is None:
             self.leaving.step_begins()

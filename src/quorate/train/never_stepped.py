@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 from quorate.core.errors import ConfigurationError
@@ -20,8 +21,6 @@ _REFUSED_AFTER = 2
 """Updates by something else; one may be a checkpoint that is loaded."""
 _COMPARED_AFTER = 6
 """Batches, or calls as of `world.mean`, after which replicas are compared first where no backward pass was made."""
-
-
 _MEETINGS = "calls of world.mean() or the like"
 
 
@@ -43,34 +42,38 @@ class NeverStepped(Listener):
         self._worker, self._place, self._updates = worker, place, 0
         self._versions: list[int] | None = None
         """Of the parameters, at the end of the newest backward pass that gave them gradients; a checksum behind."""
-        self._has_backward = False
-        self._came = {"batches": 0, _MEETINGS: 0}
-        """Since the beginning, without a step."""
+        self._counts = Counter[str]()
+        """Batches, and calls that bring workers together, without a backward pass or a step."""
         context = self._context = data_context(place)
-        if worker.wire.size > 1 and worker.digests.compares and worker.strategy.replicas != "shared":
-            for places, what in zip((context.boundaries, context.meetings), self._came, strict=True):
-                places.append(partial(self._look, what))
+        has_replicas = worker.wire.size > 1 and worker.digests.compares and worker.strategy.replicas != "shared"
+        units = {"batches": context.boundaries, _MEETINGS: context.meetings} if has_replicas else {}
+        self._looks = [(callbacks, partial(self._look, unit)) for unit, callbacks in units.items()]
+        """Lists of callbacks, each with the one of this object that is in it until the first backward pass."""
+        for callbacks, look in self._looks:
+            callbacks.append(look)
 
-    def _look(self, what: str) -> None:
-        """One more has come. Raises `Diverged` where it is time to compare, and replicas differ."""
+    def _look(self, unit: str) -> None:
+        """Count a batch or a call. Raises `Diverged` where it is time to compare replicas, and they differ."""
         worker = self._worker
-        if self._has_backward or worker.step or worker.finished or self._context.is_evaluating:
+        if worker.step or worker.finished or self._context.is_evaluating:
             return
-        count = self._came[what] = self._came[what] + 1
+        count = self._counts[unit] = self._counts[unit] + 1
         times, rest = divmod(count, _COMPARED_AFTER)
         if rest or times & (times - 1) or any(loop.step for loop in loops_of(self._place)):
             return
         worker.digests.look_unstepped(
-            f"{count} {what}",
-            f"step() of the distributed {worker.replica.plain.__name__} was never called in {count} {what}, and the "
+            f"{count} {unit}",
+            f"step() of the distributed {worker.replica.plain.__name__} was never called in {count} {unit}, and the "
             "script updates parameters by itself: make every update of world.mean() of what it is made of, the same on "
             "all workers, or call step()",
-            tells=what == _MEETINGS,
+            tells=unit == _MEETINGS,
         )
 
     def backward_begins(self) -> None:
         """Tells it, once, when it has happened often enough, or raises `ConfigurationError`."""
-        self._has_backward = True
+        while self._looks:
+            callbacks, look = self._looks.pop()
+            callbacks.remove(look)
         self._count()
         if self._updates >= _RAISED_AFTER and self._worker.step == 0 and not self._worker.agrees_in_backward:
             raise ConfigurationError(self._sentence())

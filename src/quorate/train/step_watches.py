@@ -32,14 +32,10 @@ class StepWatches:
         if worker.seat is not None:
             worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
 
-    def check_entered(self) -> None:
-        """Raises as `Trained.check_entered`."""
+    def step_begins(self) -> None:
+        """`optimizer.step()` was called. Raises as `Edits.step_begins` and `Trained.check_entered`."""
         if self._trained.missing:
             self._trained.check_entered()
-
-    def step_begins(self) -> None:
-        """`optimizer.step()` was called. Raises as `Edits.step_begins` and `check_entered`."""
-        self.check_entered()
         self._saving.boundary(is_forward_done=True)
         self._edits.step_begins()
 
@@ -94,7 +90,7 @@ class StepWatches:
         self._ends.ended(self._place, self._worker.name, self._worker.step, had_more=had_more)
 
     def _meet(self, call: str) -> None:
-        self.check_entered()
+        self._trained.check_entered()
         if self._worker.replica.host is not None:
             self._worker.replica.host.catch_up()
         if self._worker.seat is not None:
