@@ -94,6 +94,8 @@ class End:
     losses: list[float]
     norms: list[float]
     parameters: dict[str, Tensor]
+    lengths: dict[str, float]
+    """Norms of the parameters that are in shards."""
 
 
 def whole(p: Any) -> Tensor:
@@ -120,7 +122,9 @@ def train(case: Case, world: Any, model: nn.Module, backward: Callable[[Any, int
                 inputs, targets = case.batch(0, 99)
                 losses.append(float(cross_entropy(model(inputs), targets)))
     optimizer.finish()
-    return End(losses, norms, {name: whole(p) for name, p in model.named_parameters(remove_duplicate=False)})
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    lengths = {name: float(p.norm()) for name, p in parameters.items() if hasattr(p, "full_tensor")}
+    return End(losses, norms, {name: whole(p) for name, p in parameters.items()}, lengths)
 
 
 def staged(cases: list[Case], world: Any) -> list[End]:

@@ -55,6 +55,8 @@ def check_one(case: Case, ends: list[End]) -> None:
         if rank // of_shard % case.shards == 0:
             assert end.losses == pytest.approx(replica.losses, rel=EXACT), (case, rank)
         assert furthest(end.parameters, replica.parameters) < EXACT, (case, rank)
+        lengths = {name: float(replica.parameters[name].norm()) for name in end.lengths}
+        assert end.lengths == pytest.approx(lengths, rel=EXACT), (case, rank)
     names = set[str]().union(*(end.parameters for end in ends[:each]))
     assert names == set(wanted[0].parameters), case
 

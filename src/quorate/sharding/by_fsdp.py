@@ -84,11 +84,16 @@ def shard(
     seat.traffic.forget = partial(_step_ended, modules, is_on_cpu, walk)
     handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
-    define_operations(seat.shards, seat.traffic)
-    gather_beside_plain(seat.shards, seat.traffic)
+    meet = _meet_by_torch if pieces is None else pieces.meet
+    define_operations(seat.shards, meet)
+    gather_beside_plain(seat.shards, meet)
     is_alone = is_whole and not apart and seat.axes.tensor == 1
     _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)
+
+
+def _meet_by_torch(call: str) -> None:
+    """torch's collectives are what the workers meet in."""
 
 
 def _fully_shard(model: Module, reshards: Mapping[Module, bool | None], chosen: Mapping[str, Any]) -> None:

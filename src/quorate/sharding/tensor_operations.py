@@ -1,13 +1,14 @@
 """Operations on tensors in shards (`DTensor`) for which torch has no rule, or one that gives a part of a result.
 
 `float(p.norm())` is the norm of this worker's shard in torch: a number is read from a tensor whose sum over the workers
-has not been formed. Here it is formed first, so all workers of a replica must read it. `p.copy_(x)` takes a whole
-tensor. Cost: where a script reads such a number, two small messages to each worker of the replica.
+has not been formed. Here it is formed first, so all workers that share the tensor must read it. `p.copy_(x)` takes a
+whole tensor. Cost: where a script reads such a number, two small messages to each of these workers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.sharding.script_access import piece_of
-from quorate.sharding.traffic import Traffic
 
-_traffic: dict[DeviceMesh, Traffic] = {}
-"""Of each mesh of shards."""
+_meets: dict[DeviceMesh, Callable[[str], None]] = {}
+"""For each mesh of shards: wait until all its workers have come to the same call."""
 
 
-def define_operations(mesh: DeviceMesh, traffic: Traffic) -> None:
-    """Let torch use the operations of this module; workers that read a number meet over `traffic`."""
-    _traffic[mesh] = traffic
+def define_operations(mesh: DeviceMesh, meet: Callable[[str], None]) -> None:
+    """Let torch use the operations of this module. `meet(call)` waits until all workers of the mesh have come to
+    `call`, as before a number is read; other stages of a pipeline have other parameters, and are not waited for."""
+    _meets[mesh] = meet
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     handlers[_aten._local_scalar_dense.default] = handlers[_aten.item.default] = _item
     handlers[_aten.copy_.default], handlers[_aten.fill_.Tensor] = _copy, _fill
@@ -43,9 +44,9 @@ def _item(operation: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError(f"a Tensor with {x.numel()} elements cannot be converted to Scalar")
     if all(isinstance(placement, Replicate) for placement in x.placements):
         return local(x).item()
-    traffic = _traffic.get(x.device_mesh)
-    if traffic is not None:
-        traffic.meet("reading a number of a tensor in shards, as in float(p.norm())")
+    meet = _meets.get(x.device_mesh)
+    if meet is not None:
+        meet("reading a number of a tensor in shards, as in float(p.norm())")
     return x.detach().full_tensor().item()
 
 

@@ -2,7 +2,7 @@
 
 Where a script calculates with a tensor in shards (`DTensor`) and a plain tensor, the former is gathered, and the result
 is a plain tensor. The gradient of the gathered tensor is the mean over the workers of the replica, as of all others: a
-term that all workers add alike counts once. All workers of the replica calculate alike. The same holds for
+term that all workers add alike counts once. All workers that share the tensor calculate alike. The same holds for
 `full_tensor()` in a loss: torch's own takes each worker's gradient for that of all, and loses what the others add.
 
 Cost for n numbers in S shards, sent by each worker in each use: n (S - 1) / S forward, the same backward, and two small
@@ -12,7 +12,7 @@ Each attribute or function of torch on a tensor in shards takes 3 µs more: abou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,19 +21,18 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from quorate.sharding.traffic import Traffic
-
 _CALL = "calculating with a parameter in shards outside its block"
 
-_traffic: dict[DeviceMesh, Traffic] = {}
-"""Of each mesh of shards."""
+_meets: dict[DeviceMesh, Callable[[str], None]] = {}
+"""For each mesh of shards: wait until all its workers have come to the same call."""
 _as_torch: Any = torch._C._disabled_torch_function_impl
 _plain_full_tensor: Any = DTensor.full_tensor
 
 
-def gather_beside_plain(mesh: DeviceMesh, traffic: Traffic) -> None:
-    """Gather tensors in shards of `mesh` where they meet plain ones; workers that do so meet over `traffic`."""
-    _traffic[mesh] = traffic
+def gather_beside_plain(mesh: DeviceMesh, meet: Callable[[str], None]) -> None:
+    """Gather tensors in shards of `mesh` where they meet plain ones. `meet(call)` waits until all workers of the mesh
+    have come to `call`: other stages of a pipeline have other parameters, and are not waited for."""
+    _meets[mesh] = meet
     kind: Any = DTensor
     kind.__torch_function__ = classmethod(_called)
     kind.full_tensor = _full_tensor
@@ -52,7 +51,7 @@ def _called(kind: type, function: Any, types: Any, args: Any = (), kwargs: Any =
 
 
 def _full_tensor(x: Any, *, grad_placements: Any = None) -> Tensor:
-    is_in_a_loss = torch.is_grad_enabled() and x.requires_grad and x.device_mesh in _traffic
+    is_in_a_loss = torch.is_grad_enabled() and x.requires_grad and x.device_mesh in _meets
     if grad_placements is not None or not is_in_a_loss:
         return _plain_full_tensor(x, grad_placements=grad_placements)  # type: ignore[no-any-return]
     return _Whole.apply(x)  # type: ignore[no-any-return, no-untyped-call]
@@ -76,7 +75,7 @@ def _replaced(x: Any, gathered: dict[int, Tensor]) -> Any:
 
 def _is_mixed(tensors: list[Tensor]) -> bool:
     sharded = [x for x in tensors if isinstance(x, DTensor)]
-    return len(sharded) < len(tensors) and all(x.device_mesh in _traffic for x in sharded)
+    return len(sharded) < len(tensors) and all(x.device_mesh in _meets for x in sharded)
 
 
 def _writes(function: Any, args: Any, kwargs: Any) -> bool:
@@ -96,15 +95,15 @@ _WRITING = frozenset(
 class _Whole(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Tensor:
-        ctx.mesh, ctx.placements, ctx.traffic = x.device_mesh, x.placements, _traffic[x.device_mesh]
-        ctx.traffic.meet(_CALL)
+        ctx.mesh, ctx.placements, ctx.meet = x.device_mesh, x.placements, _meets[x.device_mesh]
+        ctx.meet(_CALL)
         whole: Tensor = _plain_full_tensor(x.detach())
         return whole
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        ctx.traffic.meet(f"{_CALL}, backward")
+        ctx.meet(f"{_CALL}, backward")
         placements = [Replicate() if placement.is_partial() else placement for placement in ctx.placements]
         own = DTensor.from_local(grad.contiguous(), ctx.mesh, [Partial("avg")] * ctx.mesh.ndim, run_check=False)
         return own.redistribute(ctx.mesh, placements)
