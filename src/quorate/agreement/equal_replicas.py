@@ -12,20 +12,55 @@ from torch.optim import Optimizer
 
 from quorate.core.contracts import Wire
 from quorate.core.local_tensor import local
-from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
+from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back, write_numbers
+
+_WORD = 8
+"""Bytes."""
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
-    """Write `root`'s numbers into everyone's `tensors` (of equal kinds), one broadcast per device and dtype."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    """Write `root`'s numbers into everyone's `tensors` (of equal kinds).
+
+    Cost: on the CPU one all-reduce of the bytes of all, to which the others give zeros: processes of one host read it
+    where it lies. On other devices one broadcast per device and dtype.
+    """
+    by_device: dict[torch.device, list[Tensor]] = {}
     for x in map(local, tensors):
-        kinds.setdefault((x.device, x.dtype), []).append(x.detach())
+        by_device.setdefault(x.device, []).append(x.detach())
     with torch.no_grad():
-        for (_, dtype), some in kinds.items():
-            whole = torch.cat([x.reshape(-1) for x in some])
-            carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
-            wire.broadcast(carried, root).wait()
-            write_back(some, whole)
+        for device, some in by_device.items():
+            (_copy_by_sum if device.type == "cpu" else _copy_by_broadcasts)(some, wire, root)
+
+
+def _copy_by_sum(tensors: list[Tensor], wire: Wire, root: int) -> None:
+    words = [-(-x.numel() * x.element_size() // _WORD) for x in tensors]
+    if not sum(words):
+        return
+    whole = wire.empty(sum(words), torch.int64)  # integers: a sum with zeros has the bits of what it sums
+    pieces = [
+        piece.view(torch.uint8)[: x.numel() * x.element_size()].view(x.dtype)
+        for x, piece in zip(tensors, whole.split(words), strict=True)
+    ]
+    if wire.rank == root:
+        for x, piece in zip(tensors, pieces, strict=True):
+            piece.copy_(x.reshape(-1))
+    else:
+        whole.zero_()
+    wire.all_reduce(whole).wait()
+    if wire.rank != root:
+        for x, piece in zip(tensors, pieces, strict=True):
+            write_numbers(x, piece)
+
+
+def _copy_by_broadcasts(tensors: list[Tensor], wire: Wire, root: int) -> None:
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for x in tensors:
+        by_dtype.setdefault(x.dtype, []).append(x)
+    for dtype, some in by_dtype.items():
+        whole = torch.cat([x.reshape(-1) for x in some])
+        carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
+        wire.broadcast(carried, root).wait()
+        write_back(some, whole)
 
 
 def can_be_averaged(dtype: torch.dtype) -> bool:

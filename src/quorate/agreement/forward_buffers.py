@@ -135,8 +135,8 @@ class BufferCopies:
     """Gives all workers rank 0's forward buffers as soon as these have changed, as torch DDP does.
 
     The header of each mean of gradients says whether they have. Where they have, all workers, also those that take part
-    without stepping, copy them behind it. Cost: one number in each header; where buffers have changed, one broadcast of
-    these per dtype (where the others outlive a death, their bytes to each worker).
+    without stepping, copy them behind it. Cost: one number in each header; where buffers have changed, what
+    `copy_tensors` costs (where the others outlive a death, their bytes to each worker).
     """
 
     def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, members: Callable[[], set[int]]) -> None:

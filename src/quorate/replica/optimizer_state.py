@@ -25,14 +25,19 @@ def beside(model: Module, every: list[Any]) -> list[Tensor]:
 
 
 def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
-    """Write `numbers`, one after the other, into `tensors`; one that is expanded gets those that it holds."""
+    """Write `numbers`, one after the other, into `tensors`; as `write_numbers`."""
     pieces = [local(x) for x in tensors]
     for x, part in zip(pieces, numbers.split([x.numel() for x in pieces]), strict=True):
-        there, given = x, part.view(x.shape)
-        for place in range(x.dim()):
-            if x.stride(place) == 0 and x.shape[place] > 1:
-                there, given = there.narrow(place, 0, 1), given.narrow(place, 0, 1)
-        there.copy_(given)
+        write_numbers(x, part)
+
+
+def write_numbers(x: Tensor, numbers: Tensor) -> None:
+    """Write `numbers`, in any shape, into `x`; one that is expanded gets those that it holds."""
+    there, given = x, numbers.view(x.shape)
+    for place in range(x.dim()):
+        if x.stride(place) == 0 and x.shape[place] > 1:
+            there, given = there.narrow(place, 0, 1), given.narrow(place, 0, 1)
+    there.copy_(given)
 
 
 def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
