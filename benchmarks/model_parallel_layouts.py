@@ -91,10 +91,12 @@ def link() -> tuple[float, float]:
 
 def _timed(script: Path, workers: int, cores: int) -> tuple[Model, Cluster]:
     from quorate.cli.planner.timed import timed
+    from quorate.launch.warm.run_server import RunServer
 
     latency, bandwidth = link()
     arguments = [json.dumps({"examples": EXAMPLES})]
-    told = timed(str(script), arguments, at_once=min(cores, workers), crowd=workers / cores)
+    with RunServer() as server:
+        told = timed(str(script), arguments, at_once=min(cores, workers), crowd=workers / cores, server=server)
     cluster = Cluster(workers=workers, memory=2**40, bandwidth=bandwidth, latency=latency, cores=cores)
     return model_from(told, EXAMPLES * workers, workers), cluster
 

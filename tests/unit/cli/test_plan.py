@@ -15,13 +15,16 @@ from typing import Any
 
 import pytest
 
+from quorate.cli.doctor import memory
 from quorate.cli.main import main
 from quorate.cli.planner import tried
 from quorate.cli.planner.table import how_to_run
+from quorate.launch.warm.run_server import RunServer
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
 from tests.support.planned_scripts import DIVIDED, SCRIPT
+from tests.support.programs import WARM
 from tests.support.programs import quorate as run_quorate
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
@@ -96,7 +99,8 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> str:
+    monkeypatch.setattr(memory, "subprocess", WARM)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     return "train.py"
@@ -171,23 +175,23 @@ def test_layouts_are_tried(
 
 
 @pytest.mark.slow
-def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path) -> None:
+def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path, server: RunServer) -> None:
     """Without a mesh, `parallelize` divides a model over all workers."""
     looks = "\nassert all(type(p) is nn.Parameter for p in model.parameters())\noptimizer ="
     (tmp_path / script).write_text(DIVIDED.replace("\noptimizer =", looks))
-    found = tried.steps_of(script, ["10"], Layout(replicas=2, strategy="all-reduce"))
+    found = tried.steps_of(server, script, ["10"], Layout(replicas=2, strategy="all-reduce"))
     assert not isinstance(found, str) and len(found) == STEPS
-    assert "AssertionError" in tried.steps_of(script, ["10"], Layout(shards=2, zero=3))
+    assert "AssertionError" in tried.steps_of(server, script, ["10"], Layout(shards=2, zero=3))
 
 
 @pytest.mark.slow
-def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path) -> None:
+def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path, server: RunServer) -> None:
     """They begin where the plan says."""
     (tmp_path / script).write_text(DIVIDED)
     layout = Layout(stages=2, schedule="interleaved-1f1b", chunks=2, microbatches=2)
-    found = tried.steps_of(script, ["10"], layout, ["blocks.1", "blocks.2", "blocks.3"])
+    found = tried.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "blocks.3"])
     assert not isinstance(found, str) and len(found) == STEPS
-    assert "nowhere" in tried.steps_of(script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
+    assert "nowhere" in tried.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
 
 
 @pytest.mark.slow

@@ -7,22 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.doctor import memory
 from quorate.cli.planner import timed as module
 from quorate.cli.planner.timed import mean_of, timed
+from quorate.launch.warm.run_server import RunServer
 from tests.support.planned_scripts import DIVIDED
+from tests.support.programs import WARM
 
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(memory, "subprocess", WARM)
     path = tmp_path / "train.py"
     path.write_text(DIVIDED)
     return str(path)
 
 
 @pytest.mark.slow
-def test_two_workers_time_each_axis(script: str) -> None:
-    told = timed(script, ["10"])
+def test_two_workers_time_each_axis(server: RunServer, script: str) -> None:
+    told = timed(script, ["10"], server=server)
     pieces = told["times"]["pieces"]
     assert set(pieces) == {"shards", "tensor"}
     for one in pieces.values():
@@ -34,10 +38,12 @@ def test_two_workers_time_each_axis(script: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_there_is_timed_alone(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_ends_there_is_timed_alone(
+    server: RunServer, script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """By then it has made as many steps alone."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
-    assert timed(script, ["10"], ["shards"])["times"]["pieces"] == {}
+    assert timed(script, ["10"], ["shards"], server=server)["times"]["pieces"] == {}
     told = capfd.readouterr().err
     assert "quorate: shards=2 was not timed: " in told and "no worker used it" in told
 
@@ -48,25 +54,25 @@ def test_seconds_of_runs_at_once_are_means() -> None:
 
 
 @pytest.mark.slow
-def test_a_script_without_end_is_timed_for_a_while(script: str) -> None:
-    times = timed(script, ["1000000000"], axes=())["times"]
+def test_a_script_without_end_is_timed_for_a_while(server: RunServer, script: str) -> None:
+    times = timed(script, ["1000000000"], axes=(), server=server)["times"]
     assert times["steps"] > 10 and "seconds" not in times
     assert len(times["spread"]) == times["steps"] and times["spread"] == sorted(times["spread"])
     assert statistics.median(times["spread"]) == pytest.approx(1.0, rel=0.02)
 
 
 @pytest.mark.slow
-def test_a_crowd_is_timed_as_one(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_crowd_is_timed_as_one(server: RunServer, script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Two workers for each of two cores: after two runs at once, as asked for, come four."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
-    told = timed(script, ["10"], axes=(), at_once=2, crowd=2.0)
+    told = timed(script, ["10"], axes=(), at_once=2, crowd=2.0, server=server)
     said = capfd.readouterr().err
     assert said.count("here") == 6 and "quorate: running it 4 times at once\n" in said
     assert told["times"]["crowding"] >= 1.0
     assert told["times"]["blocks"] and told["times"]["examples"] == 10
 
 
-def test_a_crowd_takes_longer_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_takes_longer_than_its_share(server: RunServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four at once take 2.5 times as long as two on these two cores, where their share says twice."""
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     runs: list[int] = []
@@ -84,16 +90,18 @@ def test_a_crowd_takes_longer_than_its_share(monkeypatch: pytest.MonkeyPatch) ->
         return [{"times": times, "cuts": {}}] * count
 
     monkeypatch.setattr(module, "_several", several)
-    assert timed("x.py", [], (), at_once=2)["times"]["spread"] == [0.5, 0.5, 1.0, 1.0, 1.5, 1.5]
-    crowded = timed("x.py", [], (), at_once=2, crowd=2.0)["times"]
+    assert timed("x.py", [], (), at_once=2, server=server)["times"]["spread"] == [0.5, 0.5, 1.0, 1.0, 1.5, 1.5]
+    crowded = timed("x.py", [], (), at_once=2, crowd=2.0, server=server)["times"]
     assert len(crowded["spread"]) == 12 and "seconds" not in crowded, "of the four"
     runs.clear()
-    assert timed("x.py", [], (), at_once=2, crowd=2.0)["times"]["crowding"] == pytest.approx(1.25)
-    assert timed("x.py", [], (), at_once=2, crowd=100.0)["times"]["crowding"] == 1.0, "never less than its share"
+    assert timed("x.py", [], (), at_once=2, crowd=2.0, server=server)["times"]["crowding"] == pytest.approx(1.25)
+    assert timed("x.py", [], (), at_once=2, crowd=100.0, server=server)["times"]["crowding"] == 1.0, (
+        "never less than its share"
+    )
     assert runs == [2, 4, 2, 8]
 
 
 @pytest.mark.slow
-def test_one_core_is_for_one_worker(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_core_is_for_one_worker(server: RunServer, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
-    assert timed(script, ["10"])["times"]["pieces"] == {}
+    assert timed(script, ["10"], server=server)["times"]["pieces"] == {}

@@ -14,6 +14,7 @@ from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.doctor.memory import SECONDS, measured
 from quorate.cli.planner.workers import answers
 from quorate.core.telling import tell
+from quorate.launch.warm.run_server import RunServer
 from quorate.launch.warm.steps import STEPS
 from quorate.planning.layouts import Layout
 from quorate.planning.waiting import spread_of
@@ -33,6 +34,8 @@ def timed(
     axes: Collection[str] = tuple(_LAYOUTS),
     at_once: int = 1,
     crowd: float = 1.0,
+    *,
+    server: RunServer,
 ) -> dict[str, Any]:
     """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
     over each of `axes`, where this machine has two cores and they can have the model. Raises as `measured`.
@@ -62,7 +65,7 @@ def timed(
             tell(f"quorate: running it on two workers, {axis}=2\n")
             # Two workers may have half of the script's batches each, and take longer for a step.
             steps = min(max(STEPS - 1, told["times"]["steps"] // 2), _MOST_STEPS)
-            found = answers(_IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
+            found = answers(server, _IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
             if isinstance(found, str):
                 tell(f"quorate: {axis}=2 was not timed: {found}\n")
             else:

@@ -15,6 +15,7 @@ from quorate.cli.planner.options import PlanOptions
 from quorate.cli.planner.workers import answers
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
+from quorate.launch.warm.run_server import RunServer
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction
@@ -62,14 +63,16 @@ def _memory_here() -> int | None:
         return None
 
 
-def tries(ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int) -> list[Tried]:
+def tries(
+    server: RunServer, ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int
+) -> list[Tried]:
     """What came of `options.tries` layouts; `examples` are the script's.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
     count = min(options.tries or 0, len(candidates(ranked)))
     with _Progress(count * TURNS) as progress:
-        run = partial(_shown, progress, options.model, options.arguments, model)
+        run = partial(_shown, server, progress, options.model, options.arguments, model)
         found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
     if found[0].seconds is None:
         raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
@@ -77,21 +80,32 @@ def tries(ranked: Sequence[Prediction], options: PlanOptions, model: Model, exam
 
 
 def _shown(
-    progress: _Progress, script: str, arguments: Sequence[str], model: Model, layout: Layout, turn: int
+    server: RunServer,
+    progress: _Progress,
+    script: str,
+    arguments: Sequence[str],
+    model: Model,
+    layout: Layout,
+    turn: int,
 ) -> Sequence[float] | str:
     progress.begins(f"turn {turn + 1}: {layout.in_words}")
-    found = steps_of(script, arguments, layout, model.begins(layout.stages * layout.chunks))
+    found = steps_of(server, script, arguments, layout, model.begins(layout.stages * layout.chunks))
     progress.ends(found)
     return found
 
 
 def steps_of(
-    script: str, arguments: Sequence[str], layout: Layout, begins: Sequence[str] = (), limit: float = SECONDS / 6
+    server: RunServer,
+    script: str,
+    arguments: Sequence[str],
+    layout: Layout,
+    begins: Sequence[str] = (),
+    limit: float = SECONDS / 6,
 ) -> Sequence[float] | str:
     """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none. Where a
     worker has several stages of a pipeline, they begin with the modules `begins`.
 
-    Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
+    Raises as `answers`.
     """
     from quorate.launch.warm.stepping import Task
 
@@ -107,7 +121,7 @@ def steps_of(
             is_divided=layout.workers > layout.replicas, settings=settings,
         )  # fmt: skip
 
-    found = answers(_PROGRAM, task, script, arguments, layout)
+    found = answers(server, _PROGRAM, task, script, arguments, layout)
     return found if isinstance(found, str) else [max(each) for each in zip(*found, strict=True)]
 
 

@@ -18,6 +18,7 @@ from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, listed
 
 if TYPE_CHECKING:
+    from quorate.launch.warm.run_server import RunServer
     from quorate.planning.cluster import Cluster
     from quorate.planning.model import Model
 
@@ -43,6 +44,13 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     The rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest
     of them is the first choice.
     """
+    from quorate.launch.warm.run_server import RunServer
+
+    with RunServer() as server:
+        return _planned(options, server)
+
+
+def _planned(options: PlanOptions, server: RunServer) -> int:
     from quorate.planning.layouts import AXES, WAYS
     from quorate.planning.search import plan as search
 
@@ -65,7 +73,9 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
                 f'--at-most "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
-    model, examples = (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options, longest)
+    model, examples = (
+        (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options, longest, server)
+    )
     tell(f"quorate: looking for layouts of {model.name} over {cluster.workers} workers\n")
 
     def begins(number: int) -> None:
@@ -94,7 +104,7 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     if options.tries is not None:
         from quorate.cli.planner.tried import tries
 
-        tried = tries(ranked, options, model, examples)
+        tried = tries(server, ranked, options, model, examples)
     if options.as_json:
         typer.echo(json.dumps(as_json(model, cluster, found, tried), indent=2, ensure_ascii=False))
     else:
@@ -161,7 +171,7 @@ def _by_sizes(options: PlanOptions) -> Model:
     return model_of(sizes, options.batch, speed, options.workers)
 
 
-def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model, int]:
+def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServer) -> tuple[Model, int]:
     """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import SECONDS
@@ -176,5 +186,6 @@ def _by_script(options: PlanOptions, longest: Mapping[str, int]) -> tuple[Model,
     axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
     here = options.per_host or options.workers
     at_once = min(options.cores or 1, here)
-    told = timed(options.model, options.arguments, axes, at_once, here / options.cores if options.cores else 1.0)
+    crowd = here / options.cores if options.cores else 1.0
+    told = timed(options.model, options.arguments, axes, at_once, crowd, server=server)
     return model_from(told, options.batch, options.workers), max(1, told["times"]["examples"])

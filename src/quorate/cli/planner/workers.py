@@ -9,26 +9,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorate.launch.local.processes import Conclusion, run_crew
-from quorate.launch.local.started import Command, StartedRanks
+from quorate.launch.local.processes import Conclusion
 from quorate.launch.local.verdict import last_lines, log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
 from quorate.planning.layouts import Layout
 
 if TYPE_CHECKING:
+    from quorate.launch.warm.run_server import RunServer
     from quorate.launch.warm.stepping import Task
 
 _INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
 
 
 def answers(
-    program: str, task_in: Callable[[str], Task], script: str, arguments: Sequence[str], layout: Layout
+    server: RunServer,
+    program: str,
+    task_in: Callable[[str], Task],
+    script: str,
+    arguments: Sequence[str],
+    layout: Layout,
 ) -> list[Any] | str:
     """What each worker of `program` has kept of a run in this layout; or one line about why it has kept nothing.
 
     Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
     """
+    from quorate.launch.warm.request import RunRequest
     from quorate.launch.warm.stepping import path_of
 
     with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
@@ -37,11 +43,18 @@ def answers(
             strategy=layout.strategy or None, mesh=layout.mesh or None, zero=layout.zero or None,
             log="none",
         )  # fmt: skip
-        command = Command(
-            script=program, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides
-        )
-        with StartedRanks(command, layout.workers, folder) as ranks:
-            ended = run_crew(command, layout.workers, folder, ranks)
+        request = RunRequest(
+            script=program, arguments=[task.line(), script, *arguments], is_module=True, overrides=overrides,
+            size=layout.workers, folder=folder,
+        )  # fmt: skip
+        run = server.start(request)
+        try:
+            ended = run.wait()
+        except KeyboardInterrupt:
+            run.send(signal.SIGTERM)
+            run.wait(request.grace)
+            raise
+        assert ended is not None
         paths = [path_of(folder, rank) for rank in range(layout.workers)]
         if ended.status in _INTERRUPTED:
             raise KeyboardInterrupt
