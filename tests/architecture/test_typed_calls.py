@@ -76,37 +76,30 @@ strict = true
 ignore_errors = true
 [mypy-torch.*,numpy.*,pydantic.*]
 follow_imports = skip
-[mypy-calls]
-ignore_errors = false
-"""
-
-
-LOOK_INTO_OPTIMIZERS = """
 [mypy-torch.optim.*]
 follow_imports = silent
+[mypy-calls,optimizers]
+ignore_errors = false
 """
+SCRIPTS = {"calls.py": CALLS, "optimizers.py": OPTIMIZERS}
 
 
 @pytest.mark.slow
-def test_mypy_finds_what_is_wrong_with_a_call_and_nothing_else(tmp_path: Path) -> None:
+def test_mypy_finds_what_is_wrong_with_a_call_or_an_optimizer_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "mypy.ini").write_text(SETTINGS)
-    assert_refuses_what_is_wrong(CALLS, tmp_path)
-
-
-@pytest.mark.slow
-def test_mypy_knows_what_a_distributed_optimizer_has(tmp_path: Path) -> None:
-    (tmp_path / "mypy.ini").write_text(SETTINGS + LOOK_INTO_OPTIMIZERS)
-    assert_refuses_what_is_wrong(OPTIMIZERS, tmp_path)
-
-
-def assert_refuses_what_is_wrong(calls: str, folder: Path) -> None:
-    (folder / "calls.py").write_text(calls)
-    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(folder), "calls.py"]
+    for name, text in SCRIPTS.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(tmp_path), *SCRIPTS]
     environment = {"MYPYPATH": str(PACKAGE.parent)}
-    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    refused = {int(number) for number in re.findall(r"^calls\.py:(\d+): error", found.stdout, re.MULTILINE)}
-    wrong = {number for number, line in enumerate(calls.splitlines(), start=1) if line.endswith("# wrong")}
-    assert refused == wrong, found.stdout + found.stderr
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    refused = re.findall(r"^(\w+\.py):(\d+): error", found.stdout, re.MULTILINE)
+    wrong = {
+        (name, number)
+        for name, text in SCRIPTS.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.endswith("# wrong")
+    }
+    assert {(name, int(number)) for name, number in refused} == wrong, found.stdout + found.stderr
 
 
 def test_the_type_of_names_is_the_registry() -> None:

@@ -7,7 +7,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,8 +132,13 @@ class _Launch:
 
     def result(self, *, shows: bool) -> Launched:
         begin = time.monotonic()
-        with held(self._folder), progress_of(self._folder, is_wanted=shows):
-            ended = self._as_processes() if self._request.virtual is None else self._as_virtual(self._request.virtual)
+        progress = partial(progress_of, self._folder, is_wanted=shows)
+        with held(self._folder):
+            if self._request.virtual is None:
+                ended = self._as_processes(progress)
+            else:
+                with progress():
+                    ended = self._as_virtual(self._request.virtual)
             why = None if ended.why is None else ended.why.partition("\n")[0]
             write_outcome(self._folder, ended.status, time.monotonic() - begin, why)
         line = closing_line(self._folder)
@@ -146,7 +152,8 @@ class _Launch:
             self._results = {rank: functions.result_in(self._folder, rank) for rank in range(self._request.size)}
         return Launched([self._results.get(rank) for rank in range(self._request.size)], self._folder)
 
-    def _as_processes(self) -> Conclusion:
+    def _as_processes(self, progress: Callable[[], AbstractContextManager[None]]) -> Conclusion:
+        """`progress` begins a thread, behind whoever forks workers."""
         from quorate.launch.local.console import ShownConsole
         from quorate.launch.local.processes import run_crew, show
         from quorate.launch.local.started import Command, StartedRanks
@@ -163,7 +170,11 @@ class _Launch:
                 overrides=request.overrides,
             )
             shown = ShownConsole(log_of(self._folder, 0), bytes_of(sys.stdout), bytes_of(sys.stderr))
-            with StartedRanks(command, request.size, self._folder, shown) as ranks, shown.following_size():
+            with (
+                StartedRanks(command, request.size, self._folder, shown) as ranks,
+                progress(),
+                shown.following_size(),
+            ):
                 return run_crew(command, request.size, self._folder, ranks, shows=show, asked=shown.hide)
         finally:
             shutil.rmtree(place, ignore_errors=True)
