@@ -100,6 +100,27 @@ def test_strided_tensors_too() -> None:
     assert run_real(3, partial(sums_of, kind=strided)) == [[]] * 3
 
 
+def broadcasts(wire: Wire) -> list[str]:
+    """Those whose bits are not the root's, of any bits (some are no numbers) and of memory that is no whole words."""
+    wrong = []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.bool):
+        for numel in (3, 64, 1 << 16):
+            for root in (0, wire.size - 1):
+                for turn in range(4):  # the first two go by messages
+                    draw = torch.Generator().manual_seed(root + 7 * turn)
+                    bits = torch.randint(0, 256, (numel * dtype.itemsize,), generator=draw).to(torch.uint8)
+                    given = bits.gt(127)[:numel] if dtype == torch.bool else bits.view(dtype)
+                    x = given.clone() if wire.rank == root else torch.ones_like(given)
+                    assert wire.broadcast(x, root).wait() is x
+                    if not torch.equal(x.view(torch.uint8), given.view(torch.uint8)):
+                        wrong.append(f"{dtype} {numel} from {root}, turn {turn}")
+    return wrong
+
+
+def test_a_broadcast_has_the_bits_of_the_root() -> None:
+    assert run_real(3, broadcasts) == [[]] * 3
+
+
 def many_at_once(wire: Wire) -> list[str]:
     """More than there are slots, of all kinds, on two channels that the workers use in different orders."""
     numels = [(5, LARGE, 2 * LARGE)[k % 3] for k in range(2 * SLOTS + 3)]

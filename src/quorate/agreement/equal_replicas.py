@@ -21,22 +21,21 @@ _WORD = 8
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
     """Write `root`'s numbers into everyone's `tensors` (of equal kinds).
 
-    Cost: on the CPU one all-reduce of the bytes of all, to which the others give zeros: processes of one host read it
-    where it lies. On other devices one broadcast per device and dtype.
+    Cost: on the CPU one broadcast of the bytes of all; on other devices one per device and dtype.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
     for x in map(local, tensors):
         by_device.setdefault(x.device, []).append(x.detach())
     with torch.no_grad():
         for device, some in by_device.items():
-            (_copy_by_sum if device.type == "cpu" else _copy_by_broadcasts)(some, wire, root)
+            (_copy_bytes if device.type == "cpu" else _copy_by_broadcasts)(some, wire, root)
 
 
-def _copy_by_sum(tensors: list[Tensor], wire: Wire, root: int) -> None:
+def _copy_bytes(tensors: list[Tensor], wire: Wire, root: int) -> None:
     words = [-(-x.numel() * x.element_size() // _WORD) for x in tensors]
     if not sum(words):
         return
-    whole = wire.empty(sum(words), torch.int64)  # integers: a sum with zeros has the bits of what it sums
+    whole = wire.empty(sum(words), torch.int64)
     pieces = [
         piece.view(torch.uint8)[: x.numel() * x.element_size()].view(x.dtype)
         for x, piece in zip(tensors, whole.split(words), strict=True)
@@ -44,9 +43,7 @@ def _copy_by_sum(tensors: list[Tensor], wire: Wire, root: int) -> None:
     if wire.rank == root:
         for x, piece in zip(tensors, pieces, strict=True):
             piece.copy_(x.reshape(-1))
-    else:
-        whole.zero_()
-    wire.all_reduce(whole).wait()
+    wire.broadcast(whole, root).wait()
     if wire.rank != root:
         for x, piece in zip(tensors, pieces, strict=True):
             write_numbers(x, piece)

@@ -21,7 +21,7 @@ from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
-from quorate.wire.real.carried import is_small_float
+from quorate.wire.real.carried import as_integers, is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL
@@ -36,7 +36,7 @@ from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
 from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
-from quorate.wire.work import Done
+from quorate.wire.work import Done, Together
 
 T = TypeVar("T")
 _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8)
@@ -160,11 +160,22 @@ class RealWire(CollectivesByMessages):
         operation = f"broadcast from {root} {describe(x)}"
         if self._goes_by_messages(operation, x):
             return super().broadcast(x, root)
+        bits = as_integers(x.detach()) if self._lies_here(x) else None
+        if bits is not None:
+            return self._broadcast_in_memory(operation, bits, x, root)
         whole = self._carried(x).contiguous()
         carried = whole if x.dtype in _CARRIED else whole.view(-1).view(torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = root
         return self._launch(operation, lambda group: group.broadcast([carried], options), x, whole)
+
+    def _broadcast_in_memory(self, operation: str, bits: Tensor, x: Tensor, root: int) -> Work[Tensor]:
+        """A sum of integers, to which all but the root give zeros, has the bits of what the root gives."""
+        if self.rank != root:
+            bits.zero_()
+        with self._alone():
+            work = self._in_memory(operation, bits, lambda sums: sums.start(operation, bits))
+        return Together([work], lambda _: x, self.clock)
 
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         operation = f"reduce to {root} {describe(x)}"
