@@ -34,7 +34,7 @@ def worker(turns: int, numels: list[int]) -> None:
 
     import quorate
     from quorate.core.vectors import Layout, Part
-    from quorate.reducers import reducers
+    from quorate.means import reducers
 
     torch.set_num_threads(1)
     world = quorate.join(timeout=120)

@@ -11,12 +11,12 @@ import torch
 
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Layout, Part
-from quorate.reducers import reducers
+from quorate.means import reducers
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 
 if TYPE_CHECKING:
-    from quorate.reducers.algorithms.by_messages import ByMessages
+    from quorate.means.algorithms.by_messages import ByMessages
 
 ALGORITHMS = ("ring", "recursive-doubling", "halving-doubling", "tree")
 _SENT = re.compile(r"(?P<time>\S+) (?P<rank>\d+) send (?P<bytes>\d+) bytes to (?P<peer>\d+) as (?P<tag>\d+/\d+) on ")

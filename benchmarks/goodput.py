@@ -104,7 +104,7 @@ def by_quorate(arm: str, setting: Setting, place: Path, until: str, *, is_struck
 
 def restart_in(folder: Path) -> float | None:
     """What a replacement has taken until it trained, by the records of a run under chaos."""
-    from quorate.core.records import ranks_in, records_of, rows
+    from quorate.records.records import ranks_in, records_of, rows
 
     if not (folder / "chaos.jsonl").exists():
         return None

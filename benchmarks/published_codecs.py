@@ -36,8 +36,8 @@ from quorate.core.codec import Codec, Draw, numel_of, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.durations import FORWARD_SHARE
 from quorate.core.vectors import Flat, Layout
-from quorate.reducers.power_sgd import PowerSGD
-from quorate.reducers.reduction import Reduction, reduction_of
+from quorate.means.power_sgd import PowerSGD
+from quorate.means.reduction import Reduction, reduction_of
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.network import Network, collective_seconds

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.report.figures.quality import final_quality
 from quorate.report.figures.throughput import window_of
 from quorate.report.reading.run import RunRecords

@@ -56,8 +56,8 @@ def work(blocks: int) -> None:
 
 def microseconds_a_step(repeats: int) -> list[float]:
     """What stopping the time of one step and writing its row costs the training thread, without any training."""
-    from quorate.core.records import Recorder, records_of
     from quorate.observe.step_times import StepTimer, timing
+    from quorate.records.records import Recorder, records_of
     from quorate.wire import current
     from quorate.wire.board import MemoryBoard
     from quorate.wire.metered import Meter

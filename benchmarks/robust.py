@@ -227,7 +227,7 @@ def exchange(kind: str, repeats: int, world: Any) -> dict[str, float]:
 
     from quorate.buckets.flat import layout_of
     from quorate.core.vectors import Flat
-    from quorate.reducers.reduction import reduction_of
+    from quorate.means.reduction import reduction_of
 
     torch.set_num_threads(1)
     layout = layout_of([(str(part), torch.zeros(NUMBERS // 10)) for part in range(10)], header=8)

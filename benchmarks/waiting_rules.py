@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quorate.gossip.topology.reading import topology_of
 from quorate.report.reading.run import RunRecords
-from quorate.topology.reading import topology_of
 
 DRAWN = 4000
 """Steps over which a rule is reckoned out."""

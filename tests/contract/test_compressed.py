@@ -20,8 +20,8 @@ import quorate
 from quorate.codecs.error_feedback import ERROR
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
-from quorate.reducers.reduction import NONE, compressing
-from quorate.reducers.two_phase import TwoPhaseState
+from quorate.means.reduction import NONE, compressing
+from quorate.means.two_phase import TwoPhaseState
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined

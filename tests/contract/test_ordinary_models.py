@@ -442,7 +442,7 @@ def rests_in_each_step(cell: Cell) -> None:
 
 def test_buffers_that_no_forward_pass_moves_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[object] = []
-    monkeypatch.setattr("quorate.agreement.forward_buffers.copy_tensors", lambda *given: copies.append(given))
+    monkeypatch.setattr("quorate.means.forward_buffers.copy_tensors", lambda *given: copies.append(given))
     ended(rests_in_each_step, "all-reduce").right()
     assert not copies
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorate.core.contracts import Wire
-from quorate.reducers import OF_VECTORS
+from quorate.means import OF_VECTORS
 from tests.contract import reducer_checks
 from tests.contract.reducer_checks import one_dies_between, one_dies_within, one_is_late, one_sums_something_else
 from tests.contract.worlds import RealWorkers, VirtualWorkers, Workers, WorkersOnHosts, in_both_worlds, in_words

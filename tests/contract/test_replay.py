@@ -14,12 +14,12 @@ import pytest
 
 from quorate.cli.replay import Compared, compared
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import records_of, rows
-from quorate.core.tape import tape_of
 from quorate.core.vectors import Flat
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.warm.virtual import run_request
+from quorate.records.records import records_of, rows
+from quorate.records.tape import tape_of
 from quorate.rounds import forming
 from quorate.rounds.coding import Coding, Given
 from quorate.strategies import strategies

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from tests.support.named_hosts import NamedHosts, missing
 from tests.support.ssh_hosts import config_in, left_on, ssh_hosts
 

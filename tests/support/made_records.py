@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import Step
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import Step
 from tests.support.made_rounds import Rows, put_rounds
 from tests.support.raw_rows import RawRow
 

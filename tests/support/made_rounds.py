@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 
 Rows = list[list[Step | tuple[str, dict[str, Any]]]]
 FORMS = 0.0005

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.core.rows import Row
+from quorate.records.rows import Row
 
 
 class RawRow(Row):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.durations import Durations
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import Step
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import Step
 from quorate.simulation.busy import Modelled
 from quorate.simulation.links import Links
 from quorate.simulation.models import RoundTimes, times_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import ranks_in
+from quorate.records.records import ranks_in
 from tests.support.hosts import Host, are_possible, hosts
 from tests.support.kills_and_resumes import train
 from tests.support.processes import run_real_world

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import ranks_in, rows
 from quorate.inject.failures import failures_from
+from quorate.records.records import ranks_in, rows
 from tests.support.launching import is_running
 from tests.support.programs import QUORATE, Program
 

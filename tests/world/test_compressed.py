@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.launch.worker.world import World
-from quorate.reducers.reduction import NONE, compressing
+from quorate.means.reduction import NONE, compressing
 from quorate.wire.real.shared import is_possible
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.hosts import are_possible, hosts

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import quorate
 from quorate.core.contracts import Board
-from quorate.core.records import records_of, rows
 from quorate.launch.worker.world import World
+from quorate.records.records import records_of, rows
 from tests.support.processes import run_real_board, run_real_world
 from tests.support.programs import QUORATE, run
 

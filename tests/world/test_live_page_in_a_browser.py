@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report.live.server import LiveServer
 from tests.support.made_records import make_run
 from tests.support.parsed_pages import Element, parsed

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.records import records_of, rows
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
 from quorate.launch.worker.world import World
+from quorate.records.records import records_of, rows
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.processes import run_real_world

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.core.records import records_of, rows
 from quorate.observe.memory_use import InUse, in_use
+from quorate.records.records import records_of, rows
 from quorate.sharding.memory import Mode, Model, Size, held
 from tests.support.processes import run_real_world
 from tests.support.programs import quorate as quorate_command

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import ranks_in
+from quorate.records.records import ranks_in
 from tests.support.programs import QUORATE, Program, quorate
 
 SCRIPT = textwrap.dedent(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from tests.support.programs import QUORATE, Program, quorate
 
 SCRIPT = textwrap.dedent(

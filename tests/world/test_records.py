@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 import quorate
 from quorate.core.draws import common_seed
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of, rows
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes
 from tests.support.processes import run_real_world

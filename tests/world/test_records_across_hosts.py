@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.report.reading.run import RunRecords, read_run
 from tests.support.hosts import Host, are_possible, hosts
 from tests.support.programs import Program

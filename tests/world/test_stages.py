@@ -15,9 +15,9 @@ from torch.distributed.fsdp import FSDPModule
 
 import quorate
 from quorate.core.errors import ConfigurationError, Mismatch
-from quorate.core.records import records_of
 from quorate.planning.layouts import Layout
 from quorate.planning.passes import gathers
+from quorate.records.records import records_of
 from quorate.sharding.collectives import WireAllGather
 from quorate.sharding.stages.orders import SCHEDULES
 from tests.support.processes import outcomes_real_world, run_real_world

@@ -20,7 +20,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
-from quorate.reducers.robust import Robust
+from quorate.means.robust import Robust
 from tests.support.processes import run_real, run_real_world
 
 STEPS = 12

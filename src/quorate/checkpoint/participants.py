@@ -60,7 +60,7 @@ class Participant(Worker, Protocol):
 
     @property
     def reducer_state(self) -> Any:
-        """What the reducer of its means remembers: see `reducers.reducer.Reducer.state`."""
+        """What the reducer of its means remembers: see `means.reducer.Reducer.state`."""
 
     @property
     def has_rounds(self) -> bool:

@@ -82,7 +82,7 @@ class RoundsKept(TypedDict):
     request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
     workers: NotRequired[Workers]
     places: NotRequired[Annotated[int, Field(ge=7, le=30)]]
-    """Elements of a header before its counts: `COUNTS` of `agreement.headers`, which has grown."""
+    """Elements of a header before its counts: `COUNTS` of `means.headers`, which has grown."""
     error: NotRequired[dict[str, Any]]
     own_options: NotRequired[_OwnOptions]
     """Options that the optimizer's own steps have written."""

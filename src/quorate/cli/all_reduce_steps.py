@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from quorate.core.errors import ConfigurationError
-from quorate.reducers import reducers
+from quorate.means import reducers
 
 if TYPE_CHECKING:
-    from quorate.reducers.algorithms.by_messages import ByMessages
-    from quorate.reducers.algorithms.steps import Cost
+    from quorate.means.algorithms.by_messages import ByMessages
+    from quorate.means.algorithms.steps import Cost
 
 MOST_DRAWN = 64
 """Workers up to which the steps are shown."""

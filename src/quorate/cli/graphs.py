@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Topology
-from quorate.topology.reading import topology_of
+from quorate.gossip.topology.reading import topology_of
 
 MOST_DRAWN = 64
 """Workers up to which there is a picture."""
@@ -45,7 +45,7 @@ def drawn(text: str, workers: int) -> Drawn:
     """The topology that `text` says, among so many workers. Raises `ConfigurationError` where there is none."""
     if not 1 <= workers <= MOST_MEASURED:
         raise ConfigurationError(f"-n is {workers}; a topology can be measured for 1 to {MOST_MEASURED} workers")
-    from quorate.topology.mixing import mixing_of
+    from quorate.gossip.topology.mixing import mixing_of
 
     topology = topology_of(text, workers)
     mixing = mixing_of(topology, workers)

@@ -16,9 +16,9 @@ FAMILIES = {
     "baselines": "quorate.launch.worker.baselines:baselines",
     "workloads": "quorate.workloads:workloads",
     "traces": "quorate.core.batch_times:traces",
-    "topologies": "quorate.topology:topologies",
+    "topologies": "quorate.gossip.topology:topologies",
     "codecs": "quorate.codecs:codecs",
-    "reducers": "quorate.reducers:reducers",
+    "reducers": "quorate.means:reducers",
     "rules": "quorate.aggregation:rules",
 }
 """The families of names, in the order they are shown, and where their registries lie."""

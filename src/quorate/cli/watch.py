@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from quorate.core.records import ranks_in
+from quorate.records.records import ranks_in
 from quorate.report.reading.folders import find_folder, find_run
 
 _EVERY = 1.0

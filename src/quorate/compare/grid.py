@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.compare.plan import Arm, Comparison, Metric
-from quorate.core.records import records_of, rows
 from quorate.launch.warm.request import RunRequest
+from quorate.records.records import records_of, rows
 
 SCRIPT = Path(__file__).with_name("train_workload.py")
 """In which every workload is trained."""

@@ -142,7 +142,7 @@ class Worker(Protocol):
         """
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
-        """Record an outer step of a fragment; `measured` are fields of `core.rows.Outer`.
+        """Record an outer step of a fragment; `measured` are fields of `records.rows.Outer`.
 
         Does nothing where no records are kept.
         """

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Claim
-from quorate.core.tape import Replaying
+from quorate.records.rows import Claim
+from quorate.records.tape import Replaying
 
 Claimed = Callable[[Claim], None]
 """Told of every batch."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from quorate.core.clients import ClientTerms
 from quorate.core.redundancy import Redundancy
-from quorate.core.rows import Claim
 from quorate.data.limit import Limit
+from quorate.records.rows import Claim
 from quorate.wire.current import Place
 
 

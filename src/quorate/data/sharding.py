@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
-from quorate.core.tape import Replaying
 from quorate.data.assignment import (
     BY_ROUND,
     CLIENTS,
@@ -37,6 +36,7 @@ from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
 from quorate.data.resuming import add
 from quorate.data.same_data import check_same_data
+from quorate.records.tape import Replaying
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
 

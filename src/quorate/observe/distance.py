@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from quorate.core.local_tensor import local
-from quorate.core.rows import Distance, Outer
 from quorate.observe.step_times import StepTimer
+from quorate.records.rows import Distance, Outer
 
 
 def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:

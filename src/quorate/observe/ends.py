@@ -11,10 +11,10 @@ import json
 from threading import Lock
 from typing import Any
 
-from quorate.core.rows import Log
 from quorate.core.telling import tell
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
+from quorate.records.rows import Log
 from quorate.wire.current import Place
 
 _STOP, _FIRST, _SAID = KEYS = ("end/stop", "end/first", "end/said")

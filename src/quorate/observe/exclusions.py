@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quorate.aggregation.outcome import Outcome
-from quorate.core.exclusion_rows import Excluded
 from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
+from quorate.records.exclusion_rows import Excluded
 
 SUMS = 10
 """In one row."""

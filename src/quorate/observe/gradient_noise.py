@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from quorate.core.gradient_noise import Smoothing, Squares
-from quorate.core.noise_rows import Noise
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
+from quorate.records.noise_rows import Noise
 
 EVERY = 16
 """Updates from one measurement to the next where all workers form each mean; the 16th is the first."""

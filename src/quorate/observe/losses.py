@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from quorate.core.contracts import Wire
-from quorate.core.rows import Gone, Joined
 from quorate.observe.step_times import StepTimer
+from quorate.records.rows import Gone, Joined
 from quorate.wire.failure import read_deaths
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quorate.core.memory_rows import Memory
-from quorate.core.records import Recorder
+from quorate.records.memory_rows import Memory
+from quorate.records.records import Recorder
 from quorate.sharding.boundary import Boundary
 from quorate.wire.current import Place
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.core.records import LateNumber
+from quorate.records.records import LateNumber
 
 Copy = tuple[Tensor, torch.cuda.Event]
 """One number in host memory, and what has happened when it is there."""

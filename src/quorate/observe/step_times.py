@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from quorate.core.contracts import Clock, Work
-from quorate.core.records import Recorder
-from quorate.core.rows import Step
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
 from quorate.observe.seen_losses import SeenLosses
+from quorate.records.records import Recorder
+from quorate.records.rows import Step
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter

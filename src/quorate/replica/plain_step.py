@@ -140,7 +140,7 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
 
 
 class Agreeing(Protocol):
-    """See `agreement.means.MeansOfAll`."""
+    """See `means.means.MeansOfAll`."""
 
     some_away: bool
     """Whether a worker had paused or ended when the newest mean was formed."""

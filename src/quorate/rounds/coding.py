@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
 from quorate.core.vectors import Flat, Layout
-from quorate.reducers.remembering import is_finite
+from quorate.means.remembering import is_finite
 from quorate.rounds.codes import Codes
 
 

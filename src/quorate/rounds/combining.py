@@ -28,7 +28,7 @@ class Combined:
     vector: Flat | None = None
     """None: no update comes of them."""
     excluded: Sequence[tuple[int, str]] = ()
-    """Ranks whose vectors did not count, or hardly, and why (`core.exclusion_rows`)."""
+    """Ranks whose vectors did not count, or hardly, and why (`records.exclusion_rows`)."""
 
 
 Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Combined]

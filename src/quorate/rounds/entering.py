@@ -10,8 +10,8 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
-from quorate.core.tape import Look, Position
 from quorate.core.telling import tell
+from quorate.records.tape import Look, Position
 from quorate.rounds.member import Member
 from quorate.rounds.progress import RoundTask
 
@@ -20,7 +20,7 @@ KNOCK_SECONDS = 0.5
 
 
 class Watching(Protocol):
-    """Who is told what `core.tape` goes by."""
+    """Who is told what `records.tape` goes by."""
 
     def looked(self, look: Look, number: int, source: int | None = None) -> None:
         """A worker has applied rounds up to `number`, or has become a copy of `source` as of that one."""

@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.between_hosts import PASSED_ON
 from quorate.rounds.calls import Calls
 from quorate.rounds.copies import Copies
 from quorate.rounds.forming import Forming, spans_hosts
 from quorate.rounds.gathering import Carrying
 from quorate.rounds.log import BRIDGE, Log, Round
-from quorate.rounds.terms import Agreed
+from quorate.rounds.terms import PASSED_ON, Agreed
 
 Send = Callable[[int, dict[str, Any], Flat | None], None]
 """(to, header, vector)"""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from quorate.core.vectors import Flat
-from quorate.rounds.between_hosts import BetweenHosts
-from quorate.rounds.exchange import Send
 from quorate.rounds.gathering import Patience
+from quorate.rounds.hosts.between_hosts import BetweenHosts
+from quorate.rounds.hosts.exchange import Send
+from quorate.rounds.hosts.votes import Held
 from quorate.rounds.log import Log, Round, round_from
 from quorate.rounds.terms import Agreed
-from quorate.rounds.votes import Held
 
 KINDS = ("round", "hold", "force")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.rounds.votes import knows
+from quorate.rounds.hosts.votes import knows
 
 
 @dataclass

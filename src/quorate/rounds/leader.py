@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.attempts import Attempts
 from quorate.rounds.calls import Calls
 from quorate.rounds.changes import Changes
 from quorate.rounds.combining import Combined
@@ -28,9 +27,10 @@ from quorate.rounds.copies import Entrance
 from quorate.rounds.formed import round_of, total_of
 from quorate.rounds.gathering import Asking, Carrying, Contribution, OpenRound, given_from
 from quorate.rounds.holdings import Holdings, Send
+from quorate.rounds.hosts.attempts import Attempts
+from quorate.rounds.hosts.votes import Votes
 from quorate.rounds.log import Log, Round
 from quorate.rounds.terms import Agreed
-from quorate.rounds.votes import Votes
 
 
 class Leader:

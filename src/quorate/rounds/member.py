@@ -12,11 +12,12 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds import incoming
-from quorate.rounds.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
 from quorate.rounds.buffer import Buffer
 from quorate.rounds.forming import are_apart
 from quorate.rounds.gathering import Patience
 from quorate.rounds.holdings import Send
+from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
+from quorate.rounds.hosts.votes import knows
 from quorate.rounds.incoming import Incoming
 from quorate.rounds.inquiry import Inquiry, goes_on
 from quorate.rounds.leader import Leader
@@ -24,7 +25,6 @@ from quorate.rounds.log import COPIED, Log, Round
 from quorate.rounds.office import take_office
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
-from quorate.rounds.votes import knows
 
 _ANSWERS = {"again": "behind", "look": "there"}
 

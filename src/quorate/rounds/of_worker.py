@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.tape import OptimizerTape
 from quorate.core.vectors import Layout
+from quorate.records.tape import OptimizerTape
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments
-from quorate.rounds.replayed import ReplayedRounds
+from quorate.rounds.replay.replayed import ReplayedRounds
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 

@@ -16,12 +16,12 @@ from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.events import add, happen
 from quorate.rounds.fragments import PendingFragments
+from quorate.rounds.hosts.pieces import layout_of_piece
+from quorate.rounds.hosts.sparse import read, written
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.pending import PendingGradients
-from quorate.rounds.pieces import layout_of_piece
 from quorate.rounds.row_delivery import URGENT
-from quorate.rounds.sparse import read, written
 from quorate.rounds.terms import Agreed
 
 TAG = "rounds"

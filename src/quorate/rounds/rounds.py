@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.core.tape import Position
 from quorate.core.vectors import Flat, Layout
+from quorate.records.tape import Position
 from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
@@ -18,9 +18,9 @@ from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import COPIED, Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pace import Called, Copied, OwnPace
+from quorate.rounds.pieces.row_paces import pace_in
+from quorate.rounds.pieces.row_tasks import row_task
 from quorate.rounds.progress import RoundTask
-from quorate.rounds.row_paces import pace_in
-from quorate.rounds.row_tasks import row_task
 from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 

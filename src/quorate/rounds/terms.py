@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _LARGE = 1 << 16
 """Bytes from which carrying a vector may take longer than answering."""
 
+PASSED_ON = 1 << 30
+"""In the place of an attempt: the sum comes from the log of another worker."""
+
 CHANGEABLE = ("wait_for", "max_staleness")
 """What may change from one round to the next: what only the one that decides when rounds start goes by."""
 

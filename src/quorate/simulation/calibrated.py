@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Step
+from quorate.gossip.topology.reading import topology_of
+from quorate.records.rows import Step
 from quorate.report.figures.in_step import side_by_side
 from quorate.report.figures.throughput import batch_of
 from quorate.report.reading.folders import find_run
@@ -25,7 +26,6 @@ from quorate.simulation.calls import CountedCalls
 from quorate.simulation.links import Links
 from quorate.simulation.models import ExchangeTimes, Questions, RoundTimes, Times, settings_of, times_of
 from quorate.simulation.neighbours import Graph
-from quorate.topology.reading import topology_of
 
 LEAST_STEPS = 20
 """That every worker has to have taken, the first ones left out."""

@@ -1,6 +1,6 @@
 """What codecs make of simulated exchanges: the bytes of codes, and the seconds of encoding and decoding.
 
-Bytes are the codec's own `wire_bytes`, and the way codes are summed is chosen as `reducers.reduction` does. Parameters
+Bytes are the codec's own `wire_bytes`, and the way codes are summed is chosen as `means.reduction` does. Parameters
 are taken to lie in matrices of 512 x 512, all of them written small; what goes beside them is exact.
 """
 
@@ -18,7 +18,7 @@ from quorate.strategies import strategies
 
 if TYPE_CHECKING:
     from quorate.core.codec import Codec, Shapes
-    from quorate.reducers.reduction import Reduction
+    from quorate.means.reduction import Reduction
 
 SIDE = 512
 """Of the matrices that parameters are taken to lie in."""
@@ -104,7 +104,7 @@ def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[st
     """
     if settings.get("compress", "none") == "none" or strategy not in strategies:
         return dict(settings), None
-    from quorate.reducers.reduction import POWER_SGD
+    from quorate.means.reduction import POWER_SGD
     from quorate.train.reduced import with_reduction
 
     kind = strategies.get(strategy)

@@ -18,7 +18,7 @@ from quorate.simulation.models import Times
 from quorate.simulation.played import Case, Watch
 
 if TYPE_CHECKING:
-    from quorate.reducers.reduction import Reduction
+    from quorate.means.reduction import Reduction
     from quorate.simulation.calibrated import Calibration
     from quorate.simulation.figures import Figures
 

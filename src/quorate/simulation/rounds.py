@@ -3,7 +3,8 @@
 The decisions are those of real rounds (`rounds.calls`), the messages too: a call goes to the worker that leads, rank
 0, which asks everyone, gets what is pending, and tells the sum. Each way takes a latency, and vectors their bytes.
 What leaves the leader waits until what left it before is on its way. Nobody is silent, and nobody ends. Between hosts
-a round is in force when a majority has said that it has it, and large sums are formed in pieces: see `rounds.exchange`.
+a round is in force when a majority has said that it has it, and large sums are formed in pieces: see
+`rounds.hosts.exchange`.
 What the leader has to do with each worker (`Links.leader`) is spread over the four times that it turns to all.
 
 Cost: two events for each contribution; some 10 microseconds.
@@ -211,7 +212,7 @@ class QuorumRun:
         heappush(self._events, (now + self._latency + self._turn + carrying, _FORMS, 0, 0, 0))
 
     def _exchanged(self, in_pieces: float) -> float:
-        """Seconds until hosts have the sum of what was given; by codes where these are less: see `rounds.forming`."""
+        """Seconds until hosts have the sum of what was given; by codes where they are less (`rounds.forming`)."""
         case, codes, self._sent_in_codes = self._case, self._case.codes, 0
         if codes is None:
             return in_pieces

@@ -37,10 +37,10 @@ from quorate.core.neighbours import Answer, Request
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
+from quorate.gossip.topology.edges import among
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, undirected_graph
 from quorate.strategies.parts.kept_copy import KeptCopy
-from quorate.topology.edges import among
 
 
 @dataclass(kw_only=True)

@@ -30,7 +30,7 @@ Honesty:
   value
 - resume: goes on; with the quorum in effect at the time, and every gradient counts once
 
-Paper: The rule is ours (`quorate.rounds.choosing`). The noise scale is that of McCandlish et al., "An empirical model
+Paper: The rule is ours (`rounds.choice.choosing`). The noise scale is that of McCandlish et al., "An empirical model
 of large-batch training", 2018; that staleness costs the signal and not the noise is a result of Agarwal and Duchi,
 "Distributed delayed stochastic optimization", NIPS 2011. Rounds: see `quorum`.
 """
@@ -43,7 +43,7 @@ from typing import Any, Literal
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.strategy import Strategy, Worker
-from quorate.rounds.choosing import Chooser, Rule
+from quorate.rounds.choice.choosing import Chooser, Rule
 from quorate.strategies import register
 
 

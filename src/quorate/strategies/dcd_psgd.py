@@ -40,6 +40,7 @@ from quorate.core.strategy import Worker
 from quorate.core.telling import tell as say
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
+from quorate.gossip.topology.mixing import matrix
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import GossipSettings, unchanging_graph
 from quorate.strategies.parts.neighbour_copies import (
@@ -51,7 +52,6 @@ from quorate.strategies.parts.neighbour_copies import (
     take_in,
     tell,
 )
-from quorate.topology.mixing import matrix
 
 
 @register("dcd-psgd")

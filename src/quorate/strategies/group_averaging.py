@@ -41,11 +41,11 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
+from quorate.gossip.topology.butterfly import Butterfly, group_size_near_root
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import own_copy
 from quorate.strategies.parts.group_models import GroupModels, mean_of
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.topology.butterfly import Butterfly, group_size_near_root
 
 
 @dataclass(kw_only=True)

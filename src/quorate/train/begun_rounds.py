@@ -6,19 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quorate.agreement.headers import units_by_weight
-from quorate.agreement.in_rounds import InRounds
-from quorate.agreement.round_watch import RoundWatch
-from quorate.agreement.rounds import WorkerRounds
-from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire
 from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
-from quorate.core.tape import Replaying
 from quorate.core.telling import tell
 from quorate.core.vectors import Flat, Layout
 from quorate.data.context import data_context
+from quorate.means.headers import units_by_weight
+from quorate.means.reduction import Reduction
 from quorate.observe.digests import Digests
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
@@ -26,7 +22,11 @@ from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.reducers.reduction import Reduction
+from quorate.quorums.in_rounds import InRounds
+from quorate.quorums.round_watch import RoundWatch
+from quorate.quorums.rounds import WorkerRounds
+from quorate.quorums.whole_replica import WholeReplica
+from quorate.records.tape import Replaying
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed

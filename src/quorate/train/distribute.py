@@ -17,12 +17,12 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
+from quorate.means.reduction import Reduction
 from quorate.observe.backward import listeners
 from quorate.observe.finite import OnNonfinite
 from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
-from quorate.reducers.reduction import Reduction
 from quorate.replica.by_tensors import ShardBy
 from quorate.replica.own_step import OWN_STEP, own_step_of
 from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, check_closure, takes_closure

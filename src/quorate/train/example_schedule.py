@@ -17,10 +17,10 @@ from quorate.core.local_tensor import local
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.data.growth import growth
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.optim.ada_scale import AdaScale
 from quorate.optim.lars import LARS
 from quorate.optim.rates import Decay, Rates, Scaling, WarmUp, scale_of, scaling_of
-from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.worker_momentum import HEAVY_BALL
 from quorate.train.alone import WORKER
 from quorate.train.worker import StrategyWorker

@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.backward import Listener
 from quorate.optim.ada_scale import AdaScale, spread_of
-from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
 from quorate.train.worker import StrategyWorker
 
 

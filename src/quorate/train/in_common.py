@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from quorate.agreement.common_parameters import CommonParameters, check_shareable
 from quorate.core.errors import ConfigurationError
+from quorate.hogwild.common_parameters import CommonParameters, check_shareable
 from quorate.train.worker import StrategyWorker
 
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.agreement.admission import wait_outside
-from quorate.agreement.equal_replicas import copy_optimizer, copy_tensors
 from quorate.checkpoint.participants import Trained, by_name
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
-from quorate.membership.replica_copy import TooFewOptimizers
-from quorate.membership.same_call import compare_calls, compare_options
-from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.admission import wait_outside
+from quorate.means.equal_replicas import copy_optimizer, copy_tensors
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
-from quorate.rounds.replayed import ReplayedRounds
+from quorate.rounds.replay.replayed import ReplayedRounds
 from quorate.train.open_joining import OpenTraining, enter_openly
+from quorate.train.replica_copy import TooFewOptimizers
+from quorate.train.same_call import compare_calls, compare_options
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"

@@ -11,16 +11,15 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.agreement.common_parameters import CommonParameters
-from quorate.agreement.equal_replicas import agree_on
-from quorate.agreement.headers import header_length
-from quorate.agreement.means import MeansOfAll
 from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
-from quorate.membership.survivors import agree_on_buffers, level, tolerate_deaths
+from quorate.hogwild.common_parameters import CommonParameters
+from quorate.means.equal_replicas import agree_on
+from quorate.means.headers import header_length
+from quorate.means.means import MeansOfAll
 from quorate.observe.backward import Listener, listeners
 from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
@@ -43,6 +42,7 @@ from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
 from quorate.train.step_watches import StepWatches
+from quorate.train.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place

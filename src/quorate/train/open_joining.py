@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from quorate.agreement.admission import wait_outside
-from quorate.agreement.open_admission import OpenAdmission
 from quorate.core.contracts import Message
 from quorate.core.errors import WireTimeout
-from quorate.membership.same_call import compare_with_those_joined
-from quorate.reducers.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.admission import wait_outside
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.open_admission import OpenAdmission
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
+from quorate.train.same_call import compare_with_those_joined
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"

@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.agreement.whole_replica import WholeReplica
 from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
-from quorate.core.layer_rows import Layers
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.observe.backward import Listener
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
+from quorate.quorums.whole_replica import WholeReplica
+from quorate.records.layer_rows import Layers
 from quorate.replica.by_tensors import is_by_numbers, shard_by_of
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from quorate.checkpoint.participants import Distributed
-from quorate.core.rows import Distribute as DistributeRow
 from quorate.core.strategy import Strategy
 from quorate.observe.step_times import timing
+from quorate.records.rows import Distribute as DistributeRow
 from quorate.train.foreseen import foreseen
 from quorate.wire.current import Place
 

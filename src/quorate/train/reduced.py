@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quorate.agreement.edge_coding import EdgeCoding
 from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
@@ -14,8 +13,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat, Layout
-from quorate.reducers.reducer import Reducer
-from quorate.reducers.reduction import AUTO, NAMES, Reduction, reduction_of
+from quorate.means.edge_coding import EdgeCoding
+from quorate.means.reducer import Reducer
+from quorate.means.reduction import AUTO, NAMES, Reduction, reduction_of
 from quorate.rounds.coding import Coding
 from quorate.rounds.combining import ByRule
 from quorate.rounds.terms import Agreed

@@ -9,15 +9,15 @@ from typing import Any
 
 from torch.nn import Parameter
 
-from quorate.agreement.common_parameters import CommonParameters
-from quorate.agreement.equal_replicas import copy_tensors
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.resize import laws_of
-from quorate.membership.same_call import compare_layouts
-from quorate.membership.survivors import agree_on_buffers
+from quorate.hogwild.common_parameters import CommonParameters
+from quorate.means.equal_replicas import copy_tensors
 from quorate.replica.replica import Replica
 from quorate.train.layout_changes import LayoutChanges
+from quorate.train.same_call import compare_layouts
+from quorate.train.survivors import agree_on_buffers
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 from quorate.wire.survivors import surviving_replicas

@@ -8,21 +8,21 @@ from typing import Any, NoReturn
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.agreement.headers import header_length
-from quorate.agreement.own_server import OwnServer
 from quorate.core.errors import ConfigurationError, Stopped
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
-from quorate.membership.same_call import call_of, compare_with_those_joined
+from quorate.means.headers import header_length
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
 from quorate.servers.own import OwnServers
+from quorate.servers.own_server import OwnServer
 from quorate.strategies import strategies
 from quorate.strategies.parts.placement import PlacedOnServers, why_none_of_their_own
 from quorate.strategies.parts.server_settings import ServerSettings
 from quorate.train.chosen import Chosen
 from quorate.train.reduced import served_coding_of
+from quorate.train.same_call import call_of, compare_with_those_joined
 from quorate.train.watched import Watched
 from quorate.wire.current import Place
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
+from quorate.means.reduction import Reduction
 from quorate.observe.finite import OnNonfinite, check_policy
-from quorate.reducers.reduction import Reduction
 from quorate.replica.by_tensors import ShardBy, check_shard_by
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Seat

@@ -6,15 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quorate.agreement.forward_buffers import BufferCopies, forward_buffers
-from quorate.agreement.headers import Announced, SaveFlags
-from quorate.agreement.in_rounds import InRounds
-from quorate.agreement.means import MeansOfAll, Shadow, Watches
-from quorate.agreement.neighbours import AmongNeighbours, NeighbourExchange
-from quorate.agreement.on_servers import OnServers
-from quorate.agreement.rounds import WorkerRounds
-from quorate.agreement.servers import ServedParameters
-from quorate.agreement.worker_group import WorkerGroup
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
@@ -26,9 +17,11 @@ from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
-from quorate.membership.replica_copy import ReplicaCopy
-from quorate.membership.same_call import call_of
-from quorate.membership.survivors import synchronize
+from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
+from quorate.means.fault_tolerant_sum import SumsOfWorker
+from quorate.means.forward_buffers import BufferCopies, forward_buffers
+from quorate.means.headers import Announced, SaveFlags
+from quorate.means.means import MeansOfAll, Shadow, Watches
 from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
@@ -39,17 +32,24 @@ from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
-from quorate.reducers.fault_tolerant_sum import SumsOfWorker
+from quorate.quorums.in_rounds import InRounds
+from quorate.quorums.rounds import WorkerRounds
+from quorate.quorums.worker_group import WorkerGroup
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import NO_ARGUMENTS, check_closure, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
+from quorate.servers.on_servers import OnServers
 from quorate.servers.own import OwnServers
+from quorate.servers.servers import ServedParameters
 from quorate.strategies.parts.push_sum import PushSum
 from quorate.train.begun_rounds import Onlookers, begin_rounds
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
+from quorate.train.replica_copy import ReplicaCopy
+from quorate.train.same_call import call_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
+from quorate.train.survivors import synchronize
 from quorate.train.watched import Watched
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter, Metered

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from quorate.cli.all_reduce_steps import MOST_DRAWN, drawn_steps, lines_of_steps
 from quorate.cli.verbs import app
 from quorate.core.errors import ConfigurationError
-from quorate.reducers import OF_VECTORS
+from quorate.means import OF_VECTORS
 
 
 def said(*words: str) -> Result:

@@ -20,10 +20,10 @@ from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder
-from quorate.core.rows import Step
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
+from quorate.records.records import Recorder
+from quorate.records.rows import Step
 from quorate.report.summary import summarize
 from tests.architecture.tree import ROOT
 from tests.support.launching import all_shown

@@ -28,8 +28,8 @@ COMMAND = ["quorate", "compare"]
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import Log, Step
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import Log, Step
 from quorate.launch.run.overrides import overrides_here
 from quorate.wire.board import SocketBoard
 from quorate.wire.used import note_used

@@ -10,12 +10,12 @@ import pytest
 
 from quorate.compare.grid import SCRIPT, best_factor, final_cells, request_of, set_aside, steps_of, tuning_cells
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
-from quorate.core.records import Recorder
-from quorate.core.rows import Step
 from quorate.launch.hosts.reach import Hosts
 from quorate.launch.run.folder import write_outcome
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
+from quorate.records.records import Recorder
+from quorate.records.rows import Step
 from tests.support.raw_rows import RawRow
 
 PLAN = Comparison(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import Recorder, rows
-from quorate.core.rows import Step
+from quorate.records.records import Recorder, rows
+from quorate.records.rows import Step
 from tests.support.raw_rows import RawRow
 
 

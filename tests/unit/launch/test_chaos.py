@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import CHAOS
 from quorate.inject.failures import Failure, Failures
 from quorate.launch.local.chaos import Chaos, ChaosPlan, began
 from quorate.launch.local.newcomers import Newcomers, Room
+from quorate.records.records import CHAOS
 from quorate.wire.board import MemoryBoard
 from quorate.wire.failure import allow_going_on, forbid_going_on, note_training, report_coming
 

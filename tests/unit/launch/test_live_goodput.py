@@ -11,7 +11,7 @@ import pytest
 
 from quorate.launch.local import live_goodput
 from quorate.launch.local.live_goodput import AFTER, BETWEEN, LONGEST, LiveGoodput
-from tests.unit.core.test_live_figures import taken
+from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, every_second, start
 
 EVERYBODY, LOOKS = [0, 1], 6

@@ -17,7 +17,7 @@ from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.launch.loggers import names, writing
 from quorate.launch.loggers.scalars import Scalars
 from quorate.launch.loggers.writing import writing_to
-from tests.unit.core.test_live_figures import taken
+from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, start, steps
 
 

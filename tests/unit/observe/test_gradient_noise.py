@@ -11,8 +11,8 @@ import torch
 
 import quorate
 from quorate.core.gradient_noise import scale_of
-from quorate.core.records import records_of, rows
 from quorate.observe.gradient_noise import EVERY, SPAN
+from quorate.records.records import records_of, rows
 from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.compute import Constant

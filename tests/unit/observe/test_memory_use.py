@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.core.records import Recorder, rows
 from quorate.observe import memory_use as module
 from quorate.observe.memory_use import LOOK_EVERY, ROW_EVERY, InUse, MemoryUse, in_use
+from quorate.records.records import Recorder, rows
 from tests.support.processes import run_real_board
 
 _BYTES = 64 << 20

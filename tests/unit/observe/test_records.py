@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.agreement.headers import COUNTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import records_of, rows
+from quorate.means.headers import COUNTS
+from quorate.records.records import records_of, rows
 from quorate.wire import current
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.virtual.compute import Constant

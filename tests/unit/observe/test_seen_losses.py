@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.records import Recorder, rows
-from quorate.core.rows import Log, Step
 from quorate.observe import seen_losses
 from quorate.observe.seen_losses import CopiedLosses, SeenLosses, scale_of
+from quorate.records.records import Recorder, rows
+from quorate.records.rows import Log, Step
 
 
 class Late:

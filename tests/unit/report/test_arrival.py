@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.arrival import arrival_of, sentence_of
 from quorate.report.figures.lateness import COLUMNS, Skew, skew_of
 from quorate.report.reading.meetings import meetings_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import ClockOffset
+from quorate.records.rows import ClockOffset
 from quorate.report.reading.clocks import DRIFT, RunClock, run_clocks
 from quorate.report.reading.run import read_run
 from quorate.report.trace.trace import write_trace

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report import closing
 from quorate.report.closing import closing_line
 from tests.support.made_records import make_run

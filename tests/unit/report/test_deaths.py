@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import Gone, Step
+from quorate.records.rows import Gone, Step
 from quorate.report.closing import closing_line
 from quorate.report.page.page import page
 from quorate.report.reading.clocks import Known, RunClock

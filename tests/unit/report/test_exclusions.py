@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.core.records import Recorder, records_of, rows
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of, rows
 from quorate.report.closing import closing_line
 from quorate.report.figures.exclusions import exclusions_of
 from quorate.report.page.page import page

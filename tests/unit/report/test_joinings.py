@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import Gone, Joined
+from quorate.records.rows import Gone, Joined
 from quorate.report.closing import closing_line
 from quorate.report.figures.lateness import skew_of
 from quorate.report.figures.quality import losses_of

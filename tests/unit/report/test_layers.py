@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import Recorder, records_of
+from quorate.records.records import Recorder, records_of
 from quorate.report.figures.layers import layers_of
 from quorate.report.page.page import page
 from quorate.report.plot_data import tables

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.live_rows import LiveRows
-from quorate.core.records import records_of
+from quorate.records.live_rows import LiveRows
+from quorate.records.records import records_of
 from quorate.report.live import display
 from quorate.report.live.run import LiveRun
 from quorate.report.live.series import Series

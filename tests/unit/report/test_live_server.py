@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report.live.page import live_document
 from quorate.report.live.run import LiveRun
 from quorate.report.live.server import LiveServer

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from quorate.core.rows import Outer
+from quorate.records.rows import Outer
 from quorate.report.figures.outer import SHOWN, outer_points, outer_summary
 
 

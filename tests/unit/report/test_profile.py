@@ -14,8 +14,8 @@ import torch
 
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import Start, Step
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import Start, Step
 from quorate.report.trace.profile import Profile
 from quorate.report.trace.trace import write_trace
 from tests.support.made_records import make_run

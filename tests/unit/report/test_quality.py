@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report.figures.quality import POINTS, curve_of, final_quality, losses_of, time_to, went_wrong
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.schema import Curve

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report.reading.clocks import Known, RunClock
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.spans import Spans

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import records_of
+from quorate.records.records import records_of
 from quorate.report.figures.quality import distances_of
 from quorate.report.page.page import page
 from quorate.report.reading.run import read_run

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import records_of
-from quorate.core.rows import Step
+from quorate.records.records import records_of
+from quorate.records.rows import Step
 from quorate.report.figures.in_step import side_by_side, waiting_in_step
 from quorate.report.figures.rounds import figures_of_rounds
 from quorate.report.figures.throughput import window_of

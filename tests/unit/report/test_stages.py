@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import Step
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import Step
 from quorate.report.closing import closing_line
 from quorate.report.figures.stages import stages_of
 from quorate.report.figures.time_use import ACTIVITIES, spent_in

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import records_of
 from quorate.launch.run.lock import held
+from quorate.records.records import records_of
 from quorate.report.figures import arms
 from quorate.report.figures.verdict import coding_of, verdict_of
 from quorate.report.page.page import page

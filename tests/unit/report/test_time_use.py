@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.time_use import (
     ACTIVITIES,
     BINS,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of, rows
-from quorate.core.rows import Step
+from quorate.records.records import Recorder, records_of, rows
+from quorate.records.rows import Step
 from quorate.report.trace import trace
 from quorate.report.trace.trace import activities, write_trace
 from tests.support.made_records import make_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report import plot_data, schema
 from quorate.report.summary import summarize, write_files
 from quorate.report.wording import (

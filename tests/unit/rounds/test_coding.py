@@ -15,8 +15,8 @@ from quorate.core.codec import Codec
 from quorate.core.vectors import Flat
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Coding
+from quorate.rounds.hosts.sparse import read, written
 from quorate.rounds.pending import PendingGradients
-from quorate.rounds.sparse import read, written
 from quorate.rounds.terms import Agreed
 
 LAYOUT = layout_of(

@@ -16,9 +16,9 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
+from quorate.rounds.pieces.row_tasks import FirstTask, FollowingTask
 from quorate.rounds.progress import TAG
 from quorate.rounds.rounds import Rounds
-from quorate.rounds.row_tasks import FirstTask, FollowingTask
 from quorate.rounds.terms import Agreed
 from quorate.wire.group import GroupWire
 from quorate.wire.virtual.network import Link, Network

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.records import Recorder, records_of
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of
 from quorate.report.reading.run import read_run
 from quorate.wire import current
 from quorate.wire.faulty import Faulty

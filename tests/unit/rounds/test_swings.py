@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from quorate.rounds.choosing import Level, Swing, swings
+from quorate.rounds.choice.choosing import Level, Swing, swings
 
 Draw = Callable[[], float]
 

@@ -10,8 +10,8 @@ import pytest
 
 from quorate.core.vectors import Flat
 from quorate.rounds import forming
+from quorate.rounds.hosts.votes import Held, is_majority, knows
 from quorate.rounds.log import COPIED, Round
-from quorate.rounds.votes import Held, is_majority, knows
 from tests.unit.rounds.test_exchange import Bench, passes
 
 THREE = [0, 1, 2]

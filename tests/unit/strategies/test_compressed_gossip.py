@@ -15,10 +15,10 @@ from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
-from quorate.reducers.reduction import NONE, POWER_SGD, compressing
+from quorate.gossip.topology.mixing import matrix
+from quorate.gossip.topology.reading import topology_of
+from quorate.means.reduction import NONE, POWER_SGD, compressing
 from quorate.strategies.dcd_psgd import most_noise
-from quorate.topology.mixing import matrix
-from quorate.topology.reading import topology_of
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.compressed_gossip import NAMES, RATE, SHAPE, Training, target
 from tests.support.gossip import assert_nothing_is_lost, run, speeds, train

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network

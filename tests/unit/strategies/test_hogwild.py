@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.agreement.common_parameters import check_shareable
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.hogwild.common_parameters import check_shareable
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.network import Network

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import quorate
-from quorate.agreement import rounds
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.launch.worker.world import World
+from quorate.quorums import rounds
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.learners import Learner, ways_of

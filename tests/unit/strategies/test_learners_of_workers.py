@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import quorate
-from quorate.agreement import neighbours
-from quorate.agreement.worker_group import WorkerGroup
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.gossip import neighbours
+from quorate.quorums.worker_group import WorkerGroup
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.mates import Mates

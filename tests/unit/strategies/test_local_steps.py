@@ -12,10 +12,10 @@ from torch import nn
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of, rows
 from quorate.replica.outer_optimizer import updater
 from quorate.strategies.parts.local_steps import period_from
 from quorate.wire import current

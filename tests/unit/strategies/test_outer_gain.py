@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of, rows
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of, rows
 from quorate.replica.outer_optimizer import updater
 from quorate.strategies import strategies
 from quorate.strategies.parts.outer_steps import OuterOptimizer

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import quorate
-from quorate.core.records import Recorder, records_of, rows
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of, rows
 from quorate.wire import current
 from tests.support.local_trainings import Told, flat, loss, net, run
 

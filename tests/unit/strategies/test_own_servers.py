@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.agreement.setting_out import Coming
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, Stopped
 from quorate.launch.worker.world import World
 from quorate.servers.own import OwnServers
+from quorate.servers.setting_out import Coming
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.joined import joined

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.records import records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.report.figures.servers import figures_of_servers
 from quorate.report.reading.run import read_run
 from quorate.report.reading.served import served_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.rows import ClockOffset
+from quorate.records.rows import ClockOffset
 from quorate.wire.real.clock_exchange import BETWEEN, PATIENCE, TRIPS, ClockExchange
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from quorate.core.contracts import Board
-from quorate.core.records import CHAOS
 from quorate.inject.failures import Failure, Failures
+from quorate.records.records import CHAOS
 from quorate.wire.failure import has_come, is_in_training, stops_at_deaths
 
 _BEGAN = "chaos/began"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from quorate.core.live_figures import LiveFigures
-from quorate.core.live_rows import LiveRows
-from quorate.core.records import records_of
+from quorate.records.live_figures import LiveFigures
+from quorate.records.live_rows import LiveRows
+from quorate.records.records import records_of
 
 AFTER = 5.0
 """Seconds between a death, a stop or a slow time and the sentence."""

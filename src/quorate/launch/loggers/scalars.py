@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from quorate.core.live_figures import LiveFigures
+from quorate.records.live_figures import LiveFigures
 
 BETWEEN_SECONDS = 0.25
 """Between two scalars of a name that are written, at least."""
@@ -24,7 +24,7 @@ class Numbers(Protocol):
 
 
 class Scalars:
-    """A copy of rank 0's losses, of what it logs, and of live figures (`core.live_figures`), as named numbers by step.
+    """A copy of rank 0's losses, of what it logs, and of `records.live_figures`, as named numbers by step.
 
     They are `loss`, the names given to `log`, and `quorate/goodput`, `quorate/rho` and so on; the goodput once a worker
     has died, or where there are rounds. Of losses, merges and outer steps at most four a second, and the last one, are

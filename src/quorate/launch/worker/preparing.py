@@ -9,7 +9,6 @@ from pathlib import Path
 from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError
-from quorate.core.tape import Replaying, tape_of
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
@@ -22,6 +21,7 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.unused import asked_mesh, asked_strategy
 from quorate.launch.worker.baselines import baselines
 from quorate.observe.pacing import Pacing, injected
+from quorate.records.tape import Replaying, tape_of
 from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import chosen_in
 from quorate.train.undistributed import Undistributed

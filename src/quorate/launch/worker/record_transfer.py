@@ -23,8 +23,8 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import QuorateError
-from quorate.core.records import records_of
 from quorate.core.telling import tell
+from quorate.records.records import records_of
 from quorate.wire.failure import GONE, gone_in, joined_in
 from quorate.wire.real.endpoint import Endpoint
 

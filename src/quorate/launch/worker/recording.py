@@ -19,8 +19,6 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import Recorder, records_of
-from quorate.core.rows import End, Log, Start
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.launch.loggers.names import names_from
@@ -33,6 +31,8 @@ from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
 from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.observe.memory_use import memory_use
 from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of
+from quorate.records.rows import End, Log, Start
 from quorate.train.serving import serves_only
 from quorate.wire import current
 from quorate.wire.current import Place

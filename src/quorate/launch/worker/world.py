@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from quorate.agreement.equal_replicas import widened
-from quorate.agreement.requests import Answer, Requests
 from quorate.core.axes import axes_for
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
-from quorate.core.rows import Evaluate
 from quorate.data.context import data_context
+from quorate.gossip.requests import Answer, Requests
 from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
+from quorate.means.equal_replicas import widened
 from quorate.observe.step_times import timing
+from quorate.records.rows import Evaluate
 from quorate.sharding.mesh import Meshes, mesh_of
 from quorate.train.early_end import is_over, stop_all
 from quorate.train.pauses import (

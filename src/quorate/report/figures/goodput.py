@@ -6,9 +6,9 @@ import statistics
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import CHAOS
-from quorate.core.rows import differ_between_steps
 from quorate.inject.pace import parse_pace
+from quorate.records.records import CHAOS
+from quorate.records.rows import differ_between_steps
 from quorate.report.figures.throughput import training_seconds
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.rounds import RoundRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 
 
 def side_by_side(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:

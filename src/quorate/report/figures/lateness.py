@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.in_step import busy, in_order, side_by_side
 from quorate.report.figures.statistics import chance_of_at_least, quantile
 from quorate.report.reading.meetings import Meetings, lateness_of

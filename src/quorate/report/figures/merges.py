@@ -1,4 +1,4 @@
-"""Merges of learners in one run: who was in each, with which weight and age (`core.merges`), and how long was waited
+"""Merges of learners in one run: who was in each, with which weight and age (`records.merges`), and how long was waited
 for more of them."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quorate.core.merges import merged_in
+from quorate.records.merges import merged_in
 from quorate.report.reading.rounds import RoundRecord
 from quorate.report.schema_parts import Merge, MergesSummary
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorate.core.gradient_noise import diversity, example_factor, gain, scale_of, step_factor
-from quorate.core.noise_rows import Noise
-from quorate.core.rows import Step
+from quorate.records.noise_rows import Noise
+from quorate.records.rows import Step
 from quorate.report.schema_parts import NoisePoint, NoiseSummary
 from quorate.report.wording import counted, number_in_words, share_in_words
 

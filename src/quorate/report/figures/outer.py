@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from quorate.core.rows import Outer
+from quorate.records.rows import Outer
 from quorate.report.schema_parts import OuterPoint, OuterSummary
 
 SHOWN = 400

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.in_step import waiting_in_step
 from quorate.report.figures.throughput import Window
 from quorate.report.figures.time_use import Spent, waiting_share

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.time_use import bubble_share
 from quorate.report.reading.run import RunRecords
 from quorate.report.schema_mesh import RankStages, StagesSummary

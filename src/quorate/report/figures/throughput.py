@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.run import RunRecords
 from quorate.report.reading.spans import Spans

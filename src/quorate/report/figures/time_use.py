@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.figures.statistics import quantile
 from quorate.report.reading.meetings import Meetings
 

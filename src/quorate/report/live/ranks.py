@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quorate.core.live_rows import LiveRows
-from quorate.core.records import records_of
-from quorate.core.rows import ClockOffset, Start, Step
+from quorate.records.live_rows import LiveRows
+from quorate.records.records import records_of
+from quorate.records.rows import ClockOffset, Start, Step
 from quorate.report.reading.rows import row_of, sound_parts
 
 RECENT = 50

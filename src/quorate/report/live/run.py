@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quorate.core.live_figures import LiveFigures
-from quorate.core.records import ranks_in
-from quorate.core.rows import Gone, Joined, Step
-from quorate.core.run_files import OutcomeFile, RunFile
+from quorate.records.live_figures import LiveFigures
+from quorate.records.records import ranks_in
+from quorate.records.rows import Gone, Joined, Step
+from quorate.records.run_files import OutcomeFile, RunFile
 from quorate.report.figures.lateness import Skew, skew_of
 from quorate.report.live.ranks import LiveRank
 from quorate.report.live.series import Series

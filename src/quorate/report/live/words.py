@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from quorate.core.live_figures import LiveFigures
+from quorate.records.live_figures import LiveFigures
 from quorate.report.figures.lateness import Lateness, Skew
 from quorate.report.live.run import LiveRun
 from quorate.report.wording import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from quorate.core.rows import ClockOffset
+from quorate.records.rows import ClockOffset
 from quorate.report.reading.sound import has_numbers
 
 DRIFT = 200e-6

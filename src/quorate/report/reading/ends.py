@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import rows_in
+from quorate.records.records import rows_in
 
 HEAD_BYTES = 8 << 10
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from quorate.core.exclusion_rows import Excluded
-from quorate.core.noise_rows import Noise
-from quorate.core.rows import Distance, Gone, Joined, Log, Outer, Step
+from quorate.records.exclusion_rows import Excluded
+from quorate.records.noise_rows import Noise
+from quorate.records.rows import Distance, Gone, Joined, Log, Outer, Step
 from quorate.report.reading.clocks import RunClock
 
 T = TypeVar("T", Gone, Joined)

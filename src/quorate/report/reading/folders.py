@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import ranks_in
 from quorate.launch.run.folder import COMPARISON, RUNS
+from quorate.records.records import ranks_in
 
 _SHOWN = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from quorate.core.rows import Gone, Joined, Step, differ_between_steps
+from quorate.records.rows import Gone, Joined, Step, differ_between_steps
 from quorate.report.reading.sound import is_count, is_number
 from quorate.report.wording import seconds_in_words
 

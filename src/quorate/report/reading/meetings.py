@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 
 Key = tuple[int, int]
 """The round, and which of a rank's steps within that round."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.core.exclusion_rows import Excluded
-from quorate.core.layer_rows import Layers
-from quorate.core.memory_rows import Memory
-from quorate.core.noise_rows import Noise
-from quorate.core.records import records_of, rows
-from quorate.core.rows import (
+from quorate.records.exclusion_rows import Excluded
+from quorate.records.layer_rows import Layers
+from quorate.records.memory_rows import Memory
+from quorate.records.noise_rows import Noise
+from quorate.records.records import records_of, rows
+from quorate.records.rows import (
     ClockOffset,
     Distance,
     Distribute,
@@ -24,7 +24,7 @@ from quorate.core.rows import (
     Start,
     Step,
 )
-from quorate.core.served_rows import Served
+from quorate.records.served_rows import Served
 from quorate.report.reading.clocks import SAME, RunClock
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import moved

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from quorate.core.round_rows import RoundRow
-from quorate.core.rows import Step
+from quorate.records.round_rows import RoundRow
+from quorate.records.rows import Step
 from quorate.report.reading.meetings import MOST
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.sound import is_count

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import ranks_in
-from quorate.core.rows import Gone, Joined, Step
-from quorate.core.run_files import OutcomeFile, RunFile
+from quorate.records.records import ranks_in
+from quorate.records.rows import Gone, Joined, Step
+from quorate.records.run_files import OutcomeFile, RunFile
 from quorate.report.reading.clocks import run_clocks
 from quorate.report.reading.events import each_once
 from quorate.report.reading.joinings import replaced_by

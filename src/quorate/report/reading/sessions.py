@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from quorate.core.rows import Step
+from quorate.records.rows import Step
 from quorate.report.reading.joinings import is_newcomer
 from quorate.report.reading.sound import is_number
 

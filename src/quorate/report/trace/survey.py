@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.core.records import ranks_in, records_of, rows
-from quorate.core.rows import ClockOffset, Start, Step
+from quorate.records.records import ranks_in, records_of, rows
+from quorate.records.rows import ClockOffset, Start, Step
 from quorate.report.reading.clocks import RunClock, run_clocks
 from quorate.report.reading.rounds import Merged
 from quorate.report.reading.rows import row_of, sound_parts

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.records import records_of, rows
-from quorate.core.rows import Step
+from quorate.records.records import records_of, rows
+from quorate.records.rows import Step
 from quorate.report.reading.clocks import RunClock
 from quorate.report.reading.rounds import Merged
 from quorate.report.reading.rows import row_of

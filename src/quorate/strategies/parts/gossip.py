@@ -12,8 +12,8 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Edge, Topology
 from quorate.core.vectors import Flat
-from quorate.topology.edges import among
-from quorate.topology.reading import topology_of
+from quorate.gossip.topology.edges import among
+from quorate.gossip.topology.reading import topology_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from quorate.core.neighbours import Given, added_up
 from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
+from quorate.gossip.topology.edges import among
 from quorate.strategies.parts.gossip import own_copy
-from quorate.topology.edges import among
 
 
 def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:

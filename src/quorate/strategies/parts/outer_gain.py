@@ -41,7 +41,7 @@ class Measured:
     transverse: float | None
 
     def as_row(self) -> dict[str, Any]:
-        """As the fields of `core.rows.Outer`."""
+        """As the fields of `records.rows.Outer`."""
         return asdict(self)
 
 

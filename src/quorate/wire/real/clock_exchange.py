@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from quorate.core.contracts import Clock
-from quorate.core.rows import ClockOffset
+from quorate.records.rows import ClockOffset
 
 TRIPS = 8
 """At most, of which the shortest counts."""

@@ -1,0 +1,300 @@
+"""One optimizer's exchanges along the edges of a graph, and its questions to single workers."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import Answer, Gift, Given, MassLedger, Neighbours, Request, Written, weight_of_the_dead
+from quorate.core.telling import tell
+from quorate.core.topology import Edge
+from quorate.core.vectors import Flat, Layout
+from quorate.gossip.answers import Answers
+from quorate.gossip.exchanges import TAG, WRITTEN, Incoming, Members, StartedExchange, given_as, message_of
+from quorate.means.edge_coding import EdgeCoding
+from quorate.observe.losses import Losses
+from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.replica import Replica
+from quorate.wire.survivors import DeathTolerance, Survivors
+
+
+@dataclass(frozen=True)
+class AmongNeighbours:
+    """What exchanges with neighbours ask of the worker, and call."""
+
+    members: Callable[[], Collection[int]]
+    """All ranks that there have been."""
+    mass: Callable[[], float]
+    """What its replica counts in the mean of all."""
+    weighs: Callable[[], bool]
+    """Whether replicas count differently, by push-sum weights that travel."""
+    drain: Callable[[], None]
+    """Leaves nothing of its strategy in flight."""
+
+
+class NeighbourExchange:
+    """Implements `core.neighbours.Neighbours` for one worker, over channels of its wire.
+
+    Cost of an exchange: one message of all parameters along each edge; on one host they lie in shared memory, and are
+    not copied for each receiver. Going away costs a small message to every other worker, and coming together one from
+    each, so that nothing is in flight then; where the others go on when a worker dies, as much again to agree on where
+    they are.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        timer: StepTimer,
+        replica: Replica,
+        tolerance: DeathTolerance,
+        losses: Losses,
+        worker: AmongNeighbours,
+        *,
+        is_gossip: bool,
+        codec: EdgeCoding | None = None,
+    ) -> None:
+        self.rank, self.size = wire.rank, wire.size
+        self.round = -1
+        self.has_moments = False
+        self.codec = codec
+        self.lock = threading.Lock()
+        self._of_worker, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
+        self._losses, self._worker = losses, worker
+        self._incoming: dict[int, Incoming] = {}
+        self._answers: Answers | None = None
+        self._has_ended = self._is_away = False
+        self._is_used = is_gossip
+        self._late: list[Given] = []
+        """What was given to this worker in exchanges that it took no part in, at the newest pause of all."""
+        self._pauses = -1 if wire.is_newcomer else 0
+        self._hosts: tuple[str, ...] | None = None
+        self.ledger = MassLedger()
+        self.lost = 0.0
+        """Of what was given to this worker, what was lost on the way before the newest pause of all."""
+        self.lost_with: dict[int, float] = {}
+        """Weight lost with each dead rank: its own, and what was in flight to and from it. Updated at each pause."""
+        self._began = defaultdict[int, float](lambda: 1.0)
+        """What each held at the newest pause of all; who has joined since, 1."""
+
+    @cached_property
+    def _wire(self) -> Wire:
+        self.open()
+        return self._of_worker.channel("neighbours")
+
+    def _layout(self) -> Layout:
+        """Of what is given: what means of all carry besides does not travel."""
+        return self._replica.layout_with(moments=self.has_moments).bare
+
+    def _read(self, source: int, message: Message) -> Flat:
+        """What `source` gave."""
+        layout = self._layout()
+        if WRITTEN not in message.header:
+            return Flat([x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)], layout)
+        assert self.codec is not None
+        with self._timer.spending("decode"):
+            return self.codec.decode(message.tensors, layout, message.header["round"], source)
+
+    # -- core.neighbours.Neighbours
+
+    @cached_property
+    def _members(self) -> Members:
+        return Members(self._wire)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(self._worker.members()))
+
+    @property
+    def dead(self) -> frozenset[int]:
+        return self._wire.dead.union(self.lost_with) if self.lost_with else self._wire.dead
+
+    def members(self) -> tuple[int, ...]:
+        return self._members.of(self.round + 1)
+
+    def open(self) -> None:
+        self._is_used = True
+
+    @property
+    def someone_rests(self) -> bool:
+        """Whether a worker that this one gets something from has paused, as far as is known."""
+        return any(other.is_away and not other.has_ended for other in self._incoming.values())
+
+    def blank(self) -> Flat:
+        return Flat.empty(self._layout(), self._wire.empty)
+
+    def written(self, x: Flat) -> Written:
+        if self.codec is None:
+            return Written(x.parts, x)
+        number = self.round + 1
+        with self._timer.spending("encode"):
+            tensors = self.codec.encode(x, number, self.rank)
+            return Written(tensors, self.codec.decode(tensors, x.layout, number, self.rank))
+
+    def hosts(self) -> tuple[str, ...]:
+        if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
+            self._hosts = hosts_of(self._of_worker)
+        return self._hosts
+
+    def exchange(
+        self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+    ) -> StartedExchange:
+        if self._is_away:
+            raise ConfigurationError(
+                "this worker has called finish() on an optimizer, which ended the exchanges of all workers"
+            )
+        self._timer.arrived()
+        self.round += 1
+        kept, gone = 0.0, self.dead
+        header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
+        sent: dict[int, Flat] = {}
+        for peer, weight in to:
+            if peer == self.rank or peer in gone or self._from(peer).look():
+                kept += weight
+            else:
+                gift = x[peer] if isinstance(x, Mapping) else x
+                given = given_as(gift, weight, scalars, self.round)
+                about = header | {"weight": weight, "before": self.ledger.given[peer]}
+                self.ledger.given[peer] += given.mass
+                self._wire.send(message_of(gift, about), peer, TAG)
+                sent[peer] = given.x
+        keeps = x.get(self.rank) if isinstance(x, Mapping) else x
+        own = None if keeps is None else given_as(keeps, kept, scalars, self.round, self.rank)
+        others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
+        return StartedExchange(self.rank, own, sent, others, self.round, self._timer)
+
+    def late(self) -> list[Given]:
+        before, self._late = self._late, []
+        return before + [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
+
+    def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
+        self._timer.arrived()
+        self.resume()
+        return Timed(self._task().ask(peer, name, x, header, self._pauses), self._timer)
+
+    def serve(self, name: str, handler: Callable[[Request], None]) -> None:
+        self._task().serve(name, handler)
+
+    # -- for the worker
+
+    def joins(self, at: tuple[int, int]) -> None:
+        """This worker has the replica of another one, whose `position` was `at`."""
+        self.round, self._pauses = at
+        self.resume()
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(index of the newest exchange, number of pauses of all): where a copied replica goes on."""
+        return self.round, self._pauses
+
+    def resume(self) -> None:
+        """This worker computes (again), or has ended: it answers everyone."""
+        if self._answers is not None:
+            self._answers.resume(math.inf if self._has_ended else self._pauses)
+
+    def go_away(self, *, ended: bool) -> None:
+        """Tell all others, once, that this worker begins no exchange until all have paused, or never again."""
+        if not self._is_used or self._is_away:
+            return
+        self._worker.drain()
+        self._is_away, self._has_ended = True, ended
+        self.resume()
+        header = {"away": "ended" if ended else "rests", "round": self.round}
+        for peer in self.ranks:
+            if peer != self.rank:
+                self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
+
+    def quiesce(self) -> None:
+        """All are away: wait for what is in flight. What came too late is in `late`. It may exchange again."""
+        if not self._is_used:
+            return
+        late: list[Given] = []
+        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
+        for other in others.values():
+            late += other.rest_of_it(ended=self._has_ended)
+        there = self._tolerance.survivors
+        if there is None:
+            self.round = max(self.round, *(other.reached for other in others.values()), -1)
+        else:
+            self._agree_with(there, others, late)
+        for other in others.values():
+            other.comes_back()
+        self._tell_of_losses()
+        self._is_away = self._has_ended
+        self._pauses += 1
+        self._late = late
+
+    def close(self) -> None:
+        """End the task that answers; nobody asks any more."""
+        if self._answers is not None:
+            self._answers.close()
+            self._answers = None
+
+    # -- inside
+
+    def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
+        """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
+        header = {
+            "round": self.round,
+            "mass": self._worker.mass() + sum(given.mass for given in late),
+            "balances": list(self.ledger.balances().items()),
+            "dead": [peer for peer, other in others.items() if other.is_dead],
+        }
+        found = {rank: one.header for rank, one in there.gather(Message(header=header), "rest").wait().items()}
+        self.round = max(int(one["round"]) for one in found.values())
+        dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
+        balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
+        for rank in sorted(dead.difference(self.lost_with)):
+            self.lost_with[rank] = weight_of_the_dead([rank], self._began, balances)
+            self.ledger.lost.pop(rank, None)
+            if self._worker.weighs() and self._losses.is_first:
+                tell(
+                    f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
+                    "mean is over what remains\n"
+                )
+        self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
+
+    def _from(self, peer: int) -> Incoming:
+        if peer not in self._incoming:
+            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.ledger)
+        return self._incoming[peer]
+
+    def _tell_of_losses(self) -> None:
+        """All have rested: what has not come by now never does. A new ledger is begun."""
+        for peer, mass in sorted(self.ledger.lost.items()):
+            if mass > 0:
+                tell(
+                    f"quorate: of what rank {peer} gave to rank {self.rank}, a weight of {mass:.3g} was lost on the "
+                    "way; the mean is over what remains\n"
+                )
+        self.lost += sum(self.ledger.lost.values())
+        self.ledger = MassLedger()
+        for other in self._incoming.values():
+            other.ledger = self.ledger
+
+    def _task(self) -> Answers:
+        if self._answers is None:
+            self._answers = Answers(self._wire, self._layout, self._pauses)
+        return self._answers
+
+
+def hosts_of(wire: Wire) -> tuple[str, ...]:
+    """The name of every worker's machine, by rank; every worker of the start calls this at the same place."""
+    mine = socket.gethostname() or "?"
+    if wire.is_newcomer:  # only a run on one host is joined
+        return (mine,) * wire.max_size
+    found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
+    names = [bytes(name.tolist()).decode() for name in found]
+    return (*names, *names[:1] * (wire.max_size - wire.size))
+
+
+_: type[Neighbours] = NeighbourExchange

@@ -1,0 +1,229 @@
+"""Named requests: what one worker asks of another, and what a task beside its training answers meanwhile.
+
+One request at a time, in the order in which they come, so a function that is served needs no lock against itself. It
+runs beside the training thread: what both write to is for the script to guard.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+
+from quorate.checkpoint.encoding import decoded, encoded
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
+from quorate.core.wanted import wanted_in_words
+from quorate.wire.attendant import Attendant
+from quorate.wire.frames import HEADER_LIMIT
+
+_LARGE = 1 << 16
+"""Bytes of a tensor from which it is given in memory that workers of one host share."""
+_STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A function, and what its annotations say."""
+
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    types: Mapping[str, TypeAdapter[Any]]
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> _Served:
+        """Raises `ConfigurationError` for one whose parameters cannot be told, or whose annotations cannot be read."""
+        try:
+            signature = inspect.signature(function, eval_str=True)
+            hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+            types = {word: TypeAdapter[Any](hint, config=_STRICT) for word, hint in hints.items()}
+        except (TypeError, ValueError, NameError, QuorateError) as error:
+            raise ConfigurationError(f'what is served as "{name}" is not a function with types: {error}') from None
+        return cls(function, signature, types)
+
+    def __call__(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Raises `_Refused` for arguments that it does not take, and for a result that is not what it says."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise _Refused(f"{error}; it is {self.signature}") from None
+        for word, value in bound.arguments.items():
+            if self.signature.parameters[word].kind not in _VARIADIC:
+                self._check(word, value, f"{word} is")
+        found = self.function(*args, **kwargs)
+        self._check("return", found, "the answer is")
+        return found
+
+    def _check(self, word: str, value: Any, what: str) -> None:
+        if word not in self.types:
+            return
+        try:
+            self.types[word].validate_python(value)
+        except ValidationError as error:
+            shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
+            wanted = wanted_in_words(error.errors()[0]["msg"])
+            raise _Refused(f"{what} {shown[:200]}; it should be {wanted}") from None
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class _Refused(Exception):
+    """What was given, or answered, is not what the function that is served says."""
+
+
+class Answer:
+    """What has been asked for, under way; a `core.contracts.Work`."""
+
+    def __init__(self, requests: Requests, rank: int, name: str, number: int, timeout: float | None) -> None:
+        self._requests, self._rank, self._name, self._timeout = requests, rank, name, timeout
+        self._work: Work[tuple[int, Message]] | None = requests.wire.receive(rank, f"answer/{number}")
+        self._found: Any = None
+        self._error: QuorateError | None = None
+
+    def done(self) -> bool:
+        """Whether `wait` returns, or raises, at once."""
+        return self._work is None or self._work.done()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """The answer, after at most so many seconds (None: those given to `ask`, else the world's time limit).
+
+        Raises `RequestFailed` where the function that is served raised, `ConfigurationError` where it does not take
+        what it was asked with, `PeerFailed` where the other worker has died or ended, and `WireTimeout`.
+        """
+        if self._work is not None:
+            limit = next((one for one in (timeout, self._timeout) if one is not None), self._requests.wire.timeout)
+            try:
+                _, message = self._work.wait(limit)
+            except WireTimeout:
+                raise WireTimeout(
+                    f"rank {self._requests.wire.rank} waited {limit:g} s for rank {self._rank} to answer "
+                    f'"{self._name}"',
+                    [self._rank],
+                ) from None
+            self._work = None
+            self._read(message)
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def _read(self, message: Message) -> None:
+        failed = message.header.get("failed")
+        if failed is None:
+            self._found = _read(message)
+        elif failed["kind"] == "refused":
+            self._error = ConfigurationError(f'"{self._name}" of rank {self._rank}: {failed["why"]}')
+        elif failed["kind"] == "ended":
+            self._error = PeerFailed(f'rank {self._rank} ended before it answered "{self._name}"', [self._rank])
+        else:
+            why = f'"{self._name}" of rank {self._rank} raised {failed["why"]}'
+            self._error = RequestFailed(why, [self._rank])
+
+
+class Requests:
+    """Those of one worker: `serve` and `ask` are for its training thread.
+
+    Cost: a thread per worker that serves or asks; a request is one message, and so is its answer. Tensors of at least
+    64 KiB are copied once, and on one host not sent.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._asks = 0
+        self._served: dict[str, _Served] = {}
+        self._unserved: list[tuple[int, Message]] = []
+        self._lock = threading.Lock()
+        self._questions = Attendant(wire, "served", self._take)
+
+    def serve(self, name: str, function: Callable[..., Any]) -> None:
+        """Answer what is asked under `name` by `function`, from now on; what has been asked already is answered now.
+
+        Raises `ConfigurationError` for a name that is taken.
+        """
+        with self._lock:
+            if name in self._served:
+                raise ConfigurationError(f'"{name}" is already served; give the other function another name')
+            self._served[name] = _Served.of(name, function)
+        self._questions.send(Message(header={"served": name}), self.wire.rank)
+
+    def ask(
+        self, rank: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
+    ) -> Answer:
+        """Ask worker `rank`. Raises `ConfigurationError` for what cannot be sent, and what has ended the task."""
+        if self._questions.is_here:
+            raise ConfigurationError(
+                "a served function cannot ask other workers, since they may be waiting for it: "
+                f'"{name}" was asked inside one'
+            )
+        self.check()
+        self._asks += 1
+        what = f'"{name}" cannot be asked with'
+        message = _message(self.wire, {"args": list(args), "kwargs": kwargs}, what, name=name, number=self._asks)
+        self._questions.send(message, rank)
+        return Answer(self, rank, name, self._asks, timeout)
+
+    def check(self) -> None:
+        """Raise what has ended the task."""
+        self._questions.check()
+
+    def close(self) -> None:
+        """Answer nothing more: who waits for an answer is told that this worker has ended."""
+        self._questions.close()
+        for source, message in self._unserved:
+            self._reply(source, message, failed={"kind": "ended", "why": ""})
+
+    # -- the task
+
+    def _take(self, source: int, message: Message) -> None:
+        if "served" in message.header:
+            waiting, self._unserved = self._unserved, []
+            for one in waiting:
+                self._take(*one)
+            return
+        with self._lock:
+            served = self._served.get(message.header["name"])
+        if served is None:
+            self._unserved.append((source, message))
+            return
+        told = _read(message)
+        try:
+            answer = _message(self.wire, served(told["args"], told["kwargs"]), "an answer cannot have")
+        except _Refused as error:
+            self._reply(source, message, failed={"kind": "refused", "why": str(error)})
+        except Exception as error:  # it is the asker's, and this worker goes on
+            self._reply(source, message, failed={"kind": "raised", "why": f"{type(error).__name__}: {error}"})
+        else:
+            self._reply(source, message, answer)
+
+    def _reply(self, source: int, to: Message, answer: Message | None = None, **header: Any) -> None:
+        found = Message(header=header) if answer is None else answer
+        self.wire.send(found, source, f"answer/{to.header['number']}")
+
+
+def _message(wire: Wire, value: Any, cannot: str, **header: Any) -> Message:
+    tensors: list[Tensor] = []
+
+    def put(name: str, x: Tensor) -> str:
+        there = torch.empty(x.shape, dtype=x.dtype) if x.nbytes < _LARGE else _shared(wire, x)
+        tensors.append(there.copy_(x))
+        return str(len(tensors) - 1)
+
+    text = json.dumps(encoded(value, "", put, cannot=cannot))
+    if 2 * len(text) > HEADER_LIMIT:
+        raise ConfigurationError(f"{cannot} {len(text)} bytes of numbers and text; give many numbers as a tensor")
+    return Message(tuple(tensors), {**header, "said": text}, shared=True)
+
+
+def _shared(wire: Wire, x: Tensor) -> Tensor:
+    return wire.empty(x.numel(), x.dtype).view(x.shape)
+
+
+def _read(message: Message) -> Any:
+    return decoded(message.header["said"], {str(place): x for place, x in enumerate(message.tensors)})

@@ -1,0 +1,72 @@
+"""Graphs in which everyone has one neighbour at a time: pairs that change from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from quorate.core.draws import mixed
+from quorate.core.errors import ConfigurationError
+from quorate.gossip.topology import register
+from quorate.gossip.topology.edges import Undirected
+
+_LEAST_ROUNDS = 8
+
+
+@register("bipartite-exponential")
+@dataclass(frozen=True, kw_only=True)
+class BipartiteExponential(Undirected):
+    """Even and odd ranks in pairs, 1, 3, 5, 9 ... 1 + 2^k ranks apart in turn; for even numbers of workers."""
+
+    def check(self, size: int) -> None:
+        """Raise `ConfigurationError` for an odd number of workers, more than one."""
+        if size > 1 and size % 2:
+            raise ConfigurationError(
+                f"bipartite-exponential pairs even with odd ranks, and {size} workers do not form pairs; "
+                "random-matching leaves one worker out of each round"
+            )
+
+    def cycle(self, size: int) -> int:
+        return max(1, len(self._hops(size)))
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        every = self._hops(size)
+        if not every:
+            return frozenset()
+        hop = every[round % len(every)]
+        return frozenset({(rank + (hop if rank % 2 == 0 else -hop)) % size})
+
+    def _hops(self, size: int) -> list[int]:
+        self.check(size)
+        return [hop for hop in (1, *(1 + (1 << k) for k in range(1, size.bit_length()))) if hop < size]
+
+
+@register("random-matching")
+@dataclass(frozen=True, kw_only=True)
+class RandomMatching(Undirected):
+    """New random pairs in every round, the same on all workers; with an odd number one worker has no partner."""
+
+    seed: int = 0
+    """Of the draws."""
+
+    def cycle(self, size: int) -> int:
+        """So many rounds that all have come about, but for bad luck."""
+        return _LEAST_ROUNDS + 4 * size.bit_length()
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        order, places = _drawn(self.seed, size, round)
+        place = places[rank] ^ 1
+        return frozenset({order[place]}) if place < size else frozenset()
+
+
+@lru_cache(maxsize=16)
+def _drawn(seed: int, size: int, round: int) -> tuple[list[int], list[int]]:
+    """The ranks in an order drawn for this round (Fisher-Yates), neighbours being pairs; and where each one is."""
+    order = list(range(size))
+    for place in range(size - 1, 0, -1):
+        other = mixed(seed, round, place) % (place + 1)
+        order[place], order[other] = order[other], order[place]
+    places = [0] * size
+    for place, rank in enumerate(order):
+        places[rank] = place
+    return order, places

@@ -1,0 +1,88 @@
+"""Graphs that are the same in every round, and need no more than a size.
+
+`path` and `binary-tree` have no circles, which `relay` needs: what goes around comes to everyone by one way only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from quorate.gossip.topology import register
+from quorate.gossip.topology.edges import Undirected
+
+
+@register("complete")
+@dataclass(frozen=True, kw_only=True)
+class Complete(Undirected):
+    """Everyone is everyone's neighbour: one round is the exact mean, for P - 1 messages of each worker."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset(range(size)) - {rank}
+
+
+@register("ring")
+@dataclass(frozen=True, kw_only=True)
+class Ring(Undirected):
+    """Two neighbours each, in a circle; the gap falls with P², so use it for few workers."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset({(rank - 1) % size, (rank + 1) % size}) - {rank}
+
+
+@register("torus")
+@dataclass(frozen=True, kw_only=True)
+class Torus(Undirected):
+    """Four neighbours each, on a grid that is closed at its edges, as square as the number of workers allows."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
+        columns = size // rows
+        row, column = divmod(rank, columns)
+        found = {
+            (row * columns) + (column - 1) % columns,
+            (row * columns) + (column + 1) % columns,
+            ((row - 1) % rows) * columns + column,
+            ((row + 1) % rows) * columns + column,
+        }
+        return frozenset(found) - {rank}
+
+
+@register("star")
+@dataclass(frozen=True, kw_only=True)
+class Star(Undirected):
+    """Rank 0 is everyone's only neighbour: as a server would be, with its bottleneck; for comparison."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset(range(1, size)) if rank == 0 else frozenset({0})
+
+
+@register("wheel")
+@dataclass(frozen=True, kw_only=True)
+class Wheel(Undirected):
+    """A ring of all but rank 0, which is everyone's neighbour."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        if rank == 0:
+            return frozenset(range(1, size))
+        rim = size - 1
+        return frozenset({0, 1 + (rank - 2) % rim, 1 + rank % rim}) - {rank}
+
+
+@register("path")
+@dataclass(frozen=True, kw_only=True)
+class Path(Undirected):
+    """All workers in a line, each with the next."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset({rank - 1, rank + 1}) & frozenset(range(size))
+
+
+@register("binary-tree")
+@dataclass(frozen=True, kw_only=True)
+class BinaryTree(Undirected):
+    """Rank 0 at the top, two below each: 2 log2 P steps from anyone to anyone."""
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        below = {child for child in (2 * rank + 1, 2 * rank + 2) if child < size}
+        return frozenset(below | ({(rank - 1) // 2} if rank else set()))

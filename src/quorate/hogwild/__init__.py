@@ -1,0 +1,1 @@
+"""Training on parameters in common memory."""

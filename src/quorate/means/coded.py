@@ -1,0 +1,274 @@
+"""`Coded`: every worker's code goes to all workers and is decoded; an all-reduce sums codes that can be added.
+
+Idea: A codec compresses each part of a vector when it is ready. Codes of linear codecs (`half`, `random-k`, `mask`) are
+numbers that can be added, and are summed like any vector. Other codes go to all workers (all-gather); each worker
+decodes them and adds them up in the order of ranks, so that all have the same bits. Parts that are not coded are summed
+unchanged. A codec's memory advances when the next sum begins: if a part is summed again, or a sum is formed again after
+a death, it is encoded with the same memory as before. A part with a non-finite number is not encoded: it becomes NaN on
+all workers, and nothing of it is remembered.
+
+Cost: For a code of c bytes, each of P workers sends 2 (P - 1) / P c if codes can be added, otherwise (P - 1) c, and
+decodes P codes. All of it overlaps with the backward pass, except decoding.
+
+When it loses: With many workers and codecs that are not linear: `two-phase` sends about 2 c for any number of workers.
+
+Paper: none of its own; the codecs have theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from quorate.core.codec import Codec, Draw, Memory, Shapes, elected_, shapes_in
+from quorate.core.contracts import Wire, Work
+from quorate.core.resize import kept
+from quorate.core.vectors import Flat, Layout
+from quorate.means.reducer import Reducer
+from quorate.means.remembering import Remembering, is_finite
+from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.work import Together
+
+
+@dataclass(kw_only=True)
+class CodedState:
+    """What the codec of one worker remembers."""
+
+    memory: dict[str, dict[str, Tensor]] = kept("sum")
+    """By the codec's name for it, and by the tensor's name: as many numbers as the tensor has."""
+    sums: dict[str, int] = kept("same", default_factory=dict)
+    """How many there have been, by the digest of the layout; random numbers are drawn for each."""
+
+
+class Coded(Remembering):
+    """Every code goes to everyone; those that may be added are summed by an all-reduce.
+
+    Vectors may also be of another layout, in which tensors of the same names are coded; of one layout, one sum is under
+    way at a time.
+
+    Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each other worker,
+    and P codes are decoded.
+    """
+
+    _may_abstain: ClassVar[bool] = True
+    """Whether zeros are no votes, where the codec makes votes."""
+
+    def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
+        """`state` is that of another one, whose tensors these are."""
+        super().__init__(layout, wire, layout.coded)
+        self.codec, self._seed, self._shapes = codec, seed, shapes_in(layout)
+        self._names = {part: [one.name for one in own] for part, own in layout.coded.items()}
+        self._salt = int(layout.digest[:8], 16)
+        """So that vectors of other layouts are drawn for anew."""
+        self._own: dict[int, Memory] = {}
+        """By part, what is remembered, as vectors: where the state is this one's, which has views of them."""
+        if state is None:
+            state = CodedState(memory={name: {} for name in codec.memories}, sums={})
+            for part, shapes in self._shapes.items():
+                about = layout.parts[part]
+                self._own[part] = {
+                    name: torch.zeros(about.numel, dtype=about.dtype, device=about.device) for name in codec.memories
+                }
+                for name, vector in self._own[part].items():
+                    pieces = vector.split([math.prod(shape) for shape in shapes])
+                    state.memory[name].update(zip(self._names[part], pieces, strict=True))
+        self._state = state
+        self._state.sums.setdefault(layout.digest, 0)
+        self._next: dict[int, Memory] = {}
+        """By part, what is remembered once the newest sum counts."""
+        self._voters = 1.0
+        """The sum of the weights in the newest sum, over the number of workers."""
+        self._own_codec = codec
+        """For this worker's vectors, as they are weighted."""
+        self._family: dict[str, Coded] = {layout.digest: self}
+        """All that share the state, by the digest of their layouts."""
+
+    def follows(self, before: Reducer) -> None:
+        """As of `Reducer`: what is remembered of tensors that both have."""
+        assert isinstance(before, Coded)
+        old = before.state
+        self._state.sums |= {self.layout.digest: old.sums[before.layout.digest]}
+        for name, tensors in self._state.memory.items():
+            for tensor, numbers in tensors.items():
+                if tensor in old.memory[name]:
+                    numbers.copy_(old.memory[name][tensor])
+
+    @property
+    def state(self) -> CodedState:
+        for one in self._family.values():
+            one.commit()
+        return self._state
+
+    def _begin(self) -> None:
+        """A sum begins: what was left out of those before it counts, as far as they had the same tensors."""
+        mine = {name for names in self._names.values() for name in names}
+        for one in self._family.values():
+            if one is self or any(not mine.isdisjoint(names) for names in one._names.values()):
+                one.commit()
+
+    def commit(self) -> None:
+        """The newest sum counts, if there is one: remember what was left out of it."""
+        if self._is_over:
+            for part, memory in self._next.items():
+                for name, x in memory.items():
+                    self._remember(part, name, x)
+            self._state.sums[self.layout.digest] += 1
+            self._next, self._is_over = {}, False
+
+    def _remember(self, part: int, name: str, x: Tensor) -> None:
+        if part in self._own:
+            self._own[part][name].copy_(x)
+            return
+        pieces = x.split([math.prod(shape) for shape in self._shapes[part]])
+        for tensor, numbers in zip(self._names[part], pieces, strict=True):
+            self._state.memory[name][tensor].copy_(numbers)
+
+    def _memory(self, part: int) -> Memory:
+        if part in self._own:
+            return self._own[part]
+        return {
+            name: torch.cat([one[tensor] for tensor in self._names[part]]) for name, one in self._state.memory.items()
+        }
+
+    def _of(self, layout: Layout) -> Coded:
+        """The one for vectors laid out so."""
+        if layout.digest not in self._family:
+            reducer = type(self)(layout, self.wire, self.codec, self._seed, self._state)
+            reducer.spending, reducer._family, reducer._own_codec = self.spending, self._family, self._own_codec
+            self._family[layout.digest] = reducer
+        return self._family[layout.digest]
+
+    def weighs(self, weight: float) -> None:
+        own_codec = self.codec if weight == 1.0 else self.codec.weighted(weight)
+        for reducer in self._family.values():
+            reducer._own_codec = own_codec
+
+    def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
+        mine = self._of(x.layout)
+        return super().start(x, kept) if mine is self else mine.start(x, kept)
+
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        mine = self._of(x.layout)
+        if mine is not self:
+            mine.abandon(x)
+            return super(Remembering, self).abandon(x)  # parts are launched as of this one's layout
+        return super().abandon(x)
+
+    def _launched(self, part: int, x: Tensor) -> Work[Any]:
+        code = self._encoded(part, x)
+        return self.wire.all_reduce(code) if self.codec.is_linear else self.wire.all_gather(code)
+
+    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+        for part, x in into.items():
+            codes = [found[part]] if self.codec.is_linear else found[part]
+            self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
+
+    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+        return self._elected(super()._summed(x, found))
+
+    def _elected(self, x: Flat) -> Flat:
+        """With votes in place of their sums: as long as the sum of all weights over the size, which `factor` undoes."""
+        if self.codec.votes:
+            self._voters = (float(x.header[0]) if x.layout.header else self.wire.size) / self.wire.size
+            for part in self._shapes:
+                elected_(x.parts[part]).mul_(self._voters)
+        return x
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        def elected(found: list[Tensor]) -> Tensor:
+            return elected_(x).mul_(self._voters) if self.codec.votes and part in self._shapes else found[0]
+
+        return Together([super().again(part, x)], elected, self.wire.clock)
+
+    def _draw(self, part: int, rank: int) -> Draw:
+        number = self._state.sums[self.layout.digest]
+        return Draw(seed=self._seed + self._salt, round=number, rank=rank, part=part)
+
+    def _encoded(self, part: int, x: Tensor) -> Tensor:
+        with self.spending("encode"):
+            draw = self._draw(part, self.wire.rank)
+            self._next.pop(part, None)
+            code, then = self._code_of(x, self._shapes[part], self._memory(part), draw, self._own_codec)
+            if then is not None:
+                self._next[part] = then
+            return code
+
+    def _code_of(
+        self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw, codec: Codec | None = None
+    ) -> tuple[Tensor, Memory | None]:
+        """The code, and what is remembered behind it; of what is not finite one that says so, and None.
+
+        `codec`: the same for vectors of another unit (`Codec.rescaled`) or weight.
+        """
+        length = self.codec.wire_bytes(shapes)
+        if self._may_abstain and self.codec.votes and length is not None and not x.any():
+            return x.new_zeros(length + 1, dtype=torch.uint8), memory  # a worker without a gradient has no vote
+        if is_finite(x):
+            return (codec or self.codec).encode(x, shapes, memory, draw)
+        code, _ = self.codec.encode(torch.zeros_like(x), shapes, memory, draw)
+        return (torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]), None
+
+    def _add_code(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
+        """Add what a code stands for: NaN where it says that there was something not finite."""
+        if self.codec.votes and code.numel() > (self.codec.wire_bytes(shapes) or 0):
+            return  # no vote
+        if code.numel():
+            self.codec.add_decoded(into, code, shapes, draw)
+        else:
+            into.fill_(math.nan)  # nothing, where there are no numbers
+
+    def _add_up(self, part: int, into: Tensor, codes: Sequence[Tensor], ranks: Sequence[int]) -> None:
+        """What the codes of `ranks` stand for, added up in this order."""
+        with self.spending("decode"):
+            into.zero_()
+            for rank, code in zip(ranks, codes, strict=True):
+                self._add_code(into, code, self._shapes[part], self._draw(part, rank))
+
+    def wire_bytes(self, size: int) -> int | None:
+        total = 0
+        for number, part in enumerate(self.layout.parts):
+            nbytes: int | None = part.numel * part.dtype.itemsize
+            if number in self._shapes:
+                nbytes = self.codec.wire_bytes(self._shapes[number])
+            if nbytes is None:
+                return None
+            total += (size - 1) * nbytes if self._is_gathered(number) else all_reduce_bytes(nbytes, size)
+        return total
+
+    def _is_gathered(self, part: int) -> bool:
+        """Whether all workers get what each sends of a part, in place of a sum."""
+        return part in self._shapes and not self.codec.is_linear
+
+    # -- for sums that are formed anew
+
+    def message(self, x: Flat) -> tuple[Tensor, ...]:
+        mine = self._of(x.layout)
+        if mine is not self:
+            return mine.message(x)
+        return tuple(
+            self._encoded(part, x.parts[part]) if part in self._shapes else x.parts[part]
+            for part in range(len(x.parts))
+        )
+
+    def sum_of(
+        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+    ) -> Flat:
+        mine = self._of(like.layout)
+        if mine is not self:
+            return mine.sum_of(found, ranks, hosts, like)
+        sums = Flat.zeros(like.layout)
+        for part, into in enumerate(sums.parts):
+            column = [one[part].to(into.device) for one in found]
+            if part not in self._shapes:
+                into.copy_(sum_in_order(column, list(hosts)))
+            elif self.codec.is_linear:
+                self._add_up(part, into, [sum_in_order(column, list(hosts))], [self.wire.rank])
+            else:
+                self._add_up(part, into, column, ranks)
+        return self._elected(sums)

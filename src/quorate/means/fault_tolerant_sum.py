@@ -1,0 +1,298 @@
+"""`FaultTolerantSum`: sums that continue among the survivors when a worker dies, with the same bits on all.
+
+While all workers are alive, another reducer (`Dense`) forms the sum, which is then committed: no worker uses it before
+the board says that all have it. Its parts are sent as they become ready. If a worker dies before the commit, the
+remaining workers form the whole sum again from their own kept contributions, whichever parts had been sent. They do the
+same if a part changed after it was sent.
+
+Cost in addition to the other reducer: two to four words exchanged with the board for each sum, a few tenths of a
+millisecond; memory for the kept contribution. A sum that is formed again, like every sum after a death, sends every
+worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if it is dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from quorate.aggregation.outcome import Outcome
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
+from quorate.core.vectors import Flat, Layout
+from quorate.means.dense import Dense
+from quorate.means.reducer import Reducer
+from quorate.wire.survivors import GatherAmongSurvivors, Survivors
+
+_SLICE = 0.05
+_ALL, _LEFT = b"of all", b"of those that are left"
+
+
+class FaultTolerantSum:
+    """See above; the wire outlives (`Wire.tolerate_deaths`).
+
+    A number other than 0 in `changed`, a slice of the header of a sum, says that a part changed after it had left. A
+    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
+    of the others that are under way move on too: another worker may be waiting for them before it comes to this one.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        wire: Wire,
+        beside: list[FaultTolerantSum] | None = None,
+        changed: slice = slice(0),
+        of: Reducer | None = None,
+    ) -> None:
+        """`of` forms the sums as long as all live; by default `Dense`."""
+        self.wire, self.of, self.changed = wire, Dense(layout, wire) if of is None else of, changed
+        self.under_way: list[_Sum] = []
+        """The oldest first; each moves on when those before it are over, so that all workers form them in one order."""
+        self.beside = [] if beside is None else beside
+        self.beside.append(self)
+        self.survivors = Survivors(wire.channel("sums"))
+        self.counted = wire.size
+        """Workers whose contributions are in the newest sum."""
+        self.is_whole = True
+        """Whether all live, as far as sums have shown."""
+        self._calls = 0
+        self._lacks_parts = False
+        """Whether a part of the next sum was not launched when it was ready."""
+
+    def follows(self, before: FaultTolerantSum) -> None:
+        """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
+        self.beside.remove(before)
+        self.survivors, self._calls = before.survivors, before._calls
+        self.counted, self.is_whole = before.counted, before.is_whole
+        self.of.follows(before.of)
+
+    @property
+    def state(self) -> Any:
+        """See `Reducer.state`."""
+        return self.of.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """See `Reducer.outcome`."""
+        return self.of.outcome
+
+    @property
+    def calls(self) -> int:
+        """Sums so far."""
+        return self._calls
+
+    def take_in(self, members: Iterable[int], calls: int | None = None) -> int:
+        """From the next sum on these form it; every one of them says so after the same sum. How many there were.
+
+        One that joins gives their number of `calls`.
+        """
+        self._calls = self._calls if calls is None else calls
+        self.survivors.among(members, self._calls)
+        self.is_whole = False
+        return self._calls
+
+    def weighs(self, weight: float) -> None:
+        """See `Reducer.weighs`."""
+        self.of.weighs(weight)
+
+    def part_ready(self, part: int, x: Tensor) -> None:
+        """As `Dense.part_ready`; raises nothing. Once somebody has died, nothing is launched."""
+        if self._lacks_parts or not self.is_whole:
+            self._lacks_parts = True
+            return
+        try:
+            self.of.part_ready(part, x)
+        except QuorateError:
+            self._lacks_parts = True  # `start`, or whoever waits for the sum, meets the cause
+
+    def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
+        """Launch what `part_ready` has not, and return the sum of all.
+
+        It is written into `x`, or into new memory where it is formed anew: what was under way may still write into `x`.
+        `kept` gives this worker's contribution once more, with nothing in `changed`, if need be.
+        """
+        self._calls += 1
+        whole = self._launched(x, kept)
+        work = self.of.abandon(x) if whole is None else whole
+        self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=whole is not None))
+        self._lacks_parts = False
+        return self.under_way[-1]
+
+    def kept(self, x: Flat) -> Callable[[], Flat]:
+        """As `Dense.kept`: from a copy, as the sum is written into `x`."""
+        copy = Flat.empty(x.layout, self.wire.empty)
+        for there, given in zip(copy.parts, x.parts, strict=True):
+            there.copy_(given)
+        return lambda: copy
+
+    def look(self) -> None:
+        """Let what is under way move on as far as it goes without waiting; only who waits for it raises."""
+        with suppress(WireTimeout, PeerFailed, Mismatch):
+            while self.under_way:
+                self.under_way[0].look()
+
+    def look_beside(self) -> bool:
+        """The same for the sums of other optimizers; whether any is under way."""
+        others = [other for other in self.beside if other is not self and other.under_way]
+        for other in others:
+            other.look()
+        return bool(others)
+
+    def _launched(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat] | None:
+        if self._lacks_parts or not self.is_whole or self.wire.dead:
+            return None
+        try:
+            return self.of.start(x, kept)
+        except PeerFailed:
+            return None  # whoever has died will be on the board
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        """Never: where a part changed after it had left, the whole sum is formed anew."""
+        raise AssertionError("a sum with a part that changed was not formed anew")
+
+    def divisor(self, size: int) -> float:
+        """As of `Reducer`."""
+        return self.of.divisor(size)
+
+    def factor(self, size: int, weight: float) -> float:
+        """As of `Reducer`."""
+        return self.of.factor(size, weight)
+
+    def wire_bytes(self, size: int) -> int | None:
+        """Bytes one worker sends for one sum among `size` workers that all live; None as of `Reducer`."""
+        return self.of.wire_bytes(size)
+
+
+@dataclass
+class SumsOfWorker:
+    """Those of all optimizers of one worker."""
+
+    all: list[FaultTolerantSum] = field(default_factory=list)
+
+
+class _Sum:
+    """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
+
+    def __init__(
+        self,
+        reducer: FaultTolerantSum,
+        number: int,
+        x: Flat,
+        kept: Callable[[], Flat],
+        dense: Work[Any],
+        *,
+        is_whole: bool,
+    ) -> None:
+        """`dense` is all of it that was launched, whose end comes before all else; `is_whole`: that is every part."""
+        self._reducer, self._wire, self._x, self._kept = reducer, reducer.wire, x, kept
+        self._dense: Work[Any] | None = dense
+        self._key = f"{reducer.wire.name}/sum/{number}"
+        self._before = f"{reducer.wire.name}/sum/{number - 2}/"
+        self._has = is_whole
+        self._has_changed = False
+        """Whether a part had changed, on any worker."""
+        self._counted = reducer.wire.size
+        self._has_counted = self._has_said = self._is_over = False
+        self._anew: GatherAmongSurvivors | None = None
+
+    def done(self) -> bool:
+        try:
+            while not self._is_over:
+                self._reducer.under_way[0].look()
+        except WireTimeout:
+            return False
+        except (PeerFailed, Mismatch):
+            return True
+        return True
+
+    def look(self) -> None:
+        """Move on without waiting; raises `WireTimeout` where it is not over then, and as `wait`."""
+        if self._dense is not None and not self._dense.done():
+            raise WireTimeout("a sum is under way", ())
+        self._move_on(0.0, 0.0)
+        if not self._is_over:
+            raise WireTimeout("a sum is not agreed on yet", ())
+
+    def wait(self, timeout: float | None = None) -> Flat:
+        clock = self._wire.clock
+        limit = self._wire.timeout if timeout is None else timeout
+        deadline = clock.now() + limit
+        while not self._is_over:
+            left = deadline - clock.now()
+            slice_ = max(0.0, min(_SLICE, left))
+            is_alone = not self._reducer.look_beside()
+            try:
+                self._reducer.under_way[0]._move_on(max(0.0, left) if is_alone else slice_, slice_)
+            except WireTimeout as error:
+                if left <= _SLICE:
+                    late = error.ranks or self._silent()
+                    raise WireTimeout(
+                        f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum", late
+                    ) from None
+        self._reducer.counted = self._counted
+        return self._x
+
+    def _move_on(self, left: float, slice_: float) -> None:
+        if self._dense is not None:
+            try:
+                self._dense.wait(left)
+            except PeerFailed as error:
+                if not self._wire.dead:
+                    raise
+                self._has, self._reducer.is_whole = False, False
+                del error
+            self._dense = None
+            if self._has and bool(self._x.header[self._reducer.changed].any()):
+                self._has, self._has_changed = False, True
+        if self._anew is not None:
+            self._add_up(self._anew.wait(slice_))
+            return
+        how = self._how(slice_)
+        if how == _ALL:
+            self._over()
+        elif how is not None:
+            self._reducer.is_whole = self._has_changed and self._reducer.is_whole
+            self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
+
+    def _how(self, seconds: float) -> bytes | None:
+        """What has been decided of this sum: it counts, or it is formed anew; None where that is open."""
+        board, key = self._wire.board, f"{self._key}/how"
+        if self._has and not self._has_counted:
+            self._has_counted = True
+            if board.add(f"{self._key}/have") == self._wire.size and board.swap(key, None, _ALL):
+                board.delete(self._before)
+        if (self._has_changed or self._wire.dead or not self._reducer.is_whole) and not self._has_said:
+            self._has_said = True
+            board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
+        if self._has_said:
+            said = [board.get(f"{self._key}/says/{rank}") for rank in self._living()]
+            how = _ALL if all(one == _ALL for one in said) else _LEFT
+            if all(one is not None for one in said) and board.swap(key, None, how):
+                board.delete(self._before)
+        written = board.get(key)
+        if written is None and seconds > 0.0:
+            board.wait([key], seconds)
+            written = board.get(key)
+        return written
+
+    def _living(self) -> list[int]:
+        return sorted(self._reducer.survivors.members - self._wire.dead)
+
+    def _silent(self) -> list[int]:
+        board = self._wire.board
+        return [rank for rank in self._living() if board.get(f"{self._key}/says/{rank}") is None]
+
+    def _add_up(self, found: dict[int, Message]) -> None:
+        wire = self._wire
+        # Not every worker may have learnt by now on which host a newcomer is.
+        hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in found]
+        self._x = self._reducer.of.sum_of([one.tensors for one in found.values()], list(found), hosts, self._x)
+        self._counted = len(found)
+        self._over()
+
+    def _over(self) -> None:
+        self._is_over = True
+        self._reducer.under_way.remove(self)

@@ -1,0 +1,314 @@
+"""Forming means among all workers of one optimizer, and what travels with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from quorate.buckets.ready import ReadyGradients
+from quorate.core.contracts import Wire, Work
+from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.local_tensor import local
+from quorate.core.means import Mean, Means
+from quorate.core.vectors import Flat
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.headers import ENDED, PAUSED, VECTORS, WEIGHT, Announced, Headers
+from quorate.means.reducer import Reducer
+from quorate.observe.backward import Spending
+from quorate.observe.exclusions import ExclusionWatch
+from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.replica import Replica
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.work import Done, Together
+
+_POLL = 0.02
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """What this worker does in means that it takes part in without stepping, as it is paused or has ended."""
+
+    contribution: Callable[[], tuple[Flat, float] | None]
+    """What it gives, and its weight."""
+    apply: Callable[[Mean], None]
+    """Takes the mean that came of it; not called if nobody gave anything."""
+    synchronized: Callable[[], None]
+    """Called when all have paused or ended."""
+
+
+@dataclass(frozen=True)
+class Watches:
+    """What watches over the means of an optimizer."""
+
+    announced: Announced
+    spending: Spending
+    beside: list[FaultTolerantSum] | None
+    """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
+    exclusions: ExclusionWatch
+    within: Wire | None = None
+    """The workers that hold the other pieces of this replica; None where it holds the whole."""
+
+
+class MeansOfAll:
+    """Implements `core.means.Means` for one worker.
+
+    With every vector travel its weight, how many workers have ended or paused, which parameters got a gradient, and
+    which parts changed after they had left. `before` are the means of the same worker when other parameters were
+    trained; they are closed.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        wire: Wire,
+        timer: StepTimer,
+        watches: Watches,
+        shadow: Shadow,
+        reducer: Reducer,
+        *,
+        overlaps: bool,
+        before: MeansOfAll | None = None,
+    ) -> None:
+        self.wire, self.size, self._replica = wire, wire.size, replica
+        self.layout, self._parameters = replica.layout, replica.trained
+        known = None if before is None else before.headers
+        self.headers: Headers = Headers(replica, wire, watches.announced, known, watches.within)
+        reducer.spending = timer.spending
+        self.reducer: Reducer | FaultTolerantSum = reducer
+        if watches.beside is not None:
+            self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
+        self._blank = partial(Flat.empty, self.layout, wire.empty)
+        self._stays = self.headers.is_alone
+        flat = Flat.unwritten(self.layout) if self._stays else self._blank()
+        total = max(1, sum(p.numel for p in self.layout.parts))
+        self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
+        self._timer, self._shadow, self._watches = timer, shadow, watches
+        self.ready = ReadyGradients(
+            self._parameters, flat, self._launch if overlaps and not self._stays else None, self._blank
+        )
+        self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
+        self._under_way: Work[Flat] | None = None
+        """The newest mean in which this worker takes part without stepping."""
+        self._weight = 1.0
+        if before is not None:
+            self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
+            self.ready.holds_parts = before.ready.holds_parts
+            self._follow(before.reducer)
+        self._divisor = self.reducer.divisor(self.size)
+        self.ready.scale = self._weight / self._divisor
+
+    def _follow(self, before: Reducer | FaultTolerantSum) -> None:
+        if isinstance(self.reducer, FaultTolerantSum):
+            if isinstance(before, FaultTolerantSum):
+                self.reducer.follows(before)
+        elif isinstance(before, Reducer):
+            self.reducer.follows(before)
+
+    def gradient_begins(self, weight: float) -> None:
+        """A backward pass begins whose gradient counts `weight`."""
+        self._weight, self.ready.scale = weight, weight / self._divisor
+        self._weighs(weight)
+        self.ready.begin()
+
+    def _weighs(self, weight: float) -> None:
+        self.reducer.weighs(weight if weight > 0 else 1.0)
+
+    def _launch(self, part: int, x: Tensor) -> None:
+        self._watches.spending.backward_has_done(self._done_by[part])
+        if part < len(self.layout.parts) - 1:
+            self.headers.look(x)
+        self.reducer.part_ready(part, x)
+
+    # -- core.means.Means
+
+    def step_alone(self, is_alone: bool) -> None:
+        self.ready.is_alone = is_alone
+
+    def vote(self) -> None:
+        self.headers.votes = True
+
+    @property
+    def has_voted(self) -> bool:
+        return self.headers.has_voted
+
+    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+        if self.ready.is_under_way:
+            raise ConfigurationError(
+                "parts of the gradient are on their way since the backward pass; a strategy that overrides backward() "
+                "calls worker.means.of_gradient() in it, before it forms other means"
+            )
+        self._arrive()
+        with self._timer.spending("encode"):
+            self._weighs(weight)
+            given = self._vector(x, weight)
+            self.headers.sign_vector(given.header)
+            sums = self.reducer.start(given, self.reducer.kept(given))
+        return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
+
+    def of_gradient(self) -> Work[Flat]:
+        self._arrive()
+        self._weighs(self._weight)
+        return Timed(self._gradient_mean(self._weight), self._timer)
+
+    def _arrive(self) -> None:
+        self._timer.arrived()
+        self._settle_shadow()
+
+    def of_number(self, value: Tensor) -> Tensor:
+        """The mean of every worker's `value`; all that train ask for it at the same place."""
+        if isinstance(self.reducer, FaultTolerantSum):
+            found = self.reducer.survivors.all_gather(value).wait()
+            return sum_in_order(found) / len(found)
+        return self.wire.all_reduce(value / self.size).wait()
+
+    def _gradient_mean(self, weight: float) -> Work[Flat]:
+        headers, mine = self.headers, list[float]()
+        if self._stays:
+            self._learn_alone(weight)
+            return Done(self.ready.flat)
+
+        def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
+            last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
+            headers.look(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
+            mine[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
+            header.copy_(torch.tensor(mine, dtype=header.dtype))
+            headers.put_flag(header)
+            for part in dirty:
+                header[headers.changed.start + part] = 1.0
+
+        with self._timer.spending("encode"):
+            self.ready.complete(write_header)
+            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(headers.with_flag(mine)))
+
+        def finish(sums: list[Flat]) -> Flat:
+            header = self.headers.of_sum(sums[0])
+            self._learn(header)
+            headers.learn_gradients(header)
+            for part, changed in enumerate(header[headers.changed]):
+                if changed:
+                    self._repeat(part, sums[0])
+            headers.copy_buffers(header)
+            headers.compare(header)
+            return headers.measure(header, self._weighted(sums[0], header[WEIGHT]), self.reducer.counted)
+
+        return Together([launched], finish, self.wire.clock)
+
+    def _learn_alone(self, weight: float) -> None:
+        """There is nobody to form a mean of gradients with, which stay where they are."""
+        self.headers.look(*(local(x).reshape(-1) for x in self._replica.gradients if x is not None))
+        header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over()))
+        self._learn(header)
+        self.headers.learn_gradients(header)
+
+    def write_gradient(self, value: Flat) -> None:
+        """Make `value` the `.grad` of every parameter that any worker used."""
+        if not (self._stays and value is self.ready.flat):
+            self.ready.write(value, self._replica.used)
+
+    def _repeat(self, part: int, sums: Flat) -> None:
+        """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
+        header = sums.header.clone()
+        if not self.ended:
+            self.ready.pack(part)
+        else:
+            sums.parts[part].zero_()
+        self.reducer.again(part, sums.parts[part]).wait()
+        sums.header.copy_(header)
+
+    def _vector(self, x: Flat, weight: float) -> Flat:
+        """What travels of a vector that is no gradient; without weight, zeros."""
+        into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
+        mine = x.times(weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
+        self.headers.write_of_vector(mine.header, weight)
+        return mine
+
+    def _learn(self, header: Sequence[float]) -> None:
+        is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
+        self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
+        self.some_away = header[ENDED] + header[PAUSED] > 0
+
+    def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
+        contributors = weight
+        if weight is None:
+            header = self.headers.of_sum(sums)
+            weight, contributors = header[WEIGHT], header[VECTORS]
+            self._learn(header)
+            self.headers.compare(header)
+        self._timer.contributors = round(contributors or 0)
+        self._watches.exclusions.saw(self.reducer.outcome)
+        factor = self.reducer.factor(self.size, weight) if weight else 1.0
+        return sums if factor == 1.0 else sums.mul_(factor)
+
+    def shadow_until_ended(self, others: Sequence[MeansOfAll]) -> None:
+        """This worker has ended: take part in the means of `others` (this one included) with weight 0 until all have.
+
+        Raises as `Work.wait`; the timeout is that of one mean.
+        """
+        self.ended = True
+        self._until(lambda means: means.all_ended, others)
+
+    def shadow_until_paused(self, others: Sequence[MeansOfAll]) -> None:
+        """As `shadow_until_ended`, until no worker steps: each has paused or ended. `resume` ends the pause."""
+        self.paused = True
+        self._until(lambda means: means.all_away, others)
+
+    def resume(self) -> None:
+        """This worker steps again, as all that have paused do."""
+        self.paused = self.all_away = False
+
+    def _until(self, is_over: Callable[[MeansOfAll], bool], others: Sequence[MeansOfAll]) -> None:
+        alone = all(other is self or is_over(other) for other in others)
+        since = self.wire.clock.now()
+        while not is_over(self):
+            for other in others:
+                if other is not self:
+                    other._answer()
+            self._answer()
+            if self._under_way is not None:
+                try:
+                    self._under_way.wait(None if alone else _POLL)
+                    since = self.wire.clock.now()
+                except WireTimeout:
+                    if alone or self.wire.clock.now() - since > self.wire.timeout:
+                        raise
+
+    def _answer(self) -> None:
+        """One more mean with weight 0, if the last one is over."""
+        if self._under_way is not None and not self._under_way.done():
+            return
+        self._settle_shadow()
+        if not (self.all_ended or self.all_away):
+            x, weight = self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)
+            self._weighs(weight)
+            given = self._vector(x, weight)
+            given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
+            self._under_way = self.reducer.start(given, self.reducer.kept(given))
+
+    def _settle_shadow(self) -> None:
+        if self._under_way is None:
+            return
+        under_way, self._under_way = self._under_way, None
+        sums = under_way.wait()
+        header = self.headers.of_sum(sums)
+        self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
+        self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
+        self._learn(header)
+        if self.all_away or self.all_ended:
+            self._shadow.synchronized()
+        for part, changed in enumerate(header[self.headers.changed]):
+            if changed:
+                self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
+        self.headers.copy_buffers(header)
+        if header[VECTORS] > 0:
+            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
+
+    def close(self) -> None:
+        self.ready.close()
+        self._watches.exclusions.tell()
+
+
+_: type[Means] = MeansOfAll

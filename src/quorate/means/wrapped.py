@@ -1,0 +1,78 @@
+"""`Wrapped`: a reducer around another one, that handles what it changes and passes on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+from quorate.core.contracts import Work
+from quorate.means.reducer import Reducer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quorate.aggregation.outcome import Outcome
+    from quorate.core.vectors import Flat
+
+
+class Wrapped(Reducer):
+    """`inner`, whose sums, laws and memory these are."""
+
+    def __init__(self, inner: Reducer) -> None:
+        super().__init__(inner.layout, inner.wire)
+        self._inner = inner
+
+    @property
+    def spending(self) -> Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]:
+        """As of `Reducer`."""
+        return self._inner.spending
+
+    @spending.setter
+    def spending(self, value: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]) -> None:
+        if hasattr(self, "_inner"):
+            self._inner.spending = value
+
+    @property
+    def state(self) -> Any:
+        return self._inner.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._inner.outcome
+
+    def weighs(self, weight: float) -> None:
+        self._inner.weighs(weight)
+
+    def part_ready(self, part: int, x: Tensor) -> None:
+        self._inner.part_ready(part, x)
+
+    def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
+        return self._inner.start(x, kept)
+
+    def abandon(self, x: Flat) -> Work[list[Any]]:
+        return self._inner.abandon(x)
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        return self._inner.again(part, x)
+
+    def divisor(self, size: int) -> float:
+        return self._inner.divisor(size)
+
+    def factor(self, size: int, weight: float) -> float:
+        return self._inner.factor(size, weight)
+
+    def wire_bytes(self, size: int) -> int | None:
+        return self._inner.wire_bytes(size)
+
+    def message(self, x: Flat) -> tuple[Tensor, ...]:
+        return self._inner.message(x)
+
+    def sum_of(
+        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+    ) -> Flat:
+        return self._inner.sum_of(found, ranks, hosts, like)
+
+    def follows(self, before: Reducer) -> None:
+        if isinstance(before, type(self)):
+            self._inner.follows(before._inner)

@@ -1,1 +1,0 @@
-"""Who trains: workers that die, and a replica for those that join."""

@@ -1,0 +1,1 @@
+"""Rows of records, who writes them, and who reads them while a run goes on."""

@@ -1,0 +1,1 @@
+"""Which quorum brings a training furthest."""

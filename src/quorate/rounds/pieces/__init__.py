@@ -1,0 +1,1 @@
+"""Rounds of replicas that several workers have in pieces."""

@@ -1,0 +1,1 @@
+"""Rounds as they were recorded."""

@@ -1,0 +1,76 @@
+"""A rank that keeps a part of the parameters for all workers, and trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorate.core.contracts import Wire
+from quorate.core.servers import ServerTerms
+from quorate.means.edge_coding import EdgeCoding
+from quorate.records.served_rows import Served
+from quorate.replica.replica import Replica
+from quorate.servers.server_task import ServerTask
+from quorate.servers.setting_out import Receiver
+from quorate.servers.shard import cuts_of
+from quorate.wire.failure import ended, note_server
+
+_LOOK_SECONDS = 0.1
+_ENDED_EVERY = 10
+"""Looks, after which it asks the board whether any worker is left."""
+
+
+class OwnServer:
+    """That of one optimizer; `wire` is the one that its workers have. Its `replica` says only how parameters are laid
+    out, and the optimizer's class; `check` raises where a worker called `distribute` otherwise.
+
+    Cost: of memory the model as the script has made it, and this server's part with what the optimizer keeps of it.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        replica: Replica,
+        terms: ServerTerms,
+        check: Callable[[Any], None],
+        *,
+        name: str,
+        coding: EdgeCoding | None,
+        tolerates_death: bool,
+        record: Callable[[Served], None],
+    ) -> None:
+        """`record` takes what the server has done, now and then."""
+        self._wire = wire.channel("servers")
+        cuts = cuts_of(replica.layout.bare, len(terms.servers))
+        self._record = record
+        receiver = Receiver(replica, lambda part: cuts[part], check)
+        self._task = ServerTask(self._wire, terms, range(wire.size), 0, receiver, name=name, coding=coding)
+        self._task.book.set_out(wire.clock.now())
+        if tolerates_death:
+            self._task.hears_of_deaths()
+        note_server(wire.board, wire.rank, is_outlived=terms.replication > 1)
+
+    def serve(self) -> None:
+        """Return when the training has ended, or no worker is left. Raises what ended it otherwise.
+
+        Looks now and then, and so does not count as one that waits for others.
+        """
+        served, clock, looks = self._task.served, self._wire.clock, 0
+        while not served.is_over:
+            clock.sleep(_LOOK_SECONDS)
+            looks += 1
+            if self._task.book.is_due(clock.now()):
+                self._tell()
+            if looks % _ENDED_EVERY == 0 and self._are_all_away() and not served.is_over:
+                self._task.close()
+        self._tell()
+        served.wait()
+
+    def _tell(self) -> None:
+        row = self._task.book.row(self._wire.clock.now())
+        if row is not None:
+            self._record(row)
+
+    def _are_all_away(self) -> bool:
+        board, dead = self._wire.board, self._wire.dead
+        return all(rank in dead or board.peek(ended(rank)) is not None for rank in range(self._wire.size))

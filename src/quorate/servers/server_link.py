@@ -1,0 +1,83 @@
+"""What one worker sends to servers, each its parts, and hears from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.servers import ServerTerms
+from quorate.core.vectors import Flat
+from quorate.servers.holders import Holders
+from quorate.servers.server_answer import Answers, Asked, Reading, ServerAnswer
+from quorate.servers.server_task import ServerTask
+from quorate.servers.setting_out import WANTED
+from quorate.servers.shard import Cut
+
+
+class ServerLink:
+    """That of one optimizer's worker; `task` is its own server's."""
+
+    def __init__(self, wire: Wire, terms: ServerTerms, task: ServerTask) -> None:
+        self._wire, self._terms, self._task = wire, terms, task
+        self._holders = Holders(terms.servers, terms.replication)
+        whole, some = "all parameters were", "a part of the parameters was"
+        if terms.elastic is not None:
+            whole, some = "the centre was", "a part of the centre was"
+        self._asked = Asked(self._holders, whole, some, task.check)
+        self._answers = Answers(wire, self._asked, self._ask_again)
+        self.cuts: list[Cut] = []
+        """The parts that lie on servers."""
+        self.stretch = 0
+        """How often all have set out."""
+
+    def cuts_on(self, server: int) -> dict[int, Cut]:
+        """What a server has, by part."""
+        return {part: self.cuts[part] for part in self._holders.parts_of(server)}
+
+    def push(
+        self,
+        numbers: Sequence[Sequence[Tensor]] | None,
+        edit: Flat | None,
+        *,
+        unused: Sequence[Sequence[int]],
+        **header: Any,
+    ) -> None:
+        """Send every server what it is given of its parts: `numbers` and `unused` by part."""
+        header |= {"has gradient": numbers is not None, "has edit": edit is not None}
+        for server in self._terms.servers:
+            tensors: list[Tensor] = []
+            for part, cut in self.cuts_on(server).items():
+                tensors += (*([] if numbers is None else numbers[part]), *([] if edit is None else cut.of(edit)))
+            self.send("push", server, *tensors, **header, unused=[unused[p] for p in self._holders.parts_of(server)])
+
+    def read(self, number: int) -> Reading:
+        """What is answered to the question behind push `number`; 0: that of a rest."""
+        return self._answers.of(number)
+
+    def tell(self, kind: str, **header: Any) -> None:
+        """Send a word to the servers that may decide."""
+        terms = self._terms
+        for server in terms.servers[:1] if terms.consistent and terms.replication == 1 else terms.servers:
+            self.send(kind, server, **header)
+
+    def send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
+        """Send a message to one server."""
+        self._task.send(Message(tensors, {"kind": kind, "stretch": self.stretch, **header}, shared=True), server)
+
+    def alone(self, there: Collection[int]) -> Iterator[int]:
+        """The servers that want their parts of this worker, of those without a worker of their own among `there`."""
+        some = [server for server in self._holders.living(self._wire.dead) if server not in there]
+        for server in some:
+            self.send("comes", server)
+        for server in some:
+            answer = ServerAnswer(self._wire, server, self._asked, WANTED).wait()
+            if answer is not None and answer.header["wanted"]:
+                yield server
+
+    def _ask_again(self, number: int) -> None:
+        dead = sorted(self._wire.dead)
+        for server in self._terms.servers:
+            self.send("again", server, number=number, dead=dead)

@@ -1,0 +1,201 @@
+"""One worker's replica for another that misses rounds, or joins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.checkpoint.encoding import decoded, encoded, flats_as_parts, parts_as_flats
+from quorate.checkpoint.participants import Entered, Participant, trained
+from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
+from quorate.core.resize import laws_of
+from quorate.core.vectors import Flat, pack
+from quorate.data.resuming import enter_at, whereabouts
+from quorate.replica.optimizer_state import (
+    beside,
+    optimizer_from_other,
+    optimizer_from_plain,
+    optimizer_to_plain,
+    options_of,
+    write_back,
+)
+from quorate.replica.options_in_force import own_options_in
+from quorate.train.same_call import Call, compare_with_those_joined
+from quorate.wire.current import Place
+
+_GIVEN = ("same", "average")
+"""The laws of a strategy's fields that one which joins gets as they are; of the others it has what `start` makes."""
+
+
+class TooFewOptimizers(ConfigurationError):
+    """A worker that joins has not distributed all optimizers yet that the others have; `missing` are the names."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        super().__init__(f"the workers that this one joins have further optimizers: {', '.join(self.missing)}")
+
+
+@dataclass
+class _Copies:
+    """The copies of all optimizers of one worker, in the order in which the optimizers were distributed."""
+
+    all: list[ReplicaCopy] = field(default_factory=list)
+
+
+class ReplicaCopy:
+    """Copies of the replica of one optimizer's worker, whose call of `distribute` was `call`.
+
+    Where several optimizers are distributed, a copy for a worker that joins tells it the calls of all of them. It has
+    the parameters of its own optimizer, and those tensors of the model that belong to no optimizer.
+    """
+
+    def __init__(self, worker: Participant, call: Call, place: Place) -> None:
+        self._worker, self._call, self._place = worker, call, place
+        self.is_first = True
+        """Whether a worker that joins takes from this copy, of all its optimizers', where it is in script and data."""
+        self._every = place.context(_Copies)
+        self._every.all.append(self)
+
+    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
+        """Parameters and optimizer, as JSON and tensors of their own, and what the strategy keeps that is equal on all.
+
+        With `is_whole` also the rest of the model, what the strategy and the script keep, and where the loaders are.
+        Where replicas differ, without it, each keeps what its own optimizer has.
+        """
+        worker, replica = self._worker, self._worker.replica
+        common = worker.strategy.consensus(worker)[0] if self._has_common else None
+        places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
+        parameters = [places.get(id(p), local(p).detach()).clone() for p in replica.every]
+        header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
+        header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
+        header["own options"] = replica.options.kept()
+        more: list[Tensor] = []
+        if common is not None and not is_whole:
+            fields = {name: x for name, x in self._fields(("same",)).items() if x is not common}
+            header["equal"] = _put(flats_as_parts(fields), more), len(more)
+        if is_whole:
+            others = [x.detach().clone() for x in self._beside()]
+            state, kept = self._state_to_plain()
+            header["whole"] = {
+                "call": self._call.told,
+                "calls": {copy._worker.name: copy._call.told for copy in self._every.all},
+                "beside": len(others),
+                "kept": len(kept),
+                "state": state,
+                "data": whereabouts(self._place),
+            }
+            more = [*others, *kept]
+        return header, [*more, *parameters, *(x.clone() for x in tensors)]
+
+    @property
+    def _has_common(self) -> bool:
+        """Whether what is equal on all workers after the same round is not the model, but what the strategy keeps."""
+        return self._worker.has_rounds and self._worker.differs
+
+    def _beside(self) -> list[Tensor]:
+        """The tensors of the model that belong to no optimizer."""
+        return beside(self._worker.replica.model, [p for copy in self._every.all for p in copy._worker.replica.every])
+
+    def _state_to_plain(self) -> tuple[str, list[Tensor]]:
+        """What the strategy keeps that is equal on all workers, or near to it, and what the script keeps besides, as
+        JSON and tensors."""
+        extras = {name: thing.state_dict() for name, thing in trained(self._place).extras.items()}
+        tensors: list[Tensor] = []
+        fields = flats_as_parts(self._fields(_GIVEN))
+        reducer = flats_as_parts(_fields_of(self._worker.reducer_state, ("same",)))
+        said = {"fields": fields, "reducer": reducer, "extras": extras, "step": self._worker.step}
+        return _put(said, tensors), tensors
+
+    def _fields(self, laws: Sequence[str]) -> dict[str, Any]:
+        """What the strategy keeps under one of these."""
+        return _fields_of(self._worker.state, laws)
+
+    def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Become what was captured. Raises `ConfigurationError` where this worker has built another model."""
+        worker, replica, whole = self._worker, self._worker.replica, header["whole"]
+        if whole is not None:
+            tensors = self._adopt_whole(whole, tensors)
+        elif header["equal"] is not None:
+            state, kept = header["equal"]
+            self._adopt_fields(_got(state, tensors[:kept]))
+            tensors = tensors[kept:]
+        count, worker.updates = header["parameters"], header["updates"]
+        with torch.no_grad():
+            for p, numbers in zip(replica.every, tensors[:count], strict=True):
+                local(p).copy_(numbers)
+        if whole is None and header["equal"] is None:
+            written = own_options_in(header["own options"])
+            optimizer_from_other(replica.optimizer, header, tensors[count:], written)
+        elif whole is not None:
+            optimizer_from_plain(replica.optimizer, header, tensors[count:])
+            entered = trained(self._place).entered
+            assert entered is not None
+            entered.options[worker.name] = [options_of(group) for group in replica.optimizer.param_groups]
+        replica.options.go_on(header["own options"])
+        if self._has_common:
+            given = dict(zip(map(id, replica.every), tensors, strict=False))
+            theirs = Flat.zeros(replica.layout)
+            pack([given[id(p)] for p in replica.trained], theirs)
+            worker.strategy.restored(worker, theirs)
+
+    def _adopt_whole(self, whole: dict[str, Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What is there besides parameters and optimizer; returns the tensors of these."""
+        replica = self._worker.replica
+        self._compare(whole)
+        others, end = whole["beside"], whole["beside"] + whole["kept"]
+        with torch.no_grad():
+            for x, numbers in zip(self._beside(), tensors[:others], strict=True):
+                write_back([x], numbers.reshape(-1))
+        state = _got(whole["state"], tensors[others:end])
+        self._adopt_fields(state["fields"])
+        for name, value in parts_as_flats(state["reducer"], replica.layout).items():
+            setattr(self._worker.reducer_state, name, value)
+        if self.is_first:
+            trained(self._place).entered = Entered(state["extras"], state["step"])
+            enter_at(self._place, whole["data"])
+        return tensors[end:]
+
+    def _compare(self, whole: dict[str, Any]) -> None:
+        """Raise `ConfigurationError` where this worker called `distribute` otherwise than the others, and its subclass
+        `TooFewOptimizers` where it has not called it as often yet."""
+        compare_with_those_joined(self._call, whole["call"])
+        theirs = whole["calls"]
+        mine = {copy._worker.name: copy._call for copy in self._every.all}
+        if not theirs.keys() >= mine.keys():
+            raise ConfigurationError(
+                f"this worker distributes the optimizers {', '.join(mine)}, and the workers that it joins "
+                f"{', '.join(theirs)}; run the same script"
+            )
+        if missing := [name for name in theirs if name not in mine]:
+            raise TooFewOptimizers(missing)
+        for name, call in mine.items():
+            compare_with_those_joined(call, theirs[name])
+
+    def _adopt_fields(self, fields: dict[str, Any]) -> None:
+        for name, value in parts_as_flats(fields, self._worker.replica.layout).items():
+            object.__setattr__(self._worker.state, name, value)
+
+
+def _fields_of(state: Any, laws: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(state, name) for name, law in laws_of(state).items() if law in laws}
+
+
+def _put(some: Any, tensors: list[Tensor]) -> str:
+    """`some` as JSON, and copies of its tensors behind `tensors`."""
+
+    def put(name: str, x: Tensor) -> str:
+        tensors.append(x.clone())
+        return str(len(tensors) - 1)
+
+    return json.dumps(encoded(some, "", put))
+
+
+def _got(told: str, tensors: Sequence[Tensor]) -> Any:
+    """What `_put` was given."""
+    return decoded(told, {str(number): x for number, x in enumerate(tensors)})

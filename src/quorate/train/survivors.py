@@ -1,0 +1,121 @@
+"""Going on when workers die: what the training as a whole does about it, beside the rounds themselves.
+
+It holds from the moment when every worker has been through `distribute`; whoever dies before that is everyone's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.core.contracts import Message, Wire
+from quorate.core.local_tensor import local
+from quorate.core.strategy import Strategy
+from quorate.means.equal_replicas import agree_on, can_be_averaged, widened
+from quorate.means.equal_replicas import level as level_all
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.means import MeansOfAll
+from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
+from quorate.rounds.entering import say_over
+from quorate.sharding.mesh import Seat
+from quorate.wire.current import Place
+from quorate.wire.exchange import sum_in_order
+from quorate.wire.failure import (
+    allow_going_on,
+    allow_going_on_after_errors,
+    forbid_going_on,
+    note_training,
+    wait_for_all_to_say,
+)
+from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas, survivors
+
+_TAG = "gone"
+"""Nobody reads what comes under it: this worker sees `Wire.dead`."""
+
+
+def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | None = None) -> None:
+    """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
+
+    Workers go on only where the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
+    """
+    wire = place.wire
+    wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
+    note_training(wire.board, wire.rank, is_under_way=True)
+    allow_going_on_after_errors(wire.board, wanted=wanted and errors)
+    own = place.context(DeathTolerance)
+    if wanted and not own.is_refused:
+        own.survivors = own.survivors or Survivors(wire.channel("survivors"))
+        if seat is not None:
+            own.between = own.between or Survivors(seat.across.channel("survivors"))
+            own.replica = frozenset(seat.mates)
+        wire.tolerate_deaths(_TAG)
+        if not wire.is_newcomer:
+            allow_going_on(wire.board, wire.size, name=name)
+            wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
+    elif wire.size > 1:
+        own.survivors, own.between, own.is_refused = None, None, True
+        forbid_going_on(wire.board)
+    own.tell_launcher()  # it judges a death by what it knows then
+
+
+def agree_on_buffers(
+    buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
+) -> None:
+    """As `means.equal_replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
+    there = surviving_replicas(place)
+    if there is None:
+        agree_on(buffers, kind, wire)
+        return
+    if kind == "none" or not buffers:
+        return
+    dtypes = sorted({x.dtype for x in buffers}, key=str)
+    with torch.no_grad():
+        for dtype in dtypes:
+            some = [x.detach() for x in buffers if x.dtype == dtype]
+            whole = torch.cat([x.reshape(-1) for x in some])
+            found = there.all_gather(whole).wait()
+            is_mean = kind == "mean" and can_be_averaged(dtype)
+            write_back(some, sum_in_order(list(map(widened, found))) / len(found) if is_mean else found[0])
+
+
+def level(
+    tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
+) -> int:
+    """As `means.equal_replicas.level`, among those that are left."""
+    there = surviving_replicas(place)
+    if there is None:
+        return level_all(tensors, optimizer, wire, updates, always=always)
+    while True:
+        made = there.gather(Message(header={"updates": updates}), "updates").wait()
+        counts = {rank: int(one.header["updates"]) for rank, one in made.items()}
+        most = max(counts.values())
+        if not always and len(set(counts.values())) == 1:
+            return most
+        ahead = next(rank for rank, count in counts.items() if count == most)
+        mine = Message()
+        if ahead == wire.rank:
+            about, state = optimizer_to_plain(optimizer)
+            mine = Message((*(local(x).detach().clone() for x in tensors), *(x.clone() for x in state)), about)
+        found = there.gather(mine, "replica").wait().get(ahead)
+        if found is None:
+            continue  # it has died meanwhile
+        if ahead != wire.rank:
+            with torch.no_grad():
+                for x, numbers in zip(tensors, found.tensors, strict=False):
+                    local(x).copy_(numbers)
+            kept = [x.clone() for x in found.tensors[len(tensors) :]]  # others may be given the same memory
+            optimizer_from_plain(optimizer, dict(found.header), kept)
+        return most
+
+
+def synchronize(means: MeansOfAll, place: Place) -> None:
+    """All have paused or ended: what workers call together, those that have joined call as well from here on."""
+    left, reducer = survivors(place), means.reducer
+    if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != means.headers.admission.members:
+        left.among(means.headers.admission.members, reducer.calls)
+    if means.all_ended:
+        say_over(means.wire)

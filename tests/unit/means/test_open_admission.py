@@ -1,0 +1,81 @@
+"""Who joins where no step brings all together: all that rest together agree on who that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.core.contracts import Wire
+from quorate.means.admission import wait_outside
+from quorate.means.open_admission import OpenAdmission
+from quorate.wire.virtual.world import VirtualWorld
+
+
+def admissions(wire: Wire) -> list[OpenAdmission]:
+    """Of two that train and two that join, all on one board."""
+    made = []
+    for rank in range(4):
+        seat: Any = type("Seat", (), {"board": wire.board, "name": "t", "rank": rank, "size": 2, "max_size": 4})
+        made.append(OpenAdmission(seat))
+    return made
+
+
+def in_world(task: Any) -> None:
+    VirtualWorld(1).run(lambda wire: task(wire, *admissions(wire)))
+
+
+def test_who_came_before_a_rest_takes_part_in_it() -> None:
+    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        assert third.enter(0) == (2,)
+        assert one.close() == other.close() == third.close() == (2,)
+        assert one.stretch == other.stretch == third.stretch == 1
+
+    in_world(task)
+
+
+def test_nobody_comes_while_some_rest() -> None:
+    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        assert one.close() == ()
+        assert third.enter(0) is None
+        assert other.close() == ()
+        assert third.enter(1) is None, "nobody has stepped yet"
+        assert one.waiting() == []
+        assert third.enter(1) == (2,)
+
+    in_world(task)
+
+
+def test_two_rests_without_a_step_between_them() -> None:
+    """One has gone on to the second of them while the other one steps: it stays closed."""
+
+    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        one.close(), other.close()
+        assert one.close() == ()
+        other.waiting()  # it makes a step in the stretch that the first one has closed
+        assert third.enter(1) is None
+        assert other.close() == ()
+
+    in_world(task)
+
+
+def test_a_copy_of_an_older_stretch_is_worth_nothing() -> None:
+    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        one.close(), other.close(), one.waiting()
+        assert third.enter(0) is None
+        assert third.enter(1) == (2,)
+
+    in_world(task)
+
+
+def test_each_that_waits_is_asked_in_once_in_a_stretch() -> None:
+    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, last: OpenAdmission) -> None:
+        wait_outside(wire.board, "t", 2)
+        wait_outside(wire.board, "t", 3)
+        assert one.waiting() == [2, 3]
+        assert one.waiting() == []
+        assert third.enter(0) == (2,)
+        for admission in (one, other, third):
+            admission.close()
+        assert one.waiting() == [3], "its copy was too old"
+        assert last.enter(1) == (2, 3)
+
+    in_world(task)
