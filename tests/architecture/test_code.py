@@ -21,7 +21,7 @@ MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/sharding/host_step.py HostStep._make": "what ends a step in its thread is raised in the training",
     "src/quorate/sharding/tensor/filters.py _outermost": "a model's code that cannot be followed is looked at in parts",
     "src/quorate/wire/asker.py _Call.run": "what a call raises is raised by whoever asked for it",
-    "src/quorate/wire/halves.py SumInHalves.pass_on": "whoever waits for a sum gets what ended its other half",
+    "src/quorate/wire/group.py SumInHalves.pass_on": "whoever waits for a sum gets what ended its other half",
     "src/quorate/wire/real/host_sums.py HostSums._run": "as above: whoever waits for a sum gets it",
     "src/quorate/wire/real/works.py TaskWork._run": "what a spawned task raises is raised by whoever waits for it",
     "src/quorate/wire/virtual/stage.py Stage.play": "a virtual worker ends as a process would, whatever ended it",

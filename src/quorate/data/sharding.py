@@ -27,7 +27,7 @@ from quorate.data.assignment import (
     StaticShare,
 )
 from quorate.data.claims import Claims, ReplayedClaims
-from quorate.data.client_split import clients_from
+from quorate.data.clients import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
 from quorate.data.given import Loading, check_batch_size, check_choices, check_dataset, number_of_examples

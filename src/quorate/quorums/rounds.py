@@ -1,4 +1,9 @@
-"""Rounds as a strategy sees them through its worker: gradients go in, means and their options come out."""
+"""Rounds as a strategy sees them through its worker: gradients go in, means and their options come out.
+
+What rounds need of vectors and gradients.
+
+Rounds of fragments as one worker hands them in and takes them: see `rounds.fragments`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,12 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Standing
+from quorate.core.measured import Measured, WorkerMeasures
 from quorate.core.vectors import Flat, Layout, pack
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.in_rounds import InRounds
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.round_fragments import on_host, taken_apart
-from quorate.quorums.round_vectors import measured_in, measures_of, that_are, times, with_words
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
@@ -311,3 +315,60 @@ class WorkerRounds:
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
         self.watch.rows.jumped(header["rows"])
+
+
+def that_are(grads: Sequence[Tensor | None]) -> list[Tensor]:
+    """Those that there are."""
+    return [x for x in grads if x is not None]
+
+
+def times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
+    """Each of them `factor` times."""
+    return [None if x is None else x * factor for x in grads]
+
+
+def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
+    """What goes with a contribution of that norm: see `core.measured.WorkerMeasures`."""
+    waited = timer.waited_before if has_called else None
+    return WorkerMeasures(timer.work, waited, None if is_scaled else timer.loss, norm**2).values
+
+
+def with_words(values: list[float | None] | None, signed: Sequence[Any]) -> Any:
+    """One word that goes with a contribution: the measured values, and what `LocalChanges` has signed."""
+    return {"signed": signed, "measured": values} if signed else values
+
+
+def _values_in(word: Any) -> Sequence[Any]:
+    values: Sequence[Any] = word["measured"] if isinstance(word, dict) else word
+    return values
+
+
+def measured_in(one: Round, square: float, smoothing: float) -> Measured:
+    """What workers told with round `one`, whose sum has this square norm."""
+    gradients = sum(count for given in one.contributors.values() for _, count in given)
+    measures = [(rank, WorkerMeasures(*_values_in(word))) for rank, own in one.measures.items() for word in own]
+    return Measured(one.number, one.quorum, gradients, measures, square, smoothing)
+
+
+def on_host(fragments: Sequence[Layout]) -> Fragments:
+    """As rounds have them, which are formed on the CPU."""
+    return Fragments(tuple(one.on_cpu for one in fragments))
+
+
+def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
+    """The sums of round `one`, which are given to the strategy as they are; None where they are to be left out."""
+    assert one.sum is not None
+    parts = fragments.split(one.sum) if one.settles else [one.sum]
+    bad = [watch.leaves_out(one, part, is_scaled=False) for part in parts]
+    if any(bad):
+        return None
+    first = 0 if one.settles else fragments.number(one.number)
+    return Mean(
+        mean=one.sum,
+        mine=sum(count for _, count in one.contributors.get(rank, ())),
+        number=one.number,
+        alive=one.alive,
+        missing=one.missing,
+        told=one.measures,
+        fragments={number: x.in_layout(fragments.layouts[number]) for number, x in enumerate(parts, first)},
+    )

@@ -1,4 +1,9 @@
-"""One worker's replica as numbers: parameters, what the optimizer keeps of them, and steps of the optimizer."""
+"""One worker's replica as numbers: parameters, what the optimizer keeps of them, and steps of the optimizer.
+
+The order in which vectors are over an optimizer's parameters: the same on every worker.
+
+Which of a model's trained parameters are tables of embeddings: their rows have directions, they have none.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import layout_of
@@ -21,10 +26,8 @@ from quorate.core.vectors import Flat, Layout, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
-from quorate.replica.order import trained_in_order
 from quorate.replica.plain_step import NO_ARGUMENTS, Elsewhere, StepArguments, plain_step, standing_at, with_gradient
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
-from quorate.replica.tables import tables_in
 from quorate.replica.weight_switch import WeightSwitch
 from quorate.replica.worker_momentum import MomentumChoice, Sums, WorkerMomentum, has_moments, in_words, kind_of
 from quorate.sharding.host_step import HostStep
@@ -333,3 +336,20 @@ class Replica:
 
 
 _: type[OwnReplica] = Replica
+
+
+def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
+    """Those of an optimizer's parameters that are trained, by name, in the model's order.
+
+    Those that the model does not know come last, in the optimizer's order.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    order = {key: place for place, key in enumerate(names)}
+    chosen = sorted((p for p in every if p.requires_grad), key=lambda p: order.get(id(p), len(order)))
+    return [(names.get(id(p), f"parameter {place}"), p) for place, p in enumerate(chosen)]
+
+
+def tables_in(model: Module, trained: Sequence[Parameter]) -> frozenset[int]:
+    """The places among `trained` of the weights of `Embedding` and `EmbeddingBag`, also if a layer shares them."""
+    found = {id(module.weight) for module in model.modules() if isinstance(module, Embedding | EmbeddingBag)}
+    return frozenset(place for place, p in enumerate(trained) if id(p) in found)

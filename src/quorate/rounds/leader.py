@@ -11,6 +11,14 @@ leader adds up in order of rank and tells the sum (`round`). With P workers, k c
 hosts (`forming.spans_hosts`) answers are headers only, and the hosts form the sum among themselves (`exchange`), as the
 leader decides, and in another attempt where one that is needed dies or falls silent: at most 2.5 d numbers in and out
 of each, for any P. There a round is in force, and told of as such, when a majority has it (`votes`).
+
+Settings that change from one round to the next: asked for by any worker, decided by the one that leads.
+
+Who asks says after which round it asks (`request`). The newest such request is answered by the next round that is
+formed, whose result carries what is in force from the round after it on; so the change is a part of the log, and comes
+with it to a new leader, into a copy of a replica, and into a checkpoint. Of requests made after the same round, the one
+that comes first is answered; one older than what is in force comes to nothing. A worker says its request with all that
+it says to whoever leads, until it is answered.
 """
 
 from __future__ import annotations
@@ -21,7 +29,6 @@ from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.calls import Calls
-from quorate.rounds.changes import Changes
 from quorate.rounds.combining import Combined
 from quorate.rounds.copies import Entrance
 from quorate.rounds.formed import round_of, total_of
@@ -30,7 +37,7 @@ from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
 from quorate.rounds.log import Log, Round
-from quorate.rounds.terms import Agreed
+from quorate.rounds.terms import Agreed, amended
 
 
 class Leader:
@@ -298,3 +305,31 @@ class Leader:
         self._accept(one, acknowledged)
         self.holdings.told[self.rank] = one.number
         self.calls.agreed = self._changes.agreed
+
+
+class Changes:
+    """What a leader knows of them."""
+
+    def __init__(self, agreed: Agreed, log: Log) -> None:
+        self._start, self._log = agreed, log
+        self._wish: dict[str, Any] | None = None
+
+    @property
+    def agreed(self) -> Agreed:
+        """In force after the newest round of the log."""
+        return amended(self._start, self._log.settings)
+
+    def heard(self, header: dict[str, Any]) -> None:
+        """What a worker says, perhaps with a request."""
+        wish = header.get("wishes")
+        newest = self._log.request if self._wish is None else self._wish["request"]
+        if wish is not None and wish["request"] > newest:
+            self._wish = wish
+
+    def answered(self) -> dict[str, Any]:
+        """What the round that is being formed says of them, as fields of `Round`."""
+        wish, self._wish = self._wish, None
+        if wish is None or wish["request"] <= self._log.request:
+            return {"settings": self._log.settings, "request": self._log.request, "why": None}
+        settings = {**self._log.settings, **wish["settings"]}
+        return {"settings": settings, "request": wish["request"], "why": wish["why"]}

@@ -2,12 +2,17 @@
 
 Pure: takes messages and gives messages. `send(to, header, vector)` goes to another member or to this one; every
 message carries the term, and one of an older term than this member knows is not acted on.
+
+How one that was about to lead takes office, once enough have said where they are.
+
+What one that is about to lead asks all others: where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
@@ -19,10 +24,8 @@ from quorate.rounds.holdings import Send
 from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
 from quorate.rounds.hosts.votes import knows
 from quorate.rounds.incoming import Incoming
-from quorate.rounds.inquiry import Inquiry, goes_on
 from quorate.rounds.leader import Leader
 from quorate.rounds.log import COPIED, Log, Round
-from quorate.rounds.office import take_office
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
 
@@ -298,3 +301,68 @@ class Member:
     def _tell(self, to: int | None, header: dict[str, Any], vector: Flat | None) -> None:
         own = self._own()
         self._send(self.leads if to is None else to, {"log_term": own.pop("log_term"), **header, **own}, vector)
+
+
+def take_office(leader: Leader, inquiry: Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:
+    """`leader` leads, of those that have answered, and proposes what is `held`; the `dead` are known."""
+    leader.are_absent(set(leader.agreed.ranks) - inquiry.states.keys())
+    leader.have_died(dead, now)
+    leader.holdings.know(inquiry.states)
+    for rank, state in inquiry.states.items():
+        leader.noted(rank, {**state, **state["did"]}, now)
+        leader.holdings.bring_up(rank, state, now)
+    for source, header in [(source, header) for source, header in inquiry.early if source not in dead]:
+        leader.heard(source, header, now)
+        leader.noted(source, header, now)
+    if held is not None:
+        leader.proposes(held, inquiry.holders(held.number, held.term), now)
+    leader.advance(now)
+
+
+@dataclass
+class Inquiry:
+    """One that is under way."""
+
+    until: float
+    """Answers are waited for."""
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The answers, by rank."""
+    early: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Notes that came meanwhile: (rank, header)."""
+
+    def heard(self, rank: int, header: dict[str, Any]) -> None:
+        """`rank` answers, or says what it does."""
+        if header["kind"] == "state":
+            self.states[rank] = header
+        elif header["kind"] == "note":
+            self.early.append((rank, header))
+
+    def have_died(self, ranks: Iterable[int]) -> None:
+        """What they have answered counts no more."""
+        for rank in ranks:
+            self.states.pop(rank, None)
+
+    def newest(self) -> tuple[int, int]:
+        """Who knows most, and the newest round that any has seen start."""
+        rank = max(self.states, key=lambda rank: knows(self.states[rank]))
+        return rank, max(one["started"] for one in self.states.values())
+
+    def holders(self, number: int, term: int) -> list[int]:
+        """Who holds round `number`, as it was formed in that term."""
+        found = ((rank, state["held"]) for rank, state in self.states.items())
+        return [rank for rank, held in found if held is not None and held[:2] == [number, term]]
+
+    def is_enough(self, everyone: Collection[int], dead: Collection[int], voters: Collection[int]) -> bool:
+        """Whether one of those that have answered has every round that is in force; `voters` are those on the round
+        after the newest of these (none: all that are inside)."""
+        if self.states.keys() >= set(everyone).difference(dead):
+            return True
+        known = voters or everyone
+        return 2 * len(self.states.keys() & set(known)) > len(known)
+
+
+def goes_on(note: dict[str, Any], number: int, stretch: int, *, is_in: bool) -> dict[str, Any]:
+    """What a worker does, as new leaders hear, from round `number` on: it steps if all had settled in that, or it has
+    joined by then (`is_in`); else what its `note` says."""
+    settled = note["note"] == "settle" and number == stretch
+    return {"note": "ride", "computing": number} if settled or (note["note"] in ("copy", "enter") and is_in) else note

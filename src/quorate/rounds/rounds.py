@@ -1,4 +1,7 @@
-"""`Rounds`: what the training thread of one worker has of them."""
+"""`Rounds`: what the training thread of one worker has of them.
+
+Where one worker stands in its rounds, for learners of several workers, which apply the same rounds in each step.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from quorate.core.contracts import Wire
+from quorate.core.contracts import Wire, Work
 from quorate.core.vectors import Flat, Layout
 from quorate.records.tape import Position
 from quorate.rounds.arrival import Arrival, OtherRounds, Wait
@@ -21,7 +24,6 @@ from quorate.rounds.pace import Called, Copied, OwnPace
 from quorate.rounds.pieces.row_paces import pace_in
 from quorate.rounds.pieces.row_tasks import row_task
 from quorate.rounds.progress import RoundTask
-from quorate.rounds.standing import Standing
 from quorate.rounds.terms import Agreed, check, check_change
 
 
@@ -318,3 +320,41 @@ class Rounds:
         """End the task beside the training thread."""
         self._progress.close()
         self._is_closed = True
+
+
+class Standing:
+    """Implements `core.means.Standing`; `call` calls for a round."""
+
+    def __init__(
+        self, task: RoundTask, arrival: Arrival, handed: PendingFragments | None, call: Callable[[], Work[int]]
+    ) -> None:
+        self._task, self._arrival, self._handed, self._call = task, arrival, handed, call
+
+    @property
+    def version(self) -> int:
+        return self._task.applied
+
+    @property
+    def newest(self) -> int:
+        return self._task.member.log.newest
+
+    @property
+    def holds(self) -> int:
+        with self._task.lock:
+            return 0 if self._handed is None else self._handed.holds
+
+    @property
+    def missing(self) -> frozenset[int]:
+        one = self._task.member.log.get(self.version)
+        return frozenset() if one is None else frozenset(one.missing)
+
+    def until(self, number: int) -> None:
+        self._arrival.until(number, is_called_for=False)
+
+    def call(self) -> None:
+        self._call().wait()
+
+    def withdraw(self) -> None:
+        if self._handed is not None:
+            with self._task.lock:
+                self._handed.withdraw()

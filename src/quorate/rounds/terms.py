@@ -54,7 +54,7 @@ class Agreed:
     fragments: int = 0
     """In how many parts vectors come to rounds, one after the other; 0: each is whole."""
     window: float = 0.0
-    """Seconds at most that a round waits for more workers than have to call: see `rounds.window`."""
+    """Seconds at most that a round waits for more workers than have to call: see `rounds.calls`."""
     tolerates_death: bool = False
     """Whether the others go on when a worker dies; else it is everyone's end."""
     combine: Combine | None = None

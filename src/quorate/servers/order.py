@@ -12,19 +12,47 @@ so that parameters in several parts are always those of one version. What the mo
 
 Where several servers have each part, an order that does not decide follows that of the one that does, and decides from
 there on when that one has died: what has come and is not decided is taken in anew.
+
+Who pushes to servers, and who is about to.
+
+What each gradient counts in a step of the servers, and at how much of the learning rate the step is made.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quorate.core.servers import ServerTerms
-from quorate.servers.decisions import Decision, Push
-from quorate.servers.there import Joining, There
-from quorate.servers.weights import weighed
+from quorate.servers.decisions import Decision, Push, Taken
+
+
+@dataclass
+class There:
+    """A worker that pushes."""
+
+    clock: int = 0
+    """How many gradients of it have been taken in."""
+    asked: list[int] = field(default_factory=list)
+    """The numbers of the pushes behind which it has asked to read, and has not."""
+    answered: int = 0
+    """The newest of those behind which it has."""
+    leaves: Literal["", "rests", "ended"] = ""
+    """How it does when all that it has pushed is taken in."""
+
+
+@dataclass
+class Joining:
+    """Those that join, each with the number of its attempt."""
+
+    asked: dict[int, int] = field(default_factory=dict)
+    """Who is not there yet."""
+    answered: dict[int, int] = field(default_factory=dict)
+    """Who has been let in, the newest time."""
+    withdrawn: dict[int, int] = field(default_factory=dict)
+    """Whose newest attempt is over."""
 
 
 @dataclass
@@ -295,3 +323,26 @@ class Order:
         self._read(readers)
         newest = max(pushes, key=lambda one: (one.number, -one.source))
         return Decision(self.version, taken, rate, without, readers, (newest.source, newest.number))
+
+
+def weighed(pushes: Sequence[Push], terms: ServerTerms, version: int, everyone: int) -> tuple[tuple[Taken, ...], float]:
+    """The gradients of a step on parameters of `version`, and its rate; `everyone` is how many workers there are."""
+    ages = [version - push.version for push in pushes]
+    scales = [1 / max(1, age) if terms.staleness_scaling == "inverse" else 1.0 for age in ages]
+    counts = [push.count * scale for push, scale in zip(pushes, scales, strict=True)]
+    total = sum(counts)
+    taken = tuple(
+        Taken(push.source, push.number, count / total, age)
+        for push, count, age in zip(pushes, counts, ages, strict=True)
+    )
+    return taken, _rate(total, len(pushes), terms, everyone)
+
+
+def _rate(total: float, pushes: int, terms: ServerTerms, everyone: int) -> float:
+    """A step of fewer gradients than `backup` leaves, as where some have ended, goes less far."""
+    if terms.mode == "sync":
+        is_whole = terms.step_size == "full" or not terms.backup
+        return 1.0 if is_whole else min(1.0, total / max(1, everyone - terms.backup))
+    if terms.mode == "bounded" and not terms.max_staleness:
+        return 1.0
+    return total / (max(1, everyone) if terms.step_size == "share" else pushes)

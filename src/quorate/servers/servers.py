@@ -1,30 +1,41 @@
-"""Parameters on servers, as one worker of one optimizer reaches them; and this worker's own server."""
+"""Parameters on servers, as one worker of one optimizer reaches them; and this worker's own server.
+
+Momentum that a worker keeps of its own gradients before it pushes them to servers, which step without.
+
+What one worker reads of servers: whole parameters (or a centre), of one version, out of the answers of all.
+
+What parameters on servers ask of the worker, and call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, pack
+from quorate.means.edge_coding import EdgeCoding
 from quorate.means.open_admission import OpenAdmission
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.replica.optimizer_state import put_beside_parameters, states_from_plain
+from quorate.replica.options_in_force import put_options
 from quorate.replica.replica import Replica
 from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.servers.centre import Centre
-from quorate.servers.on_servers import OnServers
-from quorate.servers.pushed_momentum import PushedMomentum
-from quorate.servers.served_codes import PushCodes
-from quorate.servers.served_reads import ServedReads
+from quorate.servers.served_codes import PullCodes, PushCodes
+from quorate.servers.server_answer import Read
 from quorate.servers.server_link import ServerLink
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import Receiver, parts_of
 from quorate.servers.shard import Shard, cuts_of
 from quorate.wire.attendant import CLOSE
+from quorate.wire.work import Together
 
 
 class ServedParameters:
@@ -284,3 +295,148 @@ class ServedParameters:
 
 
 _: type[Servers] = ServedParameters
+
+
+_OFF = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}
+
+
+class PushedMomentum:
+    """That of SGD, as in DANA-Slim (Hakimi et al. 2019, Algorithm 5): v <- m v + g, and m v + g is pushed, so that what
+    is read is where the momentum of all leads next. Weight decay is in g.
+
+    Cost: a vector per worker, and three passes per step.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        groups = replica.optimizer.param_groups
+        if replica.plain is not torch.optim.SGD or any(group["dampening"] or group["maximize"] for group in groups):
+            raise ConfigurationError(
+                'momentum="worker" is for torch.optim.SGD without dampening and maximize; leave it at "server" for '
+                f"{replica.plain.__name__}"
+            )
+        self._replica = replica
+        self._kept = dict[int, Tensor]()
+
+    def of(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """What is pushed for these, which are of the trained parameters."""
+        groups = {id(p): group for group in self._replica.optimizer.param_groups for p in group["params"]}
+        found: list[Tensor | None] = []
+        for p, grad in zip(self._replica.trained, gradients, strict=True):
+            found.append(None if grad is None else self._ahead(p, grad.detach(), groups[id(p)]))
+        return found
+
+    def _ahead(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
+        decays, beta = float(group["weight_decay"]), float(group["momentum"])
+        given = grad.add(p.detach(), alpha=decays) if decays else grad
+        if not beta:
+            return given
+        kept = self._kept.get(id(p))
+        kept = self._kept[id(p)] = given.clone() if kept is None else kept.mul_(beta).add_(given)
+        return given.add(kept, alpha=beta)
+
+    @property
+    def kept(self) -> Flat | None:
+        """The momenta, as a vector over the parameters; None before the first."""
+        if not self._kept:
+            return None
+        found = Flat.zeros(self._replica.layout)
+        pack([self._kept.get(id(p)) for p in self._replica.trained], found)
+        return found
+
+    @kept.setter
+    def kept(self, value: Flat | None) -> None:
+        self._kept.clear()
+        if value is not None:
+            for p, x in zip(self._replica.trained, value.segments(), strict=False):
+                self._kept[id(p)] = x.to(p.dtype, copy=True)
+
+    @staticmethod
+    def without(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The options of the servers."""
+        return [{**group, **_OFF} for group in options]
+
+
+class ServedReads:
+    """Those of one optimizer's worker."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        timer: StepTimer,
+        replica: Replica,
+        terms: ServerTerms,
+        link: ServerLink,
+        coding: EdgeCoding | None,
+        version: int,
+    ) -> None:
+        self._wire, self._timer, self._replica, self._terms, self._link = wire, timer, replica, terms, link
+        self._coding = coding if terms.pulls == "coded" else None
+        self._codes: list[PullCodes] = []
+        self._newest: Pulled
+        self.version, self.index = version, 0
+        """How many steps the servers had made, and decisions, when it read last."""
+        self.clock = 0
+        """With how many gradients of its own it has joined."""
+        self.there = tuple(range(wire.size))
+        """The workers that set out (again)."""
+
+    def set_out(self) -> None:
+        """All set out (again), with equal replicas."""
+        if self._coding is not None:
+            now, coding = self._replica.parameters, self._coding
+            self._codes = [PullCodes(coding, cut, [x.clone() for x in cut.of(now)]) for cut in self._link.cuts]
+
+    def ask(self, number: int) -> Work[Pulled]:
+        """What is answered to the question behind push `number` (0: that of a rest; below, of one that joins)."""
+
+        def opened(found: list[Read]) -> Pulled:
+            return self._opened(found[0], is_last=not number)
+
+        return Together([self._link.read(number)], opened, self._wire.clock)
+
+    def _opened(self, found: Read, *, is_last: bool) -> Pulled:
+        about, x = found.header, Flat.empty(self._replica.layout.bare)
+        if about["index"] < self.index and self._terms.consistent:  # it has read all anew since
+            return self._newest
+        for part, cut in enumerate(self._link.cuts):
+            read = found.parts[part]
+            numbers = read.numbers
+            if self._codes and about["is whole"]:
+                self._codes[part].begin_at(self._wire.rank, numbers)
+            elif self._codes:
+                numbers = self._codes[part].read(self._wire.rank, numbers, int(about["version"]))
+            for there, one in zip(cut.of(x), numbers, strict=True):
+                there.copy_(one)
+            if is_last and self._terms.elastic is None:
+                mine = [self._replica.trained[place] for place in cut.places]
+                states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
+                put_options(self._replica.optimizer.param_groups, read.options)
+                if cut.places:
+                    put_beside_parameters(self._replica.optimizer, read.beside)
+        self.version, self.index = int(about["version"]), int(about["index"])
+        if about["clock"] is not None:
+            self.clock = int(about["clock"])
+        if about["there"]:
+            self.there = tuple(about["there"])
+        if self._terms.elastic is None:
+            self._timer.rounds = self.version
+        if about["staleness"] is not None:
+            self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
+        self._newest = Pulled(x, self.version)
+        return self._newest
+
+
+@dataclass(frozen=True)
+class OnServers:
+    """Of one worker of one optimizer."""
+
+    leaves_out: Callable[[], bool]
+    """Whether its gradient of this step is left out."""
+    tolerates_death: bool
+    """Whether the others go on when a worker dies."""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    """What it called `distribute` with, for servers that are no workers."""
+    coding: EdgeCoding | None = None
+    """How its gradients are written small."""
+    feeds_back: bool = False
+    """Whether what that leaves out is added to the next ones."""

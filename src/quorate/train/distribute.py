@@ -1,37 +1,55 @@
-"""`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers."""
+"""`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
+
+What `distribute` takes beside a strategy object, as a type: editors complete it, and type checkers check it.
+
+Whether the steps of an optimizer are made on the host, and how.
+
+Strategies under which workers compute the same batches: that data is dealt out so.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
 
 from torch.nn import Module
-from torch.optim import Optimizer
+from torch.optim import ASGD, LBFGS, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError
+from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.means.reduction import Reduction
 from quorate.observe.backward import listeners
 from quorate.observe.finite import OnNonfinite
+from quorate.observe.memory_use import memory_use
 from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy
 from quorate.replica.own_step import OWN_STEP, own_step_of
 from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, check_closure, takes_closure
-from quorate.sharding.parallelize import sharded
+from quorate.sharding.boundary import HostMemory
+from quorate.sharding.host_step import HostStep
+from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
 from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
-from quorate.train.check_call import check_call, check_channel, check_optimizer, check_own_step, check_wrapper
-from quorate.train.check_model import check_forward_writes
+from quorate.train.check_call import (
+    check_call,
+    check_channel,
+    check_forward_writes,
+    check_optimizer,
+    check_own_step,
+    check_wrapper,
+)
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import check_gains, measure_gains
@@ -39,21 +57,19 @@ from quorate.train.leaving import LeavesAlone
 from quorate.train.loop import Loop
 from quorate.train.methods_beside import beside
 from quorate.train.never_stepped import NeverStepped
-from quorate.train.offloaded import host_step_of
 from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, lay_out_steps
 from quorate.train.privacy import check_buffers
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
-from quorate.train.redundant import check_redundancy, deal_out
 from quorate.train.schedules import follow
 from quorate.train.serving import check_servers, serve, serves_only
 from quorate.train.step_weight import Weight, check_weighable
-from quorate.train.typed_options import OptionsBesideAStrategy
 from quorate.train.undistributed import Undistributed
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
+from quorate.wire.current import Place
 from quorate.wire.used import note_used
 
 _LOOP = "_quorate_loop"
@@ -322,3 +338,119 @@ def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) ->
         label, raw = strategy, {**settings, **over}
     label = strategies.registered(label)
     return label, *with_reduction(strategies.get(label), raw, label)
+
+
+class OptionsBesideAStrategy(TypedDict, total=False):
+    """Options of `distribute`, and how means are formed; settings of a codec stand in its text."""
+
+    with_one_worker: Literal["bypass", "algorithm"]
+    on_nonfinite: OnNonfinite
+    compare_every: int
+    weight: Weight
+    shard_by: ShardBy | None
+    compress: str
+    reduce: str
+    error_feedback: bool | None
+    error_decay: float
+    dense: tuple[str, ...] | list[str]
+    dense_below: int
+    attack: str
+    on_anomaly: Literal["ignore", "warn", "skip"]
+
+
+_BY_NUMBER = (SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam, RMSprop, ASGD)
+"""Of torch's optimizers those that treat each number alike, so that their steps send nothing."""
+
+
+def host_step_of(spread: Sharded, optimizer: Optimizer, strategy: Strategy | None, place: Place) -> HostStep | None:
+    """How steps are made on the host; None where the optimizer's own step does it.
+
+    Raises `ConfigurationError` for optimizers and strategies that do not go with it. `strategy` None: a baseline.
+    """
+    how = spread.offload
+    if how is None:
+        return None
+    boundaries, plain = memory_use(place).boundaries, type(optimizer)
+    if not any(one is how.boundary for one in boundaries):  # two optimizers may have one model
+        boundaries.append(how.boundary)
+    if strategy is None:
+        raise ConfigurationError(
+            "offload= cannot be combined with a baseline, which makes its own steps; leave it None"
+        )
+    _check(optimizer, plain)
+    if how.delays:
+        _check_delay(spread, plain, strategy)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    rests = how.where == "all"
+    if rests and not how.delays and all(p.dtype.itemsize > 2 for p in parameters):
+        return None  # the optimizer finds everything on the host
+    is_pinned = any(p.device.type == "cuda" for p in parameters)
+    memory = HostMemory(how.folder, is_pinned=is_pinned)
+    return HostStep(optimizer, plain, how.boundary, memory, delays=how.delays, crosses=not rests)
+
+
+def _check(optimizer: Optimizer, plain: type[Optimizer]) -> None:
+    closure = inspect.signature(plain.step).parameters.get("closure")
+    needs_closure = closure is not None and closure.default is inspect.Parameter.empty
+    if isinstance(optimizer, LBFGS) or needs_closure:
+        raise ConfigurationError(
+            f"{plain.__name__} asks for the loss several times a step, and with offload= its step is on the host, "
+            "where there is no model; use an optimizer that asks once, such as AdamW or SGD"
+        )
+    if any(group.get("capturable") for group in optimizer.param_groups):
+        raise ConfigurationError(
+            f"{plain.__name__} with capturable=True steps on a GPU, and offload= makes its steps on the host; leave it"
+        )
+
+
+def _check_delay(spread: Sharded, plain: type[Optimizer], strategy: Strategy) -> None:
+    if strategy.meets != "all" or strategy.replicas != "equal" or not strategy.agrees_in_backward:
+        raise ConfigurationError(
+            f"delayed_update cannot be combined with {type(strategy).__name__}, which writes parameters between "
+            "steps while "
+            "one is under way on the host; known: all-reduce"
+        )
+    if spread.seat.axes.shards > 1 and plain not in _BY_NUMBER:
+        raise ConfigurationError(
+            f"delayed_update makes steps in a thread beside the training's, and {plain.__name__} may send something in "
+            f"its step, as others hold the rest of its parameters; known: {', '.join(k.__name__ for k in _BY_NUMBER)}"
+        )
+
+
+def check_redundancy(strategy: Strategy, place: Place, label: str, *, is_whole: bool) -> None:
+    """Raise `ConfigurationError` where data cannot be dealt out as the strategy needs it."""
+    data = data_context(place)
+    if not _among(strategy, place).is_there:
+        return
+    if not is_whole:
+        raise ConfigurationError(
+            f"under {label} workers compute the same batches, each with a whole model; leave out quorate.parallelize"
+        )
+    if data.made:
+        raise ConfigurationError(
+            f"quorate.shard was called before quorate.distribute, and has given each worker batches of its own; under "
+            f"{label} several compute the same: call quorate.distribute before it"
+        )
+    if data.redundancy.is_there:
+        raise ConfigurationError(
+            f"another optimizer was distributed by a strategy under which workers compute the same batches; {label} is "
+            "for one optimizer"
+        )
+
+
+def deal_out(strategy: Strategy, place: Place, round_now: Callable[[], int]) -> None:
+    """Let loaders give workers the batches that the strategy means; those whose examples others count do not.
+
+    `round_now` gives the newest round that the worker has applied."""
+    known, data, wire = _among(strategy, place), data_context(place), place.wire
+    if not known.is_there:
+        return
+    data.redundancy, data.round_now = known, round_now
+    if known.groups:
+        data.repeats = wire.rank > 0 and known.group_of(wire.rank, wire.size) == known.group_of(
+            wire.rank - 1, wire.size
+        )
+
+
+def _among(strategy: Strategy, place: Place) -> Redundancy:
+    return Redundancy() if strategy.redundancy is None else strategy.redundancy(place.wire.size)

@@ -1,18 +1,24 @@
-"""One worker of one optimizer as its strategy sees it."""
+"""One worker of one optimizer as its strategy sees it.
+
+How a worker's rounds begin: with the settings of its strategy, and all that looks on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
-from quorate.core.contracts import Clock
+from quorate.core.contracts import Clock, Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import local
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy
+from quorate.core.telling import tell
 from quorate.core.vectors import Flat, Layout
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
@@ -20,8 +26,9 @@ from quorate.data.growth import growth
 from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.means.fault_tolerant_sum import SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
-from quorate.means.headers import Announced, SaveFlags
+from quorate.means.headers import Announced, SaveFlags, units_by_weight
 from quorate.means.means import MeansOfAll, Shadow, Watches
+from quorate.means.reduction import Reduction
 from quorate.observe.backward import listeners
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
@@ -33,18 +40,22 @@ from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.quorums.in_rounds import InRounds
+from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rounds import WorkerRounds
+from quorate.quorums.whole_replica import WholeReplica
 from quorate.quorums.worker_group import WorkerGroup
+from quorate.records.tape import Replaying
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import NO_ARGUMENTS, check_closure, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
-from quorate.servers.on_servers import OnServers
+from quorate.rounds.terms import Agreed
 from quorate.servers.own import OwnServers
-from quorate.servers.servers import ServedParameters
+from quorate.servers.servers import OnServers, ServedParameters
+from quorate.sharding.copies import copies_of
+from quorate.sharding.mesh import Seat
 from quorate.strategies.parts.push_sum import PushSum
-from quorate.train.begun_rounds import Onlookers, begin_rounds
-from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
+from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of
 from quorate.train.schedules import Schedules
@@ -333,3 +344,83 @@ class StrategyWorker:
 
 
 _: type[Participant] = StrategyWorker
+
+
+@dataclass(frozen=True)
+class Onlookers:
+    """Who looks on at one optimizer's training; `digests` only where replicas are to be equal."""
+
+    losses: Losses
+    digests: Digests | None
+    finite: Finite
+    noise: NoiseWatch
+    changes: LocalChanges
+
+
+def begin_rounds(
+    replica: Replica,
+    wire: Wire,
+    timer: StepTimer,
+    asks: InRounds,
+    looking: Onlookers,
+    strategy: Strategy,
+    place: Place,
+    reduction: Reduction,
+    *,
+    clip_norm: float | None,
+    measures: bool,
+    momentum: MomentumChoice,
+    fragments: Sequence[Layout],
+    settings: Mapping[str, Any],
+    units: Callable[[Flat, int], Sequence[float]] | None = None,
+    row: Wire | None = None,
+    seat: Seat | None = None,
+) -> WorkerRounds:
+    """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces, and
+    `seat` is this worker's among them."""
+    of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"optimizer/{timer.name}/momentum"))
+    whole = WholeReplica(row)
+    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
+    seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
+    settings = by_rule(reduction, settings, wire.size, seed, strategy)
+    known: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
+    agreed = Agreed(
+        **known, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
+    )
+    may_be_late = measures or agreed.quorum < agreed.callers
+    if momentum != "auto" or may_be_late:
+        said = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
+        if said is not None and wire.rank == 0:
+            tell(f"quorate: {said}\n")
+    is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
+    is_measured = looking.digests is not None and is_as_given
+    return WorkerRounds(
+        replica,
+        wire,
+        timer,
+        agreed,
+        asks,
+        saving=saving(place),
+        watch=RoundWatch(
+            wire,
+            timer,
+            looking.losses,
+            looking.digests,
+            looking.finite,
+            changes=None if looking.digests is None else looking.changes,
+            noise=looking.noise if is_measured else None,
+            has_window=agreed.window > 0,
+            tolerates_death=agreed.tolerates_death,
+            exclusions=None if agreed.combine is None else ExclusionWatch(timer, looking.losses),
+            pieces=agreed.pieces,
+        ),
+        tolerance=place.context(DeathTolerance),
+        clip_norm=clip_norm,
+        measures=measures,
+        fragments=fragments,
+        tape=place.context(Replaying).of(wire.rank, timer.name),
+        counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
+        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size, units or units_by_weight),
+        row=row,
+        **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
+    )

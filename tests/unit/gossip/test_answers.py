@@ -9,7 +9,7 @@ import pytest
 
 from quorate.core.contracts import Message
 from quorate.core.errors import PeerFailed
-from quorate.gossip.answers import OfTheLiving
+from quorate.gossip.neighbours import OfTheLiving
 
 
 class Answer:

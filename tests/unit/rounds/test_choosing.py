@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from quorate.core.measured import Measured, WorkerMeasures
-from quorate.rounds.choice.choosing import Level, Trust, Window, choose, cost, is_worse, level
-from quorate.rounds.choice.forecast import Forecast
+from quorate.rounds.choice.choosing import Forecast, Level, Trust, Window, choose, cost, is_worse, level
 
 SIZE = 8
 RULE = {"least": 1, "lateness": 0.1, "margin": 0.02}

@@ -13,9 +13,8 @@ from quorate.buckets.flat import layout_of
 from quorate.codecs import codecs
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Snapshot
-from quorate.rounds.coded_fragments import CodedFragments
 from quorate.rounds.coding import Coding
-from quorate.rounds.fragments import Fragments, PendingFragments
+from quorate.rounds.fragments import CodedFragments, Fragments, PendingFragments
 from quorate.rounds.terms import Agreed
 
 

@@ -12,10 +12,10 @@ import torch
 
 from quorate.codecs import codecs
 from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.rounds.calls import SHARE
 from quorate.rounds.coding import Coding
 from quorate.rounds.member import Member
 from quorate.rounds.terms import Agreed
-from quorate.rounds.window import SHARE
 
 Sent = tuple[int, int, dict[str, Any], Flat | None]
 

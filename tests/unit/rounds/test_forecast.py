@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.core.batch_times import UCF101_LSTM, Batches
-from quorate.rounds.choice.forecast import forecast, quorums
+from quorate.rounds.choice.choosing import forecast, quorums
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 

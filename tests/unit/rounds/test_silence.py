@@ -14,7 +14,7 @@ from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed
-from quorate.train import begun_rounds
+from quorate.train import worker
 from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
@@ -41,7 +41,7 @@ def let_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(begun_rounds, "Agreed", functools.partial(Agreed, log_bytes=0))
+    monkeypatch.setattr(worker, "Agreed", functools.partial(Agreed, log_bytes=0))
 
 
 def stand_still(seconds: float) -> None:

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.rounds.calls import Calls
+from quorate.rounds.calls import GAMMA, SHARE, Calls, Window
 from quorate.rounds.terms import Agreed, check
-from quorate.rounds.window import GAMMA, SHARE, Window
 
 
 def calls(cap: float, size: int = 3) -> Calls:

@@ -14,8 +14,16 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.strategies.parts import masked_sums
-from quorate.strategies.parts.masked_sums import Masked, gathered, masked_sum
-from quorate.strategies.parts.masking_keys import MaskingKeys, joined_secret, mask, shared_secret, split_secret
+from quorate.strategies.parts.masked_sums import (
+    Masked,
+    MaskingKeys,
+    gathered,
+    joined_secret,
+    mask,
+    masked_sum,
+    shared_secret,
+    split_secret,
+)
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.federated_trainings import RATE, net, trained
 from tests.support.joined import joined

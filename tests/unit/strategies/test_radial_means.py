@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.replica.tables import tables_in
+from quorate.replica.replica import tables_in
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 

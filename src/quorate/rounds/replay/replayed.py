@@ -2,18 +2,35 @@
 
 Nobody leads. Once a worker has handed in as often as it had when a round asked it, it sends all others what that round
 gets. Whoever is to apply the round adds up what it is sent, in order of rank, as the leader did.
+
+What is known beforehand in a replay: when rounds come, and what they take in.
+
+Copies of replicas for workers that join, in a replay: from whom each was, and as that was then.
+
+Unlike other copies such a one has what is the giver's own as well: where it was in the data, and what its script keeps.
+
+Copies of replicas in a replay: who went on from another one, as it had been silent, does so where it did.
+
+All replicas are the same after a round, as far as a copy goes, so that any worker that applied the round may give it:
+the one of the lowest rank does.
+
+What the rounds of a worker have nothing to do for in a replay.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from quorate.core.contracts import Message, Wire
-from quorate.core.errors import ConfigurationError, Stopped
+from quorate.core.errors import ConfigurationError, Diverged, Stopped
 from quorate.core.vectors import Flat, Layout
+from quorate.records.round_rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
-from quorate.rounds.buffer import Snapshot
+from quorate.rounds.arrival import OtherRounds
+from quorate.rounds.buffer import Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.formed import total_of
@@ -22,11 +39,46 @@ from quorate.rounds.gathering import Contribution, furthest, given_from
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.pending import PendingGradients
-from quorate.rounds.replay.decided import Decided, compare
-from quorate.rounds.replay.replayed_copies import ReplayedCopies
-from quorate.rounds.replay.replayed_entries import ReplayedEntries
-from quorate.rounds.replay.replayed_idle import IdleInReplays
 from quorate.rounds.terms import Agreed, check
+
+
+class IdleInReplays:
+    """The part of `rounds.Rounds` that is idle."""
+
+    def goes_away(self) -> None:
+        """Nobody waits for anybody."""
+
+    def waits(self) -> None:
+        """Likewise."""
+
+    def goes_on(self) -> None:
+        """Likewise."""
+
+    def give_copies(self) -> None:
+        """Nobody wants one."""
+
+    some_joined = False
+
+    def run_beside(self, others: OtherRounds) -> None:
+        """No worker waits for the steps of another one."""
+
+    def close(self) -> None:
+        """There is no task beside the training thread."""
+
+    def agree(self, *, why: str = "", **settings: Any) -> None:
+        """What was agreed on is recorded."""
+
+    def ask_for_save(self, request: int) -> None:
+        """A replay keeps no checkpoints."""
+
+    def keep(self) -> Kept:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("a replay writes no checkpoints")
+
+    def restore(self, kept: Kept) -> None:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("a replay begins at the first step and cannot load a checkpoint")
+
 
 _LAST = "last"
 
@@ -310,3 +362,130 @@ class ReplayedRounds(IdleInReplays):
         self._wire.enter()
         if not looks:
             self.end()  # it died before it gave anything, and its records do not say how it joined
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The work of a contribution: nothing is waited for, as it is known when each round comes."""
+
+    number: int
+    is_called_for: bool = True
+
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The number of the next round."""
+        return self.number
+
+
+def compare(one: Round, recorded: RoundRow) -> None:
+    """Raise `Diverged` where a round takes in something else than the recorded run did."""
+    found = json.loads(json.dumps({str(rank): given for rank, given in one.contributors.items()}))
+    took = json.loads(json.dumps(recorded.contributors))
+    if found != took:
+        raise Diverged(
+            f"round {one.number} takes in {found} in the replay, and took in {took} (by rank, pairs of staleness and "
+            "number): the script does something else than the recorded run did",
+            tuple(one.contributors),
+        )
+
+
+class ReplayedEntries:
+    """Those of one worker, given and taken."""
+
+    def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
+        self._wire, self._replica = wire, replica
+        self._taken = {look: (number, source) for look, number, source in tape.entries_of(wire.rank)}
+        self._given: list[tuple[Position, int]] = []
+        """When, and to whom; the next one first."""
+        for to in tape.joined:
+            for _, number, source in tape.entries_of(to):
+                if source == wire.rank:
+                    self._given.append((_when(tape, source, to, number), to))
+        self._given.sort()
+
+    def take(self, look: Look) -> Mapping[str, Any] | None:
+        """Become the replica that this worker, which joins, became in that look; what came with it."""
+        if look not in self._taken:
+            return None
+        number, source = self._taken.pop(look)
+        _, message = self._wire.receive(source, f"entry {number}").wait()
+        header = {**message.header, "source": source}
+        self._replica.adopt(header["replica"], message.tensors)
+        return header
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are copies to give."""
+        return bool(self._given)
+
+    def give(self, now: Position | None, about: Callable[[], Mapping[str, Any]]) -> None:
+        """Give those copies that were given up to `now` (None: all); `about` is what goes with them."""
+        while self._given and (now is None or self._given[0][0] <= now):
+            at, to = self._given.pop(0)
+            header, tensors = self._replica.capture(is_whole=True)
+            message = Message(tuple(tensors), {"replica": header, **about()}, shared=True)
+            self._wire.send(message, to, f"entry {at.round}")
+
+
+def _when(tape: OptimizerTape, source: int, to: int, number: int) -> Position:
+    found = [at for at, other in tape.given.get(source, ()) if other == to and at.round == number]
+    if not found:
+        raise ConfigurationError(
+            f"rank {to} joined with a copy from rank {source}, and the records do not say when that rank sent it; such "
+            "a run cannot be replayed"
+        )
+    return min(found)
+
+
+class ReplayedCopies:
+    """Those of one worker, given and taken."""
+
+    def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
+        self._wire, self._replica = wire, replica
+        self._taken = dict(_copies_of(tape, wire.rank))
+        self._given: dict[int, list[int]] = {}
+        """By round, whom this worker gives a copy as it is after that."""
+        for rank in tape.ranks:
+            for number in _copies_of(tape, rank).values():
+                if rank != wire.rank and _giver(tape, rank, number) == wire.rank:
+                    self._given.setdefault(number, []).append(rank)
+                elif rank == wire.rank and _giver(tape, rank, number) is None:
+                    raise ConfigurationError(
+                        f"rank {rank} went on from a copy after round {number}, and no other worker is known to "
+                        "have applied that round; such a run cannot be replayed"
+                    )
+        self._givers = {number: _giver(tape, wire.rank, number) for number in self._taken.values()}
+
+    def due(self, look: Look) -> int | None:
+        """The round after which this worker is a copy of another one in this look; None for none. Asked once."""
+        return self._taken.pop(look, None)
+
+    def take(self, number: int) -> Mapping[str, Any]:
+        """Become one, as of round `number`; what came with it."""
+        giver = self._givers[number]
+        assert giver is not None
+        _, message = self._wire.receive(giver, f"copy {number}").wait()
+        header = {**message.header, "source": giver}
+        self._replica.adopt(header["replica"], message.tensors)
+        return header
+
+    def give(self, number: int, about: Callable[[], Mapping[str, Any]]) -> None:
+        """This worker has applied round `number`; `about` is what goes with a copy."""
+        for rank in self._given.pop(number, ()):
+            header, tensors = self._replica.capture(is_whole=False)
+            message = Message(tuple(tensors), {"replica": header, **about()}, shared=True)
+            self._wire.send(message, rank, f"copy {number}")
+
+
+def _giver(tape: OptimizerTape, to: int, number: int) -> int | None:
+    """Who gives the worker `to` a copy as of round `number`."""
+    return min((rank for rank in tape.ranks if rank != to and tape.applies(rank, number)), default=None)
+
+
+def _copies_of(tape: OptimizerTape, rank: int) -> Mapping[Look, int]:
+    """But for those with which it joined: see `replayed_entries`."""
+    joins = {look for look, _, _ in tape.entries_of(rank)}
+    return {look: number for look, number in tape.copies.get(rank, {}).items() if look not in joins}

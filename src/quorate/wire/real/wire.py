@@ -1,14 +1,19 @@
 """`RealWire`: sums in memory that the processes of one host share, and between hosts by messages; or over a c10d
-process group, as broadcasts are. Everything ragged and all messages over sockets."""
+process group, as broadcasts are. Everything ragged and all messages over sockets.
+
+Process groups of torch's, for what is not summed in shared memory or sent in messages.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +35,6 @@ from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import layout_of
 from quorate.wire.real.links import Lane
 from quorate.wire.real.order import Order
-from quorate.wire.real.process_groups import abandon, gloo, nccl, summable
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
@@ -307,3 +311,37 @@ class RealWire(CollectivesByMessages):
         if self.name == "main":
             self._beside.close()
             self.endpoint.close()
+
+
+_SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
+"""What the backends add as it is; the rest is widened."""
+
+
+def abandon(groups: Iterable[Any]) -> None:
+    """Let them be there for as long as the process is: their end waits for what is under way with the dead."""
+    for group in groups:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+def summable(x: Tensor) -> Tensor:
+    """`x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
+    whole = x.detach().resolve_conj().resolve_neg().contiguous()
+    if x.dtype in _SUMMED:
+        return whole
+    return whole.float() if x.is_floating_point() else whole.int()
+
+
+def gloo(store: dist.Store, endpoint: Endpoint) -> Any:
+    """One of gloo, for CPU tensors."""
+    make: Any = dist.ProcessGroupGloo
+    options = make._Options()
+    options._timeout = timedelta(seconds=endpoint.timeout)
+    options._devices = [make.create_device(hostname=endpoint.address)]
+    return make(store, endpoint.rank, endpoint.size, options)
+
+
+def nccl(store: dist.Store, endpoint: Endpoint) -> Any:
+    """One of NCCL, for tensors on GPUs."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=endpoint.timeout)
+    return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)
