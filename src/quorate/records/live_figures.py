@@ -19,7 +19,6 @@ from typing import Any
 
 from quorate.core.gradient_noise import scale_of
 from quorate.records.merges import merged_in
-from quorate.records.rows import differ_between_steps
 
 _RECENT = 256
 """Steps of which the median is taken."""
@@ -60,7 +59,7 @@ class LiveFigures:
         return {}
 
     def _distribute(self, row: Mapping[str, Any]) -> dict[str, float]:
-        if row["optimizer"] == "1" and differ_between_steps(row):
+        if row["optimizer"] == "1" and row.get("replicas_differ", False):
             fragments = (row["settings"] or {}).get("fragments", 1)
             self._fragments = fragments if isinstance(fragments, int) and fragments > 0 else 1
         return {}

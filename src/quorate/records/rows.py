@@ -100,11 +100,6 @@ class Distribute(Row):
     """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
 
 
-def differ_between_steps(row: Mapping[str, Any]) -> bool:
-    """Whether a `distribute` row says that replicas differ between steps; older records say so by `apart`."""
-    return bool(row.get("replicas_differ", row.get("apart")))
-
-
 @dataclass(slots=True)
 class Step:
     """One training step of one worker: where its time went, and what it exchanged.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from quorate.core.errors import ConfigurationError
 from quorate.inject.pace import parse_pace
 from quorate.records.records import CHAOS
-from quorate.records.rows import differ_between_steps
 from quorate.report.figures.throughput import training_seconds
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.rounds import RoundRecord
@@ -87,7 +86,7 @@ def _fixed_pace(run: RunRecords) -> float:
 def _useful(run: RunRecords) -> float:
     """Steps whose work was taken in by a round, or by a mean of all."""
     rounds = [merged.round for merged in run.merged()]
-    differ = any(differ_between_steps(one.distributed) for one in run.ranks)
+    differ = any(one.distributed.get("replicas_differ", False) for one in run.ranks)
     if rounds and differ:
         fragments = max(_setting(one, "fragments", 1) for one in run.ranks)
         return sum(_steps_in(one, fragments) for one in rounds)

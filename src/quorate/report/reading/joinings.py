@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from quorate.records.rows import Gone, Joined, Step, differ_between_steps
+from quorate.records.rows import Gone, Joined, Step
 from quorate.report.reading.sound import is_count, is_number
 from quorate.report.wording import seconds_in_words
 
@@ -57,5 +57,5 @@ def comparable(
 
     `distributed` are the ranks' `distribute` rows.
     """
-    left_out = newcomers if any(differ_between_steps(row) for row in distributed) else ()
+    left_out = newcomers if any(row.get("replicas_differ", False) for row in distributed) else ()
     return {rank: own for rank, own in steps.items() if rank not in left_out}
