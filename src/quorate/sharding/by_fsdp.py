@@ -43,7 +43,6 @@ from quorate.sharding.plain_modules import plain_classes, replace_parameters, wi
 from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
 from quorate.sharding.tensor_operations import define_operations
 from quorate.sharding.walks import Walk, note_calls
-from quorate.sharding.whole_views import gather_beside_plain
 from quorate.wire.metered import Metered
 
 
@@ -102,7 +101,6 @@ def shard(
     hooks.move(model)
     meet = _meet_by_torch if pieces is None else pieces.meet
     define_operations(seat.shards, meet)
-    gather_beside_plain(seat.shards, meet)
     is_alone = is_whole and not apart and seat.axes.tensor == 1
     _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)
