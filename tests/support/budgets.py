@@ -61,7 +61,7 @@ BUDGETS = {
 SHARES = {"one": 0.5, "third": 0.65}
 """`--cases`: the share of it that fewer cases take."""
 MOST_FILES = 64
-"""Test files that `--seconds` reads, which takes a tenth of a second each on a slow core."""
+"""Test files that `--seconds` reads: a tenth of a second each on a slow core."""
 _NO_TIME = "not begun in the first"
 _CACHE = "quorate/import_graph"
 
@@ -133,9 +133,9 @@ class Short:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._is_worker:
             terminalreporter.write_line(
-                f"--seconds {self._seconds:g}: {self._run} tests of the files nearest to what changed have run; "
-                f"{self._skipped} more of them were left out, and {self._unread} files farther off that import it "
-                "(`make test CASES=all` runs everything)"
+                f"--seconds {self._seconds:g}: {self._run} tests have run, of the files nearest to what changed; "
+                f"left out: {self._skipped} more of these files, and {self._unread} files farther off that import it "
+                "(`make test CASES=all` runs them)"
             )
 
     @staticmethod

@@ -214,7 +214,7 @@ def order_of(tests: Iterable[str], sources: Mapping[str, Source], changed: Colle
     """Put test files in order: architecture tests that import nothing of the package, nearest files, and all others.
 
     Among files that are equally near, those come first whose place in `tests/unit` is most like a changed module's in
-    the package. The others begin with `tests/architecture` and `tests/contract`.
+    the package, and then `tests/architecture` and `tests/contract`.
     """
     near = distances(sources, changed)
     changed_places = [name.split(".")[1:] for name in changed]
