@@ -260,30 +260,17 @@ def test_the_seconds_begin_with_the_first_test(monkeypatch: pytest.MonkeyPatch) 
     times = iter([100.0, 100.0, 129.0, 129.0, 131.0, 131.0])
     monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: next(times)))
     plugin, _ = short(30.0)
-    skipped = list[bool]()
-    for _ in range(3):
-        try:
-            plugin.pytest_runtest_setup(SimpleNamespace())  # type: ignore[arg-type]
-        except pytest.skip.Exception:
-            skipped.append(True)
-        else:
-            skipped.append(False)
-    assert skipped == [False, False, True]
+    assert [plugin.pytest_runtest_protocol() for _ in range(3)] == [None, None, True]
 
 
 def test_the_closing_line_counts_what_was_left_out() -> None:
     config = SimpleNamespace(args=["tests/a.py::test_b"])
     plugin = Short(config, 30.0)  # type: ignore[arg-type]
-    reason = ("tests/a.py", 3, "Skipped: not begun in the first 30 seconds")
-    for when, is_skipped, text in (
-        ("setup", False, ""),
-        ("call", False, ""),
-        ("setup", True, reason),
-        ("setup", True, "x"),
-    ):
-        report: Any = SimpleNamespace(when=when, skipped=is_skipped, longrepr=text)
+    plugin.pytest_xdist_node_collection_finished(["a", "b", "c"])
+    for when in ("setup", "call", "teardown"):
+        report: Any = SimpleNamespace(when=when)
         plugin.pytest_runtest_logreport(report)
     lines = list[str]()
     plugin.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
     assert config.args == ["tests/a.py::test_b"]
-    assert len(lines) == 1 and "1 tests have run" in lines[0] and "1 more" in lines[0]
+    assert len(lines) == 1 and "1 tests have run" in lines[0] and "2 more" in lines[0]
