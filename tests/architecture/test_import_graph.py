@@ -187,7 +187,7 @@ def test_files_that_have_not_changed_are_not_parsed_again(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "damage", ["nothing", "list", "files", "entry", "sign", "fields", "names", "places", "program"]
+    "damage", ["nothing", "list", "files", "entry", "sign", "fields", "names", "places", "shape", "program"]
 )
 def test_a_damaged_cache_is_none(tmp_path: Path, damage: str) -> None:
     (tmp_path / "src").mkdir()
@@ -204,6 +204,7 @@ def test_a_damaged_cache_is_none(tmp_path: Path, damage: str) -> None:
         "fields": {**kept, "files": {"src/first.py": [sign, {}]}},
         "names": {**kept, "files": {"src/first.py": [sign, {**stale, "keys": [1]}]}},
         "places": {**kept, "files": {"src/first.py": [sign, {**stale, "places": {"a": 1}}]}},
+        "shape": {**kept, "files": {"src/first.py": [sign, {**stale, "places": ["a"]}]}},
         "program": {"program": [0, 0], "files": {"src/first.py": [sign, stale]}},
     }
     assert read_sources(tmp_path, damaged[damage])[0] == sources

@@ -18,8 +18,8 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -101,7 +101,7 @@ def read_sources(root: Path, kept: Any) -> tuple[dict[str, Source], Any]:
         place, sign = path.relative_to(root).as_posix(), _sign(path)
         source = _kept_source(known.get(place), sign) or source_of(path.read_text(encoding="utf-8", errors="replace"))
         sources[place] = source
-        files[place] = [sign, asdict(source)]
+        files[place] = [sign, vars(source)]
     return sources, {"program": program, "files": files}
 
 
@@ -113,13 +113,10 @@ def _sign(path: Path) -> list[int]:
 
 def _kept_source(entry: Any, sign: list[int]) -> Source | None:
     match entry:
-        case [kept_sign, dict(fields)] if kept_sign == sign:
-            texts = [fields.get(name) for name in ("imports", "strings", "keys")]
-            is_whole = all(isinstance(names, list) and all(isinstance(x, str) for x in names) for names in texts)
-            places = fields.get("places")
-            if is_whole and isinstance(places, dict) and all(isinstance(x, str) for x in places.values()):
-                imports, strings, keys = texts
-                return Source(imports, strings, places, keys)
+        case [kept_sign, {"imports": [*imports], "strings": [*strings], "places": dict(places), "keys": [*keys]}] if (
+            kept_sign == sign and all(isinstance(x, str) for x in (*imports, *strings, *keys, *places.values()))
+        ):
+            return Source(imports, strings, places, keys)
     return None
 
 
@@ -206,7 +203,7 @@ class Order:
     """Test files, given from the root, in the order in which a short check runs them."""
 
     files: Sequence[str]
-    concerned: Set[str]
+    concerned: frozenset[str]
     """The files among them that reach a changed module."""
 
 
@@ -229,7 +226,7 @@ def order_of(tests: Iterable[str], sources: Mapping[str, Source], changed: Colle
         return not is_quick, distance, -likeness, room != "architecture", room != "contract", path
 
     files = [path for path in tests if path in sources]
-    return Order(sorted(files, key=place), {path for path in files if module_name(path) in near})
+    return Order(sorted(files, key=place), frozenset(path for path in files if module_name(path) in near))
 
 
 def _equal_parts(one: Sequence[str], other: Sequence[str]) -> int:
