@@ -13,8 +13,8 @@
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
 #                     of their own: four minutes
-#   make check        format, lint, types, layers and quick tests, those of what changed first: a minute and a half, before every
-#                     commit; `make test` runs the rest
+#   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
+#                     HEAD~1 by the fewest steps. A minute, before every commit; `make test` runs the rest
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
 #   make size         the lines of each package beside its ceiling (tests/architecture/ceilings.toml)
 #   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
@@ -24,7 +24,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 300
-CHECK_SECONDS ?= 40
+CHECK_SECONDS ?= 30
 CASES ?= one
 STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.

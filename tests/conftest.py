@@ -41,7 +41,7 @@ settings.load_profile("quorate")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--seconds", type=float, help="skip what has not begun after so many; tests of changed rooms first"
+        "--seconds", type=float, help="run the test files nearest to what changed, as far as so many reach"
     )
     parser.addoption(
         "--cases",
@@ -56,9 +56,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # what is imported and collected stays
     seconds = config.getoption("--seconds")
     if seconds is not None:
-        config.pluginmanager.register(Short(seconds))
+        config.pluginmanager.register(Short(config, seconds))
     if config.getoption("--times") > 1:
         settings.load_profile("search")
     if hasattr(config, "workerinput") and run_server.CAN_FORK:  # one of several processes that run all the tests
@@ -69,7 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
         capture.resume_global_capture()  # as during a test, which would start the server otherwise
         early_server.start()
         capture.suspend_global_capture()
-    gc.disable()  # what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets(SHARES.get(config.getoption("--cases"), 1.0)))
 

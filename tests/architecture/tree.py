@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -38,7 +39,9 @@ class Module:
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of it, in the order of `ast.walk`."""
-        return tuple(ast.walk(self.tree))
+        nodes = tuple(ast.walk(self.tree))
+        gc.freeze()  # they stay: collections need not go through a million of them
+        return nodes
 
     @cached_property
     def names(self) -> list[tuple[int, str]]:

@@ -9,13 +9,15 @@ or the fixture `times`, and go on in `make soak`.
 
 from __future__ import annotations
 
-import subprocess
+import math
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.import_graph import changed_files, changed_modules, order_of, read_sources
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
@@ -58,7 +60,9 @@ BUDGETS = {
 """Seconds on one quiet core, set-up included, for all cases."""
 SHARES = {"one": 0.5, "third": 0.65}
 """`--cases`: the share of it that fewer cases take."""
-
+MOST_FILES = 48
+"""Test files that `--seconds` reads: a tenth of a second each on a slow core."""
+_CACHE = "quorate/import_graph"
 
 LONG = (
     "world",
@@ -85,39 +89,79 @@ def in_order(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(room_of(item.nodeid), len(LONG)))
 
 
-def changed_rooms() -> set[str]:
-    """The rooms of the package whose files differ from the newest commit, or do in it; empty where git cannot say."""
-    words = (["diff", "--name-only", "HEAD~1"], ["ls-files", "--others", "--exclude-standard"])
-    try:
-        asked = [subprocess.run(["git", *w], cwd=ROOT, capture_output=True, text=True, timeout=10) for w in words]
-    except (OSError, subprocess.TimeoutExpired):
-        return set()
-    paths = [Path(line).parts for one in asked for line in one.stdout.splitlines()]
-    return {parts[2] for parts in paths if parts[:2] == ("src", "quorate") and len(parts) > 3} | {
-        parts[2] for parts in paths if parts[:2] == ("tests", "unit") and len(parts) > 3
-    }
-
-
 class Short:
-    """With `--seconds`: tests of changed rooms first, and those for which there is no time left are skipped."""
+    """With `--seconds`: runs the test files nearest to what changed, and begins no test after so many.
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._until = seconds, time.monotonic() + seconds
+    The process that others report to chooses the files, so that all of them collect the same tests. Collecting every
+    file would take longer than the check.
+    """
+
+    def __init__(self, config: pytest.Config, seconds: float) -> None:
+        self._seconds, self._until = seconds, math.inf
+        self._collected = self._begun = self._unread = 0
+        self._is_worker = hasattr(config, "workerinput")
+        if self._is_worker:
+            self._files: list[str] = config.workerinput["files"]  # type: ignore[attr-defined]
+        else:
+            self._files, self._unread = self._chosen(config)
+        if self._files:
+            config.args[:] = [str(ROOT / file) for file in self._files]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Hand the choice to a process that xdist starts."""
+        node.workerinput["files"] = self._files
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        changed = changed_rooms()
+        places = {file: place for place, file in enumerate(self._files)}
+        items.sort(key=lambda item: places.get(item.nodeid.split("::")[0], len(places)))
 
-        def place(item: pytest.Item) -> tuple[bool, bool]:
-            room = room_of(item.nodeid)
-            return room.removeprefix("unit/") not in changed, room not in ("architecture", "contract")
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected = len(session.items)
 
-        items.sort(key=place)
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Count what each process that xdist has started has collected: all collect the same."""
+        self._collected = len(ids)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if time.monotonic() > self._until:
-            pytest.skip(f"not in the first {self._seconds:g} seconds; `make test CASES=all` runs it")
+    def pytest_runtest_protocol(self) -> bool | None:
+        """Leave a test out without a report, of which thousands would take as long as some tests."""
+        self._until = min(self._until, time.monotonic() + self._seconds)
+        return True if time.monotonic() > self._until else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._begun += report.when == "setup"
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._is_worker:
+            terminalreporter.write_line(
+                f"--seconds {self._seconds:g}: {self._begun} tests have run, of the files nearest to what changed; "
+                f"left out: {self._collected - self._begun} more of these files, and {self._unread} files farther off "
+                "that import it (`make test CASES=all` runs them)"
+            )
+
+    @staticmethod
+    def _chosen(config: pytest.Config) -> tuple[list[str], int]:
+        """Return the nearest test files under the command's paths, and how many that reach a change are not among them.
+
+        There are none where a path names a test in a file.
+        """
+        if any("::" in arg for arg in config.args):
+            return [], 0
+        paths = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
+        cache = getattr(config, "cache", None)
+        sources, kept = read_sources(ROOT, cache and cache.get(_CACHE, None))
+        if cache is not None:
+            cache.set(_CACHE, kept)
+        tests = [
+            file
+            for file in sources
+            if Path(file).name.startswith("test_") and any((ROOT / file).is_relative_to(path) for path in paths)
+        ]
+        order = order_of(tests, sources, changed_modules(changed_files(ROOT), sources))
+        return list(order.files[:MOST_FILES]), len(order.concerned.difference(order.files[:MOST_FILES]))
 
 
 class Budgets:
