@@ -16,10 +16,11 @@ import torch.distributed as dist
 from torch.distributed import all_reduce
 
 import quorate
+from quorate.core.contracts import Board
 from quorate.launch.worker import stack_report
 from quorate.launch.worker.world import World
 from quorate.wire import current
-from tests.support.processes import run_real_world
+from tests.support.processes import run_real_board, run_real_world
 
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "all_reduce": lambda x: dist.all_reduce(x),
@@ -107,3 +108,14 @@ def test_a_wait_with_a_time_of_its_own_ends_then() -> None:
     first, other = run_real_world(2, times_out, timeout=60)
     assert "timed out" in first.lower()
     assert other == ""
+
+
+def limit_of_torch(board: Board, rank: int, size: int) -> timedelta:
+    quorate.join(timeout=77.0)
+    default: Any = dist.distributed_c10d._get_default_group()
+    found: timedelta = default._get_backend(torch.device("cpu")).options._timeout
+    return found
+
+
+def test_collectives_of_torch_wait_as_long_as_the_wire() -> None:
+    assert run_real_board(2, limit_of_torch) == [timedelta(seconds=77)] * 2

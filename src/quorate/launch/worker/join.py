@@ -209,7 +209,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str, rank: int, size: int) -> None:
-    """torch's default process group over our board, so that nothing more listens beyond this machine."""
+    """torch's default process group over our board, so that nothing more listens beyond this machine. Its collectives,
+    those of models in shards on GPUs too, wait no longer than the wire."""
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
         interface = loopback if wire.endpoint.is_local else interface_of(wire.endpoint.address)
@@ -217,7 +218,8 @@ def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     store = waits.store = WaitedStore(waits, wire.board, name, wire.timeout)
     try:
-        dist.init_process_group(backend_here(gpus), store=store, rank=rank, world_size=size)
+        limit = timedelta(seconds=wire.timeout)
+        dist.init_process_group(backend_here(gpus), store=store, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, OSError):
         failure = _failure_of(wire)
         if failure is None:
