@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from quorate.optim import LARS
 from tests.support import sharded_trainings, tensor_trainings
 from tests.support.layered import LAYERED
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 
 SHARDED = [
     *(sharded_trainings.Case(optimizer=name, zero=2 + place) for place, name in enumerate(LAYERED)),
@@ -24,20 +27,23 @@ SHARDED = [
 CUT = [tensor_trainings.Case(mesh={"shards": 2, "tensor": 2}, optimizer=name) for name in LAYERED]
 
 
-def all_of(world: Any) -> tuple[list[Any], list[Any]]:
+def all_of(
+    sharded: Sequence[sharded_trainings.Case], cut: Sequence[tensor_trainings.Case], world: Any
+) -> tuple[list[Any], list[Any]]:
     torch.set_num_threads(1)
-    sharded = [sharded_trainings.sharded(case, world)[0] for case in SHARDED]
-    return sharded, [tensor_trainings.cut(case, world).parameters for case in CUT]
+    ends = [sharded_trainings.sharded(case, world)[0] for case in sharded]
+    return ends, [tensor_trainings.cut(case, world).parameters for case in cut]
 
 
-def test_four_workers_make_the_steps_of_whole_replicas() -> None:
-    found = run_real_world(4, all_of, 120.0)
-    for number, case in enumerate(SHARDED):
+def test_four_workers_make_the_steps_of_whole_replicas(few: Few) -> None:
+    cases_in_shards, cut_cases = few(SHARDED), few(CUT)
+    found = run_real_world(4, partial(all_of, cases_in_shards, cut_cases), 120.0)
+    for number, case in enumerate(cases_in_shards):
         wanted, _ = sharded_trainings.replicated(case, 4)
         for sharded, _ in found:
             far = max(float((a - b).abs().max()) for a, b in zip(sharded[number], wanted, strict=True))
             assert far < 1e-5, case
-    for number, of_tensor in enumerate(CUT):
+    for number, of_tensor in enumerate(cut_cases):
         whole = tensor_trainings.whole_replicas(of_tensor, 4)[0].parameters
         for _, cut in found:
             for name, x in whole.items():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.support.staged_trainings import Case, kept, kept_alone
 
 LAYOUTS: list[tuple[int, dict[str, int], dict[str, Any]]] = [
@@ -41,8 +42,9 @@ def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((x - wanted[name]).abs().max()) for name, x in found.items())
 
 
-def test_resumed_in_other_stages(tmp_path: Path) -> None:
-    for place, (workers, mesh, chosen) in enumerate(LAYOUTS):
+def test_resumed_in_other_stages(tmp_path: Path, few: Few) -> None:
+    *earlier, last = LAYOUTS
+    for place, (workers, mesh, chosen) in enumerate([*few(earlier), last]):
         ends = go_on(Case(mesh, chosen=chosen), tmp_path, place, place + 1, workers)
         wanted = kept_alone(Case(mesh), torch.optim.AdamW, place + 1)
         assert max(furthest(end, wanted) for end, _ in ends) < 1e-9, (workers, mesh)
