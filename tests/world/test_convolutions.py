@@ -53,9 +53,9 @@ def test_four_workers_share_filters_with_shards_and_replicas(few: Few) -> None:
     check(few([*sharded, Case("groups", APART), Case("plain", APART, strategy="local-sgd", settings=local)]), 4)
 
 
-def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path) -> None:
+def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path, few: Few) -> None:
     """And running statistics with them."""
-    layouts = [(2, {"tensor": 2}), (1, {}), (2, {"tensor": 2}), (2, {"tensor": 2})]
+    layouts = few([(2, {"tensor": 2}), (1, {}), (2, {"tensor": 2}), (2, {"tensor": 2})])
     ends = []
     for number, (workers, mesh) in enumerate(layouts):
         task = partial(kept, Case("plain", mesh), tmp_path / "cut", 2 * number + 2)

@@ -161,7 +161,7 @@ def test_a_delayed_update_is_one_gradient_behind(few: Few) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_checkpoints_go_on_in_other_shards_with_offload_and_without(tmp_path: Path, optimizer: str, few: Few) -> None:
-    ways = few([(2, "optimizer"), (1, None), (2, "disk"), (1, "all"), (2, None)])
+    ways = [*few([(2, "optimizer"), (1, None), (1, "all"), (2, "disk")]), (2, None)]
     wanted = run_real_world(2, partial(kept, Case(optimizer=optimizer), tmp_path / "whole", 2 * len(ways)), 60.0)[0][0]
     for number, (workers, how) in enumerate(ways):
         case = Case(optimizer=optimizer, offload=how)

@@ -242,12 +242,12 @@ def test_calculated_in_16_bits_and_kept_in_32() -> None:
             assert dtypes == {torch.float32}
 
 
-def compiled(world: Any) -> tuple[list[Tensor], list[Tensor]]:
+def compiled(backend: str, world: Any) -> tuple[list[Tensor], list[Tensor]]:
     torch.set_num_threads(1)
     ends = []
     for compiles in (False, True):
         model: Any = quorate.parallelize(Model())
-        called: Any = torch.compile(model) if compiles else model
+        called: Any = torch.compile(model, backend=backend) if compiles else model
         optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
         for step in range(3):
             optimizer.zero_grad()
@@ -260,6 +260,7 @@ def compiled(world: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_is_trained_alike() -> None:
-    for plain, other in run_real_world(2, compiled, 110.0):
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_model_is_trained_alike(backend: str) -> None:
+    for plain, other in run_real_world(2, partial(compiled, backend), 110.0):
         assert max(map(furthest, plain, other)) < 2e-6
