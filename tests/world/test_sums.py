@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -44,7 +44,12 @@ OFTEN = (torch.float32, torch.bfloat16, torch.int64, torch.complex64)
 
 
 def noise(rank: int, numel: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Numbers of very different sizes, so that the order in which they are added shows."""
+    """Return numbers of very different sizes, so that the order in which they are added shows."""
+    return _drawn(rank, numel, dtype, seed).clone()
+
+
+@cache
+def _drawn(rank: int, numel: int, dtype: torch.dtype, seed: int) -> Tensor:
     draw = torch.Generator().manual_seed(rank + 1000 * seed)
     if dtype.is_complex:
         half = torch.float32 if dtype == torch.complex64 else torch.float64
@@ -55,6 +60,7 @@ def noise(rank: int, numel: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return wide.to(dtype)
 
 
+@cache
 def in_order(size: int, numel: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return sum_in_order([noise(rank, numel, dtype, seed) for rank in range(size)])
 

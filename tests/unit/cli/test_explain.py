@@ -218,8 +218,10 @@ def test_it_is_a_verb(quiet: None, arguments: list[str], status: int) -> None:
 def test_nothing_heavy_is_imported() -> None:
     calls = [["explain", name] for _, name in NAMES] + [["list"], ["trace", "--help"]]
     code = f"""
-import sys
+import functools, sys
+import typer.main
 from quorate.cli.main import main
+typer.main.get_command = functools.cache(typer.main.get_command)  # once for all calls
 for arguments in {calls!r}:
     try:
         main(arguments)
