@@ -16,6 +16,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from tests.support.convolution_trainings import Case, Trained, cut, kept, kept_for_backward, whole
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.world.test_tensor_parallel import far
 
 
@@ -38,23 +39,23 @@ def check(cases: Sequence[Case], workers: int) -> None:
                 assert far({"": one.given}, {"": same.given}) < near, case
 
 
-def test_two_workers_share_filters() -> None:
+def test_two_workers_share_filters(few: Few) -> None:
     names = ("residual", "bottleneck", "plain", "groups", "recalculated")
-    check([*(Case(name) for name in names), Case("plain", dtype=torch.float32, clip=0.05)], 2)
+    check(few([*(Case(name) for name in names), Case("plain", dtype=torch.float32, clip=0.05)]), 2)
 
 
 BOTH, APART = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
 
 
-def test_four_workers_share_filters_with_shards_and_replicas() -> None:
+def test_four_workers_share_filters_with_shards_and_replicas(few: Few) -> None:
     local = {"sync_every": 2, "momentum": "average"}
     sharded = [Case("plain", BOTH, clip=0.05), Case("bottleneck", BOTH, zero=2)]
-    check([*sharded, Case("groups", APART), Case("plain", APART, strategy="local-sgd", settings=local)], 4)
+    check(few([*sharded, Case("groups", APART), Case("plain", APART, strategy="local-sgd", settings=local)]), 4)
 
 
-def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path) -> None:
+def test_checkpoints_of_cut_filters_are_loaded_in_other_layouts(tmp_path: Path, few: Few) -> None:
     """And running statistics with them."""
-    layouts = [(2, {"tensor": 2}), (1, {}), (2, {"tensor": 2}), (2, {"tensor": 2})]
+    layouts = few([(2, {"tensor": 2}), (1, {}), (2, {"tensor": 2}), (2, {"tensor": 2})])
     ends = []
     for number, (workers, mesh) in enumerate(layouts):
         task = partial(kept, Case("plain", mesh), tmp_path / "cut", 2 * number + 2)

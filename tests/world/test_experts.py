@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.support.expert_trainings import Case, kept, on_one_each, spread
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 
 
 def all_of(cases: Sequence[Case], world: Any) -> list[Any]:
@@ -34,18 +35,16 @@ def check(cases: Sequence[Case], size: int, most: float = 1e-9) -> None:
             assert (sum(dropped) > 0) == (case.capacity_factor is not None), case
 
 
-def test_two_workers_are_one_process() -> None:
-    check(
-        [
-            Case(),
-            Case(zero=1, accumulates=2),
-            Case(zero=2, top_k=1, capacity_factor=0.75, clip=0.05),
-            Case(optimizer="adamw", capacity_factor=None, recomputes=True),
-            Case(optimizer="adamw", offload="optimizer"),
-            Case(optimizer="adafactor"),
-        ],
-        2,
-    )
+def test_two_workers_are_one_process(few: Few) -> None:
+    cases = [
+        Case(),
+        Case(zero=1, accumulates=2),
+        Case(zero=2, top_k=1, capacity_factor=0.75, clip=0.05),
+        Case(optimizer="adamw", capacity_factor=None, recomputes=True),
+        Case(optimizer="adamw", offload="optimizer"),
+        Case(optimizer="adafactor"),
+    ]
+    check(few(cases), 2)
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -56,10 +55,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_four_workers() -> None:
+def test_four_workers(few: Few) -> None:
     """Strategies act between replicas on experts in pieces."""
     between = [Case(name, settings, replicas=2) for name, settings in STRATEGIES.items()]
-    check([Case(top_k=1), *between], 4)
+    check(few([Case(top_k=1), *between]), 4)
 
 
 def go_on(case: Case, root: Path, until: int, workers: int, *, shards: bool = True) -> Any:

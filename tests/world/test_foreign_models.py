@@ -15,6 +15,7 @@ import quorate
 from quorate.sharding.blocks import blocks_of
 from tests.support.foreign_models import FOREIGN, TRANSFORMERS, WRITTEN, batch, parameter
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 
 STEPS, SHARDS = 4, 2
 Ended = tuple[dict[str, Tensor], list[Tensor], list[float]]
@@ -90,15 +91,15 @@ def check(names: Sequence[str]) -> None:
             torch.testing.assert_close(mine, wanted)
 
 
-def test_models_that_others_wrote() -> None:
-    check(list(WRITTEN))
+def test_models_that_others_wrote(few: Few) -> None:
+    check(few(list(WRITTEN)))
 
 
 @pytest.mark.slow
-def test_models_of_transformers() -> None:
+def test_models_of_transformers(few: Few) -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed; pip install transformers")
-    check(list(TRANSFORMERS))
+    check(few(list(TRANSFORMERS)))
 
 
 def evaluated(world: Any) -> tuple[list[Tensor], list[Tensor]]:

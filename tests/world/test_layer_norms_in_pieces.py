@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from quorate.optim import LARS
 from tests.support import sharded_trainings, tensor_trainings
 from tests.support.layered import LAYERED
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 
 SHARDED = [
     *(sharded_trainings.Case(optimizer=name, zero=2 + place) for place, name in enumerate(LAYERED)),
@@ -21,27 +25,31 @@ SHARDED = [
     sharded_trainings.Case("local-sgd", {"sync_every": 2, "momentum": "average"}, optimizer="LARS", replicas=2),
     sharded_trainings.Case(optimizer="LARS", replicas=2, offload="optimizer"),
 ]
+InPieces = sharded_trainings.Case | tensor_trainings.Case
 CUT = [tensor_trainings.Case(mesh={"shards": 2, "tensor": 2}, optimizer=name) for name in LAYERED]
 
 
-def all_of(world: Any) -> tuple[list[Any], list[Any]]:
+def all_of(cases: Sequence[InPieces], world: Any) -> list[Any]:
     torch.set_num_threads(1)
-    sharded = [sharded_trainings.sharded(case, world)[0] for case in SHARDED]
-    return sharded, [tensor_trainings.cut(case, world).parameters for case in CUT]
+    return [
+        sharded_trainings.sharded(case, world)[0]
+        if isinstance(case, sharded_trainings.Case)
+        else tensor_trainings.cut(case, world).parameters
+        for case in cases
+    ]
 
 
-def test_four_workers_make_the_steps_of_whole_replicas() -> None:
-    found = run_real_world(4, all_of, 120.0)
-    for number, case in enumerate(SHARDED):
-        wanted, _ = sharded_trainings.replicated(case, 4)
-        for sharded, _ in found:
-            far = max(float((a - b).abs().max()) for a, b in zip(sharded[number], wanted, strict=True))
-            assert far < 1e-5, case
-    for number, of_tensor in enumerate(CUT):
-        whole = tensor_trainings.whole_replicas(of_tensor, 4)[0].parameters
-        for _, cut in found:
-            for name, x in whole.items():
-                torch.testing.assert_close(cut[number][name], x, rtol=1e-4, atol=1e-5, msg=f"{of_tensor} {name}")
+def test_four_workers_make_the_steps_of_whole_replicas(few: Few) -> None:
+    cases = few([*SHARDED, *CUT])
+    for case, *ends in zip(cases, *run_real_world(4, partial(all_of, cases), 120.0), strict=True):
+        if isinstance(case, sharded_trainings.Case):
+            wanted, _ = sharded_trainings.replicated(case, 4)
+            for end in ends:
+                assert max(float((a - b).abs().max()) for a, b in zip(end, wanted, strict=True)) < 1e-5, case
+        else:
+            whole = tensor_trainings.whole_replicas(case, 4)[0].parameters
+            for end, (name, x) in itertools.product(ends, whole.items()):
+                torch.testing.assert_close(end[name], x, rtol=1e-4, atol=1e-5, msg=f"{case} {name}")
 
 
 def refused(world: Any) -> list[str]:

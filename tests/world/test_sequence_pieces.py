@@ -15,6 +15,7 @@ from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.sequence import InPieces
 from quorate.wire import current
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.support.sequence_trainings import Case, Language, in_pieces, whole
 from tests.support.tensor_trainings import End
 from tests.world.test_tensor_parallel import far
@@ -41,12 +42,12 @@ def test_two_workers_share_sequences() -> None:
     check([Case({"tensor": 2}, length, by=by) for length, by in ((8, "heads"), (11, "heads"), (11, "ring"))], 2)
 
 
-def test_four_workers_with_shards_and_with_replicas() -> None:
+def test_four_workers_with_shards_and_with_replicas(few: Few) -> None:
     """And two heads of keys and values among four workers, where these go round."""
     both, apart = {"shards": 2, "tensor": 2}, {"replicas": 2, "tensor": 2}
     local = {"sync_every": 2, "momentum": "average"}
     rings = [Case({"tensor": 4}, 11, by="ring"), Case(both, 8, by="ring")]
-    check([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None), *rings], 4)
+    check(few([Case(both), Case(apart), Case(apart, strategy="local-sgd", settings=local, clip=None), *rings]), 4)
 
 
 def ends_of(world: Any) -> list[str | int]:

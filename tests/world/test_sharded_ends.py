@@ -22,6 +22,7 @@ from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world, run_real_world
+from tests.support.sampled import Few
 from tests.support.sharded_trainings import TOKENS, Model, batch, whole
 
 STEPS, BAD = 4, 1
@@ -73,8 +74,8 @@ def several(cases: Sequence[tuple[Bad, str]], size: int, world: Any) -> list[End
     return [train(bad, strategy, world, 1, size, shards=True) for bad, strategy in cases]
 
 
-def test_a_step_is_left_out_by_all_pieces_alike() -> None:
-    cases: list[tuple[Bad, str]] = [("scaler", "all-reduce"), ("skip", "all-reduce"), ("skip", "d-psgd")]
+def test_a_step_is_left_out_by_all_pieces_alike(few: Few) -> None:
+    cases: list[tuple[Bad, str]] = few([("scaler", "all-reduce"), ("skip", "all-reduce"), ("skip", "d-psgd")])
     found = run_real_world(4, partial(several, cases, 4), 100.0)
     for number, (bad, strategy) in enumerate(cases):
         ends = [one[number] for one in found]
@@ -241,12 +242,12 @@ def test_calculated_in_16_bits_and_kept_in_32() -> None:
             assert dtypes == {torch.float32}
 
 
-def compiled(world: Any) -> tuple[list[Tensor], list[Tensor]]:
+def compiled(backend: str, world: Any) -> tuple[list[Tensor], list[Tensor]]:
     torch.set_num_threads(1)
     ends = []
     for compiles in (False, True):
         model: Any = quorate.parallelize(Model())
-        called: Any = torch.compile(model) if compiles else model
+        called: Any = torch.compile(model, backend=backend) if compiles else model
         optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
         for step in range(3):
             optimizer.zero_grad()
@@ -259,6 +260,7 @@ def compiled(world: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_is_trained_alike() -> None:
-    for plain, other in run_real_world(2, compiled, 110.0):
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_model_is_trained_alike(backend: str) -> None:
+    for plain, other in run_real_world(2, partial(compiled, backend), 110.0):
         assert max(map(furthest, plain, other)) < 2e-6

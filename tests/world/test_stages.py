@@ -22,6 +22,7 @@ from quorate.sharding.collectives import WireAllGather
 from quorate.sharding.stages.orders import SCHEDULES
 from tests.support.processes import outcomes_real_world, run_real_world
 from tests.support.programs import quorate as quorate_program
+from tests.support.sampled import Few
 from tests.support.staged import Tied, cross_entropy, images, made, tokens
 from tests.support.staged_trainings import (
     Case,
@@ -65,11 +66,11 @@ def furthest(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((x - wanted[name]).abs().max()) for name, x in found.items())
 
 
-def test_every_schedule() -> None:
-    check(2, [Case({"stages": 2}, chosen={"schedule": name, "microbatches": 8}) for name in SCHEDULES])
+def test_every_schedule(few: Few) -> None:
+    check(2, [Case({"stages": 2}, chosen={"schedule": name, "microbatches": 8}) for name in few(list(SCHEDULES))])
 
 
-def test_loops_of_many_kinds() -> None:
+def test_loops_of_many_kinds(few: Few) -> None:
     mesh = {"stages": 2}
     cases = [
         Case(mesh, is_loop=True, chosen={"microbatches": 3}),
@@ -82,7 +83,7 @@ def test_loops_of_many_kinds() -> None:
         Case(mesh, scales=True, is_loop=True),
         Case(mesh, chosen={"offload": "optimizer"}),
     ]
-    check(2, cases)
+    check(2, few(cases))
 
 
 SQUARE = {"shards": 2, "stages": 2}
@@ -90,7 +91,7 @@ CLIPPED = {"wait_for": "all", "grace": 5.0, "clip_norm": 0.05}
 """By the norm of a whole replica, in which what several of its workers have counts once."""
 
 
-def test_stages_beside_other_axes() -> None:
+def test_stages_beside_other_axes(few: Few) -> None:
     pair = {"replicas": 2, "stages": 2}
     cases = [
         Case(pair),
@@ -106,7 +107,7 @@ def test_stages_beside_other_axes() -> None:
         Case({"replicas": 2, "tensor": 2}, wide, of_rows, "quorum", CLIPPED, clip=None),
         Case({"stages": 4}, chosen={"schedule": "gpipe"}),
     ]
-    check(4, cases)
+    check(4, few(cases))
 
 
 def gathers_in_steps(world: Any) -> list[float]:

@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor
 
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.support.tensor_trainings import MODELS, Case, End, cut, kept, whole_replicas
 
 NAMES = [name for name in MODELS if name != "mlp"]
@@ -63,9 +64,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_an_mlp_on_four_workers() -> None:
+def test_an_mlp_on_four_workers(few: Few) -> None:
     across = [Case(mesh=APART, strategy=name, settings=settings) for name, settings in STRATEGIES.items()]
-    check([*(Case(mesh=BOTH, zero=zero) for zero in (1, 2, 3)), *across], 4)
+    check(few([*(Case(mesh=BOTH, zero=zero) for zero in (1, 2, 3)), *across]), 4)
 
 
 @pytest.mark.slow
@@ -93,8 +94,8 @@ def check_layouts(name: str, root: Path, layouts: Sequence[tuple[int, dict[str, 
     assert max(far(end, wanted) for end in ends) < 1e-4
 
 
-def test_checkpoints_are_loaded_in_other_layouts(tmp_path: Path) -> None:
-    check_layouts("mlp", tmp_path, LAYOUTS)
+def test_checkpoints_are_loaded_in_other_layouts(tmp_path: Path, few: Few) -> None:
+    check_layouts("mlp", tmp_path, few(LAYOUTS))
 
 
 @pytest.mark.slow

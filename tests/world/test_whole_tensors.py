@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 import quorate
 from tests.support.processes import run_real_world
+from tests.support.sampled import Few
 from tests.support.sharded_trainings import Case, Lars, Model, batch, kept, kept_alone, made
 from tests.world.test_sharded_checkpoints import furthest as furthest_of
 from tests.world.test_sharding import furthest
@@ -34,11 +36,11 @@ def too_far(cases: dict[str, Case], size: int) -> dict[str, float]:
     return {name: far for name, far in told.items() if not far < CLOSE}
 
 
-def test_steps_of_whole_tensors() -> None:
-    assert not too_far({name: replace(case, numbers="float64") for name, case in CASES.items()}, 2)
+def test_steps_of_whole_tensors(few: Few) -> None:
+    assert not too_far({name: replace(case, numbers="float64") for name, case in few([*CASES.items()])}, 2)
 
 
-def test_between_replicas() -> None:
+def test_between_replicas(few: Few) -> None:
     strategies: dict[str, dict[str, Any]] = {
         "all-reduce": {},
         "local-sgd": {"sync_every": 2},
@@ -48,7 +50,7 @@ def test_between_replicas() -> None:
     kinds = ["adafactor", "lars", "adafactor", "lars"]
     cases = {
         name: Case(name, settings, optimizer=kind, replicas=2, numbers="float64")
-        for (name, settings), kind in zip(strategies.items(), kinds, strict=True)
+        for (name, settings), kind in few([*zip(strategies.items(), kinds, strict=True)])
     }
     assert not too_far(cases, 4)
 
@@ -77,13 +79,14 @@ def beside_one_process(kind: str, world: Any) -> tuple[float, dict[int, int]]:
     return far, {n: every[n] for n in mine}
 
 
-def beside_all(world: Any) -> dict[str, Any]:
+def beside_all(kinds: Sequence[str], world: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
-    return {kind: beside_one_process(kind, world) for kind in ("rprop", "muon", "adafactor", "lars")}
+    return {kind: beside_one_process(kind, world) for kind in kinds}
 
 
-def test_equal_to_one_process_and_each_tensor_has_one_owner() -> None:
-    found = run_real_world(3, beside_all, 60.0)
+def test_equal_to_one_process_and_each_tensor_has_one_owner(few: Few) -> None:
+    kinds = few(["rprop", "muon", "adafactor", "lars"])
+    found = run_real_world(3, partial(beside_all, kinds), 60.0)
     for kind in found[0]:
         assert [one[kind][0] for one in found] == [0.0] * 3, kind
         owned = [one[kind][1] for one in found]
@@ -119,9 +122,9 @@ LAYOUTS = [(2, 1, 3), (3, 1, 2), (2, 2, 0), (4, 2, 3)]
 
 
 @pytest.mark.parametrize("optimizer", ["adafactor", "lars"])
-def test_resumed_in_other_shards(tmp_path: Path, optimizer: str) -> None:
+def test_resumed_in_other_shards(tmp_path: Path, optimizer: str, few: Few) -> None:
     until = 0
-    for workers, replicas, zero in LAYOUTS:
+    for workers, replicas, zero in few(LAYOUTS):
         until += 2
         case = Case(optimizer=optimizer, replicas=replicas, zero=zero or 3)
         ends: Any = run_real_world(workers, partial(kept, case, tmp_path, until, shards=zero > 0), 120.0)

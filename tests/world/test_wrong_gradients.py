@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,13 +17,14 @@ import quorate
 from quorate.aggregation.centered_clipping import CenteredClipping
 from quorate.aggregation.median import Median
 from quorate.aggregation.multi_krum import MultiKrum
-from quorate.aggregation.rule import aggregated
+from quorate.aggregation.rule import Rule, aggregated
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.means.robust import Robust
 from tests.support.processes import run_real, run_real_world
+from tests.support.sampled import Few
 
 STEPS = 12
 
@@ -46,23 +49,37 @@ def train(wrong: bool, late: bool, settings: dict[str, Any], world: World) -> li
     return [p.detach().clone() for p in model.parameters()]
 
 
-def one(size: int, wrong: bool, late: bool, **settings: Any) -> list[Tensor]:
-    found = run_real_world(size, partial(train, wrong, late, settings), 60.0)
-    assert all(
-        torch.equal(x.nan_to_num(), y.nan_to_num()) for other in found for x, y in zip(other, found[0], strict=True)
-    )
-    return found[0]
+@dataclass(frozen=True)
+class Training:
+    """What `train` is called with."""
+
+    wrong: bool = False
+    late: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def all_of(trainings: Sequence[Training], world: World) -> list[list[Tensor]]:
+    return [train(each.wrong, each.late, each.settings, world) for each in trainings]
+
+
+def ends(size: int, *trainings: Training) -> list[list[Tensor]]:
+    """Return the parameters at the end of each training, in one world; all workers have the same."""
+    by_rank = run_real_world(size, partial(all_of, trainings), 60.0)
+    for first, *others in zip(*by_rank, strict=True):
+        for other in others:
+            assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(other, first, strict=True))
+    return by_rank[0]
 
 
 def apart(x: list[Tensor], y: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(x, y, strict=True))
 
 
-def summed_by_rules(wire: Wire) -> None:
+def summed_by_rules(rules: Sequence[Rule], wire: Wire) -> None:
     """What rules make of vectors that lie in memory which workers share, whoever comes late to which step."""
     layout = layout_of([(str(part), torch.zeros(60_000)) for part in range(3)], part_bytes=1 << 18, header=4)
     late = random.Random(wire.rank)
-    for number, rule in enumerate((Median(), CenteredClipping(), MultiKrum(f=0))):
+    for number, rule in enumerate(rules):
         channel = wire.channel(str(number))
         reducer, x = Robust(layout, channel, rule, seed=3), Flat.empty(layout, channel.empty)
         centre = torch.zeros(180_000)
@@ -81,25 +98,35 @@ def summed_by_rules(wire: Wire) -> None:
             time.sleep(0.01 * late.random())  # lateness is what is tried
 
 
-def test_rules_read_vectors_where_they_lie() -> None:
-    run_real(3, summed_by_rules, 60.0)
+def test_rules_read_vectors_where_they_lie(few: Few) -> None:
+    run_real(3, partial(summed_by_rules, few([Median(), CenteredClipping(), MultiKrum(f=0)])), 60.0)
 
 
 def test_draco_ends_where_it_ends_without_wrong_ones() -> None:
-    free = one(3, False, False, strategy="draco", s=1)
-    assert apart(one(3, True, False, strategy="draco", s=1), free) == 0.0
-    cyclic = one(3, False, False, strategy="all-reduce")
-    assert apart(one(3, True, False, strategy="draco", code="cyclic", s=1), cyclic) < 1e-4
+    """Each in a world of its own: how batches are dealt goes by the strategy that is chosen first."""
+    draco: dict[str, Any] = {"strategy": "draco", "s": 1}
+    (free,), (wrong,) = (ends(3, Training(wrong=is_wrong, settings=draco)) for is_wrong in (False, True))
+    assert apart(wrong, free) == 0.0
+    (wanted,) = ends(3, Training(settings={"strategy": "all-reduce"}))
+    (decoded,) = ends(3, Training(wrong=True, settings=draco | {"code": "cyclic"}))
+    assert apart(decoded, wanted) < 1e-4
 
 
 def test_gradient_coding_ends_where_all_reduce_does_without_the_latest() -> None:
-    wanted = one(3, False, False, strategy="all-reduce")
-    assert apart(one(3, False, True, strategy="gradient-coding", code="cyclic", s=1), wanted) < 1e-4
+    (wanted,) = ends(3, Training(settings={"strategy": "all-reduce"}))
+    (found,) = ends(3, Training(late=True, settings={"strategy": "gradient-coding", "code": "cyclic", "s": 1}))
+    assert apart(found, wanted) < 1e-4
 
 
 def test_what_is_absurd_is_left_out_and_a_quorum_has_a_rule() -> None:
-    free = one(4, False, False)
-    assert apart(one(4, True, False, on_anomaly="skip"), free) < 0.5
-    # Which gradients a round takes depends on time.
-    assert apart(one(4, True, False, strategy="quorum", wait_for=3, reduce="median:f=1"), free) < 2.0
-    assert not apart(one(4, True, False), free) < 100
+    ruled: dict[str, Any] = {"strategy": "quorum", "wait_for": 3, "reduce": "median:f=1"}
+    free, skipped, by_rule, summed = ends(
+        4,
+        Training(),
+        Training(wrong=True, settings={"on_anomaly": "skip"}),
+        Training(wrong=True, settings=ruled),
+        Training(wrong=True),
+    )
+    assert apart(skipped, free) < 0.5
+    assert apart(by_rule, free) < 2.0, "which gradients a round takes depends on time"
+    assert not apart(summed, free) < 100

@@ -165,7 +165,7 @@ def test_bytes_are_those_of_its_formula(codec: str) -> None:
 
 
 def accuracy(world: Any, strategy: str, **settings: Any) -> float:
-    """On the digits of scikit-learn, in percent, after 60 steps."""
+    """On the digits of scikit-learn, in percent, after 40 steps."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -174,7 +174,7 @@ def accuracy(world: Any, strategy: str, **settings: Any) -> float:
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model, strategy, **settings)
     draw = torch.Generator().manual_seed(world.rank)
-    for _ in range(60):
+    for _ in range(40):
         here = torch.randint(0, 1400, (32,), generator=draw)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[here]), y[here]).backward()

@@ -79,9 +79,10 @@ def check(found: list[dict[str, Any]], *, low: int, high: int) -> None:
 def test_all_reduce_measures_every_so_many_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    count = 30
-    found = run(training(count * EVERY, **settings), tmp_path, monkeypatch)
-    assert [row["step"] for row in found] == [EVERY * (number + 1) for number in range(count)]
+    count, every = 30, 4
+    monkeypatch.setattr("quorate.observe.gradient_noise.EVERY", every)
+    found = run(training(count * every, **settings), tmp_path, monkeypatch)
+    assert [row["step"] for row in found] == [every * (number + 1) for number in range(count)]
     check(found, low=SIZE, high=SIZE)
     known = scale_of(found[-1]["signal"], found[-1]["noise"])
     assert known is not None and known == pytest.approx(NOISE / SIGNAL, rel=0.8)

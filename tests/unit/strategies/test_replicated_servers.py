@@ -19,6 +19,7 @@ from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.sampled import Few
 
 T = TypeVar("T")
 SEEDS = range(4)
@@ -117,10 +118,10 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("mode", MODES)
-def test_all_gradients_count_once_though_a_server_dies(mode: str, workers: int) -> None:
+def test_all_gradients_count_once_though_a_server_dies(mode: str, workers: int, few: Few) -> None:
     steps, servers = 12, 3
     wanted = -sum(gradient_of(rank, n) for rank in range(workers) for n in range(steps)) / workers
-    for seed in SEEDS:
+    for seed in few(SEEDS):
         draw = random.Random(100 * workers + seed)
         dies = {workers + draw.randrange(servers): draw.random() * steps * STEP * 1.5}
         settings = {"servers": "own", "replication": 2, **MODES[mode]}
@@ -129,10 +130,10 @@ def test_all_gradients_count_once_though_a_server_dies(mode: str, workers: int) 
 
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
-def test_as_many_may_die_as_leave_one_with_each_part(mode: str) -> None:
+def test_as_many_may_die_as_leave_one_with_each_part(mode: str, few: Few) -> None:
     steps, workers = 12, 2
     wanted = -sum(gradient_of(rank, n) for rank in range(workers) for n in range(steps)) / workers
-    for seed in SEEDS:
+    for seed in few(SEEDS):
         draw = random.Random(seed)
         dies = {rank: draw.random() * steps * STEP * 1.5 for rank in draw.sample(range(2, 5), 2)}
         settings = {"servers": "own", "replication": 3, **MODES[mode]}
@@ -141,9 +142,9 @@ def test_as_many_may_die_as_leave_one_with_each_part(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async", "in order"])
-def test_of_a_worker_that_dies_with_its_server_some_first_gradients_count(mode: str) -> None:
+def test_of_a_worker_that_dies_with_its_server_some_first_gradients_count(mode: str, few: Few) -> None:
     steps, workers = 12, 4
-    for seed in SEEDS:
+    for seed in few(SEEDS):
         draw = random.Random(seed)
         dead = draw.randrange(workers)
         settings = {"replication": 2, **MODES[mode], "step_size": "full"}
@@ -201,11 +202,11 @@ SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SYNCHRONOUS)
-def test_synchronous_runs_are_the_same_to_the_bit_though_a_server_dies(case: str) -> None:
+def test_synchronous_runs_are_the_same_to_the_bit_though_a_server_dies(case: str, few: Few) -> None:
     kind, settings = SYNCHRONOUS[case]
     workers, servers = 3, 3
     whole = ends(workers, servers, lambda world: trained(world, kind, **{**settings, "replication": 1}), {})
-    for seed in SEEDS:
+    for seed in few(SEEDS):
         draw = random.Random(seed)
         dies = {workers + draw.randrange(servers): draw.random() * 0.4}
         found = ends(workers, servers, lambda world: trained(world, kind, **settings), dies, seed)
@@ -218,13 +219,13 @@ def test_synchronous_runs_are_the_same_to_the_bit_though_a_server_dies(case: str
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_centre_outlives_a_server(overlap: bool) -> None:
+def test_a_centre_outlives_a_server(overlap: bool, few: Few) -> None:
     """The sum of all workers and the centre is what their own steps make of it, but for those of the dead."""
 
     def task(world: World) -> Tensor:
         return summed(world, 12, "easgd", replication=2, sync_every=2, overlap=overlap, alpha=0.3)
 
-    for seed in SEEDS:
+    for seed in few(SEEDS):
         draw = random.Random(seed)
         found = ends(4, 0, task, {draw.randrange(4): draw.random() * 0.15}, seed)
         assert len(found) == 3
