@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ def read_source(place: str) -> Source | None:
     text = spec.loader.get_source(module)
     if text is None:
         return None
-    tree = ast.parse(text)
+    tree = _parsed(text)
     about = ast.get_docstring(tree) or ""
     for node, below in _with_text_below(tree.body):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
@@ -59,6 +60,11 @@ def read_source(place: str) -> Source | None:
         if attribute in _assigned(node):
             return Source(module=about, documentation=below)
     return None
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Module) -> tuple[Setting, ...]:
