@@ -13,7 +13,7 @@ from quorate.core.registry import Registry
 
 FAMILIES = {
     "strategies": "quorate.strategies:strategies",
-    "baselines": "quorate.launch.worker.preparing:baselines",
+    "baselines": "quorate.launch.worker.baselines:baselines",
     "workloads": "quorate.workloads:workloads",
     "traces": "quorate.core.batch_times:traces",
     "topologies": "quorate.gossip.topology:topologies",

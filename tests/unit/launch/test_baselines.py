@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from quorate.launch.worker.preparing import ddp
+from quorate.launch.worker.baselines import ddp
 from tests.support.processes import run_real_world
 
 
