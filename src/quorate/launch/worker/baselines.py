@@ -1,0 +1,68 @@
+"""What strategies are measured against: other systems' ways, run in the same harness. Real worlds only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from quorate.core.registry import Registry
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+Baseline = Callable[["Module"], Callable[[], AbstractContextManager[None]]]
+
+baselines: Registry[Baseline] = Registry("baseline", {"ddp": "quorate.launch.worker.baselines:ddp"})
+
+
+def ddp(model: Module) -> Callable[[], AbstractContextManager[None]]:
+    """torch's DistributedDataParallel, applied to the model's forward pass without wrapping the model.
+
+    Hooks around the model's forward pass do what DDP's own `forward` does before and after it, with DDP's defaults
+    (buckets of 25 MB, rank 0's buffers before every pass). The training loop calls the model itself; whoever calls its
+    parts goes past it. Returns what `optimizer.accumulate()` does: DDP's `no_sync`. A copy of the model, and a pickled
+    one, is a model that nobody keeps equal.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    around: Any = DistributedDataParallel(model)
+    model.register_forward_pre_hook(_Before(around), with_kwargs=True, prepend=True)
+    model.register_forward_hook(_After(around))
+    paused: Callable[[], AbstractContextManager[None]] = around.no_sync
+    return paused
+
+
+def nothing(module: Module, inputs: tuple[Any, ...], more: Any) -> None:
+    """What stands where the hooks below were, in a copy of the model."""
+
+
+def _hook_of_a_copy() -> Callable[..., None]:
+    return nothing
+
+
+class _Hook:
+    """A hook of one model; whoever copies or pickles the model gets `nothing` instead."""
+
+    def __init__(self, around: Any) -> None:
+        self._around = around
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return nothing
+
+    def __reduce__(self) -> Any:
+        return _hook_of_a_copy, ()
+
+
+class _Before(_Hook):
+    """What DDP's `forward` does first."""
+
+    def __call__(self, module: Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return self._around._pre_forward(*inputs, **named)
+
+
+class _After(_Hook):
+    """What it does last."""
+
+    def __call__(self, module: Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        return self._around._post_forward(output)
