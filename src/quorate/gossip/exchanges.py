@@ -49,25 +49,23 @@ class StartedExchange:
         return all(other.is_decided(self._round) for other in self._missing.values())
 
     def wait(self, timeout: float | None = None) -> dict[int, Given]:
-        return self._collect(timeout, lambda other, left: other.receive(self._round, left))
+        return self._all(timeout, lambda other, left: other.receive(self._round, left))
 
     def within(self, seconds: float | None) -> dict[int, Given]:
         return (
             self.wait()
             if seconds is None
-            else self._collect(seconds, lambda other, left: other.within(self._round, left or 0.0))
+            else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
         )
 
-    def _collect(
-        self, timeout: float | None, receive: Callable[[Incoming, float | None], Given | None]
-    ) -> dict[int, Given]:
+    def _all(self, timeout: float | None, take: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
         self._timer.arrived()
         clock = self._timer.clock
         until = None if timeout is None else clock.now() + timeout
         with self._timer.spending("wait"):
             for peer in list(self._missing):
                 left = None if until is None else max(0.0, until - clock.now())
-                contribution = receive(self._missing[peer], left)
+                contribution = take(self._missing[peer], left)
                 del self._missing[peer]
                 if contribution is not None:
                     self._received[peer] = contribution
@@ -93,7 +91,6 @@ class Incoming:
         self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
         self._receive_work: Work[tuple[int, Message]] | None = None
         self._received: dict[int, Given] = {}
-        """Contributions by round, not taken in yet."""
         self._given_up: set[int] = set()
         self._taken_early: set[int] = set()
         self._is_silent = False
@@ -213,8 +210,7 @@ class Members:
     numbers is the last exchange with them. The last survivor to announce decides this in the same compare-and-set, so
     no worker has begun a later exchange by then.
 
-    Cost: nothing while all live. After a death one or two accesses to the board for each exchange, until all survivors
-    have announced theirs.
+    Cost: nothing while all live; after a death one or two accesses to the board per exchange until all have announced.
     """
 
     def __init__(self, wire: Wire) -> None:

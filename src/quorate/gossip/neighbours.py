@@ -129,7 +129,7 @@ class NeighbourExchange:
         self._is_used = True
 
     @property
-    def someone_rests(self) -> bool:
+    def some_paused(self) -> bool:
         """Whether a worker that sends to this one has paused, as far as this one knows."""
         return any(other.is_away and not other.has_ended for other in self._incoming.values())
 
@@ -218,10 +218,7 @@ class NeighbourExchange:
                 self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
 
     def quiesce(self) -> None:
-        """Wait until nothing is in flight; all workers have paused or ended.
-
-        `late` returns the contributions that arrived too late. Afterwards this worker may exchange again.
-        """
+        """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
         if not self._is_used:
             return
         late: list[Given] = []
@@ -319,7 +316,7 @@ class Answers:
 
     def __init__(self, wire: Wire, layout: Callable[[], Layout], pauses: int) -> None:
         self._wire, self._layout = wire, layout
-        self._asks = 0
+        self._sequence = 0
         self._handlers: dict[str, Callable[[Request], None]] = {}
         self._unserved: list[Request] = []
         self._early: list[tuple[float, Request]] = []
@@ -331,10 +328,10 @@ class Answers:
     def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], pauses: int) -> Work[Answer]:
         """See `core.neighbours.Neighbours`; `pauses` counts pauses of all. Raises the error that has ended the task."""
         self._questions.check()
-        self._asks += 1
-        question = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
+        self._sequence += 1
+        question = {"name": name, "sequence": self._sequence, "header": dict(header), "rests": pauses}
         self._questions.send(_message(x, question), peer)
-        answer = PendingAnswer(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
+        answer = PendingAnswer(self._wire, peer, self._wire.receive(peer, f"answer/{self._sequence}"))
 
         def read_answer(results: list[tuple[int, Message]]) -> Answer:
             message = results[0][1]

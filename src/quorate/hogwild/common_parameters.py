@@ -23,7 +23,6 @@ from quorate.replica.seats import Seats
 
 _TAG = "common parameters"
 _LOOK_EVERY = 0.02
-"""Seconds after which a step looks for errors of other workers again."""
 _SLICE = 0.25
 """Seconds after which a wait looks for dead workers."""
 
@@ -153,11 +152,8 @@ class CommonParameters:
         self._wait()
 
     def reattach(self) -> None:
-        """End the pause: move the parameters back to the common memory.
-
-        The script writes the same numbers into the copies of all workers. The first worker that goes on writes these
-        changes into the common memory.
-        """
+        """End the pause: move the parameters back to the common memory. The first worker that goes on writes there what
+        the script has changed in the copies, the same on all workers."""
         if self._copies is None:
             return
         copies, self._copies = self._copies, None
@@ -210,10 +206,10 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
     for p in replica.every:
         if p.device.type != "cpu" or p.layout != torch.strided:
             name = names.get(id(p), "a parameter")
-            place = f"on {p.device}" if p.device.type != "cpu" else f"of the layout {p.layout}"
+            kind = f"on {p.device}" if p.device.type != "cpu" else f"of the layout {p.layout}"
             raise ConfigurationError(
                 f"{label} updates parameters in memory that the processes of one host share, which is memory of the "
-                f"CPU for dense tensors, and {name} is {place}; leave the model on the CPU, or choose another strategy"
+                f"CPU for dense tensors, and {name} is {kind}; leave the model on the CPU, or choose another strategy"
             )
 
 

@@ -28,10 +28,7 @@ class InRounds:
     scheduled: Callable[[], int]
     """Returns the number of steps that its schedulers have made."""
     share: Callable[[float | None], float]
-    """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step.
-
-    So a sum can be divided by the number of workers.
-    """
+    """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step."""
     apply: Callable[[Mean], None]
     """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies

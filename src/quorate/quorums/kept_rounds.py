@@ -1,8 +1,7 @@
 """Rounds in a checkpoint: the newest round that was applied, and the contributions that no round has taken in yet.
 
-The law of pending gradients: the sum over all workers is kept, weights included. In a world of another size the pending
-gradients of the old workers are dealt out in turn, each to one new worker; each counts as much as a contribution of the
-new world.
+The law of pending gradients: their sum over all workers is kept, with weights. In a world of another size those of each
+old worker go to one new worker, in turn, and count as contributions of the new world.
 """
 
 from __future__ import annotations
@@ -61,16 +60,14 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
     """Restore the rounds of worker `rank` of `size` from the states of all old workers; return notes for the user."""
     past, first, vectors = len(olds), olds[0], KeptVectors(replica)
     assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"
-    inherited = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
+    taken = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
     ledger = Ledger()
-    for old in inherited:
+    for old in taken:
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
     workers = first.get("workers", past)  # some of them may have died
     entries = [
-        _entry(entry, vectors, workers, size, old.get("places", _PLACES))
-        for old in inherited
-        for entry in old["entries"]
+        _entry(entry, vectors, workers, size, old.get("places", _PLACES)) for old in taken for entry in old["entries"]
     ]
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
@@ -83,10 +80,8 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
-            error=_error([vectors.read(old["error"]).on_cpu() for old in inherited if "error" in old], workers / size),
-            settings=first.get("settings", {})
-            if past == size
-            else {},  # a count of workers is another share in another world
+            error=_error([vectors.read(old["error"]).on_cpu() for old in taken if "error" in old], workers / size),
+            settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
     )
@@ -149,13 +144,9 @@ def _in_order(numbers: Any, replica: Replica) -> list[Any]:
 
 
 def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> None:
-    """Restore the momentum of worker `rank` of `size` from the states of all old workers.
-
-    A worker gets its own momentum; in a world of another size every worker gets the mean of all, so the mean is kept.
-    """
-    inherited = [olds[rank]] if len(olds) == size else olds
-    momenta = [old["momentum"] for old in inherited if "momentum" in old]
+    """Restore a worker's own momentum; in a world of another size every worker gets the mean of all, which stays."""
+    taken = [olds[rank]] if len(olds) == size else olds
+    momenta = [old["momentum"] for old in taken if "momentum" in old]
     if replica.momentum is not None and momenta:
-        reader = KeptVectors(replica)
-        kept = [(reader.read(momentum["vector"]), _in_order(momentum["numbers"], replica)) for momentum in momenta]
+        kept = [(KeptVectors(replica).read(x["vector"]), _in_order(x["numbers"], replica)) for x in momenta]
         restore_moments(replica.momentum, replica.trained, kept)

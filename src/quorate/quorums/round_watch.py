@@ -30,104 +30,6 @@ _LOOK_EVERY = 256
 _MOST_HELD = 4096
 
 
-class RoundRows:
-    """`round` rows: the surviving worker of the lowest rank writes them.
-
-    Every other worker holds the rows of the rounds that it applies until the writer has written them, in case it dies.
-    If the writer has written nothing for some thousand rounds, the others write as well: readers take one row of each
-    number. Cost: one access to the board every quarter of a second for the writer, one every 256 rounds for the others.
-    """
-
-    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, *, has_window: bool) -> None:
-        self._timer, self._losses, self._has_window = timer, losses, has_window
-        self._board, self._key = wire.board, f"{wire.name}/rows"
-        self._held: list[dict[str, Any]] = []
-        self._newest = (0, 0)
-        """Number and term of the newest round that was held here."""
-        self._reported_at: float | None = None
-        """When this worker, as the writer, reported last; None: not yet."""
-        self._next_look = _LOOK_EVERY
-        """Number of held rows at which it reads the report."""
-
-    def applied(self, round: Round) -> None:
-        """Hold a row of `round`, which this worker is about to apply."""
-        if self._timer.recorder is None:
-            return
-        row = {
-            "number": round.number,
-            "time": self._timer.clock.now(),
-            "weight": round.weight,
-            "live": round.live,
-            "contributors": {str(rank): pairs for rank, pairs in round.contributors.items()},
-            "optimizer": self._timer.name,
-            "quorum": round.quorum,
-            "times": {str(rank): times for rank, times in round.times.items()},
-            "told": {str(rank): measures for rank, measures in round.measures.items()} or None,
-            "alive": round.alive,
-            "progress": round.progress,
-            "window": round.window if self._has_window or round.window else None,
-            "hosts": round.hosts or None,
-            "settles": round.settles or None,
-            "is_last": round.is_last or None,
-            "digest": None if round.sum is None else f"{digest_of(round.sum.parts):016x}",
-            **({} if round.why is None else {"settings": round.settings, "why": round.why}),
-        }
-        self._hold(row, round.term)
-        self.look()
-
-    def _hold(self, row: dict[str, Any], term: int) -> None:
-        while self._held and self._held[-1]["number"] >= row["number"]:
-            self._held.pop()  # another round of this number replaced it
-        self._newest = (row["number"], term)
-        self._held.append({**row, "term": term})
-
-    def look(self) -> None:
-        """Write the held rows if this worker is the writer now; forget those that the writer has written."""
-        if not self._held:
-            return
-        if self._losses.is_first:
-            if self._reported_at is None:
-                self._forget_written()  # the writer before may have written some
-            self._write()
-        elif len(self._held) >= self._next_look:
-            self._forget_written()
-            if len(self._held) >= _MOST_HELD:
-                self._write()
-            self._next_look = len(self._held) + _LOOK_EVERY
-
-    @property
-    def held(self) -> list[dict[str, Any]]:
-        """Rows that go with a copy of this replica: those of the rounds that its receiver misses are among them."""
-        return list(self._held)
-
-    def jumped(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Hold those of `rows` that this worker misses; its replica is a copy of one whose worker held them."""
-        if self._timer.recorder is None:
-            return
-        number, term = self._newest
-        for row in rows:
-            if row["number"] > number or row["term"] > term:
-                self._hold({**row, "time": self._timer.clock.now()}, row["term"])
-        self.look()
-
-    def _write(self) -> None:
-        recorder, now = self._timer.recorder, self._timer.clock.now()
-        assert recorder is not None
-        held, self._held = self._held, []
-        for row in held:
-            recorder.write(RoundRow(**{name: value for name, value in row.items() if name != "term"}))
-        if self._losses.is_first and (self._reported_at is None or now - self._reported_at >= _REPORT_EVERY):
-            self._reported_at = now
-            self._board.set(self._key, json.dumps(self._newest).encode())
-
-    def _forget_written(self) -> None:
-        """Forget rows up to the writer's newest one, but not of a later term: for these it wrote other rounds."""
-        report = self._board.get(self._key)
-        if report is not None:
-            number, term = json.loads(report)
-            self._held = [row for row in self._held if row["number"] > number or row["term"] > term]
-
-
 class RoundWatch:
     """Observes the contributions of this worker and the rounds that it applies; it changes neither round nor replica.
 
@@ -149,11 +51,8 @@ class RoundWatch:
         exclusions: ExclusionWatch | None = None,
         pieces: int = 1,
     ) -> None:
-        """`pieces` is the number of workers of each replica.
-
-        `exclusions` is None unless an aggregation rule combines contributions; `noise` is None unless these are
-        gradients.
-        """
+        """`pieces` is the number of workers of each replica, `exclusions` None unless an aggregation rule combines
+        contributions, `noise` None unless these are gradients."""
         self._pieces, self._changes = pieces, changes
         self._current: tuple[int, int] | None = None
         """Number and term of the round that is being applied; None while a replica is copied."""
@@ -238,3 +137,99 @@ class RoundWatch:
     def take_words(self) -> Sequence[Any]:
         """Return the checksums for this worker's next contribution: see `LocalChanges.take_words`."""
         return () if self._changes is None else self._changes.take_words()
+
+
+class RoundRows:
+    """`round` rows: the surviving worker of the lowest rank writes them.
+
+    Every other worker holds the rows of the rounds that it applies until the writer has written them, in case it dies.
+    If the writer has written nothing for some thousand rounds, the others write as well: readers take one row of each
+    number. Cost: one access to the board every quarter of a second for the writer, one every 256 rounds for the others.
+    """
+
+    def __init__(self, wire: Wire, timer: StepTimer, losses: Losses, *, has_window: bool) -> None:
+        self._timer, self._losses, self._has_window = timer, losses, has_window
+        self._board, self._key = wire.board, f"{wire.name}/rows"
+        self._held: list[dict[str, Any]] = []
+        self._newest = (0, 0)
+        """Number and term of the newest round that was held here."""
+        self._reported_at: float | None = None
+        self._next_look = _LOOK_EVERY
+
+    def applied(self, round: Round) -> None:
+        """Hold a row of `round`, which this worker is about to apply."""
+        if self._timer.recorder is None:
+            return
+        row = {
+            "number": round.number,
+            "time": self._timer.clock.now(),
+            "weight": round.weight,
+            "live": round.live,
+            "contributors": {str(rank): pairs for rank, pairs in round.contributors.items()},
+            "optimizer": self._timer.name,
+            "quorum": round.quorum,
+            "times": {str(rank): times for rank, times in round.times.items()},
+            "told": {str(rank): measures for rank, measures in round.measures.items()} or None,
+            "alive": round.alive,
+            "progress": round.progress,
+            "window": round.window if self._has_window or round.window else None,
+            "hosts": round.hosts or None,
+            "settles": round.settles or None,
+            "is_last": round.is_last or None,
+            "digest": None if round.sum is None else f"{digest_of(round.sum.parts):016x}",
+            **({} if round.why is None else {"settings": round.settings, "why": round.why}),
+        }
+        self._hold(row, round.term)
+        self.look()
+
+    def _hold(self, row: dict[str, Any], term: int) -> None:
+        while self._held and self._held[-1]["number"] >= row["number"]:
+            self._held.pop()  # another round of this number replaced it
+        self._newest = (row["number"], term)
+        self._held.append({**row, "term": term})
+
+    def look(self) -> None:
+        """Write the held rows if this worker is the writer now; forget those that the writer has written."""
+        if not self._held:
+            return
+        if self._losses.is_first:
+            if self._reported_at is None:
+                self._forget_written()  # the writer before may have written some
+            self._write()
+        elif len(self._held) >= self._next_look:
+            self._forget_written()
+            if len(self._held) >= _MOST_HELD:
+                self._write()
+            self._next_look = len(self._held) + _LOOK_EVERY
+
+    @property
+    def held(self) -> list[dict[str, Any]]:
+        """Rows that go with a copy of this replica: those of the rounds that its receiver misses are among them."""
+        return list(self._held)
+
+    def jumped(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Hold those of `rows` that this worker misses; its replica is a copy of one whose worker held them."""
+        if self._timer.recorder is None:
+            return
+        number, term = self._newest
+        for row in rows:
+            if row["number"] > number or row["term"] > term:
+                self._hold({**row, "time": self._timer.clock.now()}, row["term"])
+        self.look()
+
+    def _write(self) -> None:
+        recorder, now = self._timer.recorder, self._timer.clock.now()
+        assert recorder is not None
+        held, self._held = self._held, []
+        for row in held:
+            recorder.write(RoundRow(**{name: value for name, value in row.items() if name != "term"}))
+        if self._losses.is_first and (self._reported_at is None or now - self._reported_at >= _REPORT_EVERY):
+            self._reported_at = now
+            self._board.set(self._key, json.dumps(self._newest).encode())
+
+    def _forget_written(self) -> None:
+        """Forget rows up to the writer's newest one, but not of a later term: for these it wrote other rounds."""
+        report = self._board.get(self._key)
+        if report is not None:
+            number, term = json.loads(report)
+            self._held = [row for row in self._held if row["number"] > number or row["term"] > term]

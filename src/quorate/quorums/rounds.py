@@ -61,10 +61,8 @@ class WorkerRounds:
         replica_wire: Wire | None = None,
         copies: Callable[[Tensor], int] = lambda p: 1,
     ) -> None:
-        """`replica_wire` connects the workers of this replica, if it is in pieces; `copies` is as in `WholeReplica`.
-
-        `counts_ended` says whether the divisor of a round counts workers that have ended. `fragments`: see `hand_in`.
-        """
+        """`replica_wire` connects the workers of this replica, if it is in pieces. `counts_ended`: whether the divisor
+        of a round counts workers that have ended. `fragments`: see `hand_in`. `copies`: see `WholeReplica`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it must be a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
@@ -165,7 +163,7 @@ class WorkerRounds:
         vector = self.rounds.blank()
         if momentum is not None and is_finite:
             unscaled = grads if scale is None else scaled(grads, 1 / float(scale))
-            return self._momentum_ahead(momentum, unscaled, weight, vector)
+            return self._ahead(momentum, unscaled, weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
@@ -177,9 +175,7 @@ class WorkerRounds:
     def _norm(self, vector: Flat) -> float:
         return self._whole.norm(vector.segments(), self._replica.trained)
 
-    def _momentum_ahead(
-        self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat
-    ) -> Flat:
+    def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
         """Write into `vector` what `WorkerMomentum.ahead` makes of this worker's gradient, and return it."""
         if self._clip_norm is not None:
             norm = self._whole.norm(grads, self._replica.trained)
@@ -350,11 +346,7 @@ def _values_in(payload: Any) -> Sequence[Any]:
 def measured_in(round: Round, square: float, smoothing: float) -> Measured:
     """Return the measures that workers have sent with `round`, whose sum has the squared norm `square`."""
     gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
-    measures = [
-        (rank, WorkerMeasures(*_values_in(payload)))
-        for rank, payloads in round.measures.items()
-        for payload in payloads
-    ]
+    measures = [(rank, WorkerMeasures(*_values_in(x))) for rank, own in round.measures.items() for x in own]
     return Measured(round.number, round.quorum, gradients, measures, square, smoothing)
 
 

@@ -18,10 +18,7 @@ class WholeReplica:
     """
 
     def __init__(self, wire: Wire | None, copies: Callable[[Tensor], int] = lambda p: 1) -> None:
-        """`wire` connects the workers of the replica; None: this worker holds all of it.
-
-        `copies` returns how many of these workers hold the same numbers of a parameter.
-        """
+        """`wire` connects the replica's workers (None: there is one); `copies` counts those that hold a parameter."""
         self._wire, self._copies = wire, copies
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
