@@ -55,7 +55,7 @@ class RoundWatch:
         contributions, `noise` None unless these are gradients."""
         self._pieces, self._changes = pieces, changes
         self._current: tuple[int, int] | None = None
-        """Number and term of the round that is being applied; None while a replica is copied."""
+        """Number and term of the round that is being applied; otherwise None, also while a replica is copied."""
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._noise, self._exclusions = noise, exclusions
@@ -95,7 +95,7 @@ class RoundWatch:
         return self._finite.leaves_out(bad_in(sums, self._wire.max_size), round.number, is_scaled=is_scaled)
 
     def note_round(self, round: Round) -> None:
-        """Record `round`, which is about to be applied: its contributors, and the staleness of their gradients."""
+        """Record `round`, which is about to be applied. Raises as `LocalChanges.compare_round`."""
         self._current = round.number, round.term
         timer = self._timer
         if self._changes is not None and round.measures:
@@ -143,7 +143,7 @@ class RoundRows:
     """`round` rows: the surviving worker of the lowest rank writes them.
 
     Every other worker holds the rows of the rounds that it applies until the writer has written them, in case it dies.
-    If the writer has written nothing for some thousand rounds, the others write as well: readers take one row of each
+    If the writer has written nothing for 4096 rounds, the others write as well: readers take one row of each
     number. Cost: one access to the board every quarter of a second for the writer, one every 256 rounds for the others.
     """
 
