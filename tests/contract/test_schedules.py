@@ -47,8 +47,8 @@ def trained(
         data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, STEPS * len(speeds) * 4).view(-1, 4))
         found: Applied = []
         if worker.has_rounds and not worker.differs:
-            comes = worker.rounds.watch.comes
-            worker.rounds.watch.comes = lambda one: (
+            comes = worker.rounds.watch.note_round
+            worker.rounds.watch.note_round = lambda one: (
                 one.weight and found.append((one.weight, _rate(one))),
                 comes(one),
             )

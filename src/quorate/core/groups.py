@@ -52,7 +52,7 @@ class Group(Protocol):
         Alone it costs nothing.
         """
 
-    def write_gradient(self, given: Sequence[Said]) -> None:
+    def write_gradient(self, messages: Sequence[Said]) -> None:
         """Make the mean of these gradients, by their weights, this worker's; the same bits on all."""
 
     def doubt(self) -> None:

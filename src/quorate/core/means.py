@@ -110,22 +110,22 @@ class WorkerRounds(Protocol):
         vectors: Sequence[Flat],
         *,
         fresh: float,
-        told: Any = None,
+        payload: Any = None,
         waits: bool = False,
         slack: float | None = None,
         began: int | None = None,
     ) -> Work[int]:
-        """Where rounds are of fragments: hand in how far the worker has gone in each since a round took it from it.
+        """Contribute, in rounds of fragments, the delta of each fragment since a round took the one before.
 
-        A newer handing-in stands for an older one that no round has taken. `fresh` is how many steps are new in it;
-        `told` is any JSON that goes with it into its rounds (`Mean.told`); `slack` is for how many seconds the worker
-        goes on without missing what comes of it (None: nobody knows). `began` is the newest round that the worker had
-        applied when its steps began, by which their age goes (None: the newest now). The vectors are not the strategy's
-        more.
+        It replaces an older contribution that no round has taken. `fresh` is the number of steps that are new in it.
+        `payload` is any JSON that goes with it into its rounds (`Mean.told`). `slack` is the number of seconds that the
+        worker can go on without the result (None: unknown). `began` is the newest round that the worker had applied
+        when its steps began; their age is counted from it (None: the newest now). The strategy does not use the vectors
+        any more.
         """
 
     def hand_in_last(
-        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, began: int | None = None
+        self, vectors: Sequence[Flat], *, fresh: float, payload: Any = None, began: int | None = None
     ) -> Work[int] | None:
         """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
         yet, and returns what to wait for: then it applies it, and hands in anew."""

@@ -1,1 +1,1 @@
-"""Agreement among neighbours: what is sent along the edges of a graph, who answers, and the graphs."""
+"""Gossip: exchanges along the edges of a graph, requests to single workers, and the graphs themselves."""

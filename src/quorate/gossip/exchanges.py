@@ -1,4 +1,4 @@
-"""An exchange with neighbours: among whom it is, what each of them sends, what has come, and how long is waited."""
+"""Exchanges with neighbours: their members, the messages of each neighbour, and how long a worker waits for them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer
 
 WRITTEN = "written"
-"""In the header of a message whose tensors a codec has made."""
+"""Key in the header of a message whose tensors a codec has written."""
 
 
-def given_as(gift: Gift, weight: float, scalars: Sequence[float], round: int, source: int = -1) -> Given:
-    """`gift` as those that get it read it."""
+def as_received(gift: Gift, weight: float, scalars: Sequence[float], round: int, source: int = -1) -> Given:
+    """Return `gift` as its receivers decode it."""
     x, is_written = (gift, False) if isinstance(gift, Flat) else (gift.x, True)
     return Given(x, weight, tuple(scalars), round, source, is_written)
 
 
 def message_of(gift: Gift, header: Mapping[str, Any]) -> Message:
-    """What travels for it."""
+    """Return the message that carries `gift`."""
     if isinstance(gift, Flat):
         return Message(gift.parts, dict(header), shared=True)
     return Message(tuple(gift.tensors), {**header, WRITTEN: True}, shared=True)
 
 
 class StartedExchange:
-    """One exchange under way."""
+    """Implements `core.neighbours.UnderWay`: an exchange that has begun, and may still wait for neighbours."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class StartedExchange:
         round: int,
         timer: StepTimer,
     ) -> None:
-        self._waiting, self._round, self._timer, self.own, self.sent = dict(others), round, timer, own, sent
-        self._found: dict[int, Given] = {} if own is None else {rank: own}
+        self._missing, self._round, self._timer, self.own, self.sent = dict(others), round, timer, own, sent
+        self._received: dict[int, Given] = {} if own is None else {rank: own}
 
     def done(self) -> bool:
-        return all(other.has(self._round) for other in self._waiting.values())
+        return all(other.is_decided(self._round) for other in self._missing.values())
 
     def wait(self, timeout: float | None = None) -> dict[int, Given]:
-        return self._all(timeout, lambda other, left: other.given(self._round, left))
+        return self._all(timeout, lambda other, left: other.receive(self._round, left))
 
     def within(self, seconds: float | None) -> dict[int, Given]:
         return (
@@ -58,19 +58,19 @@ class StartedExchange:
             else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
         )
 
-    def _all(self, timeout: float | None, of: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
+    def _all(self, timeout: float | None, take: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
         self._timer.arrived()
         clock = self._timer.clock
         until = None if timeout is None else clock.now() + timeout
         with self._timer.spending("wait"):
-            for peer in list(self._waiting):
+            for peer in list(self._missing):
                 left = None if until is None else max(0.0, until - clock.now())
-                given = of(self._waiting[peer], left)
-                del self._waiting[peer]
-                if given is not None:
-                    self._found[peer] = given
-        self._timer.contributors = max(1, len(self._found))
-        return self._found
+                contribution = take(self._missing[peer], left)
+                del self._missing[peer]
+                if contribution is not None:
+                    self._received[peer] = contribution
+        self._timer.contributors = max(1, len(self._received))
+        return self._received
 
 
 _: type[UnderWay] = StartedExchange
@@ -78,139 +78,139 @@ _: type[UnderWay] = StartedExchange
 
 TAG = "exchange"
 _FAR_AHEAD = 8
-"""Rounds from which on somebody is so far ahead that what it gives is taken in at once, lest it pile up."""
+"""A contribution more than this many rounds ahead is taken in at once, so that contributions do not pile up."""
 
 
 class Incoming:
-    """What `source` sends to this worker: its rounds in order, and word of when it goes away.
+    """Contributions that `source` sends to this worker, in order of rounds, and its notice that it pauses or ends.
 
-    Messages are asked for one at a time, so that none is asked for that may never come.
+    One message is requested at a time, so that no receive waits for a message that may never be sent.
     """
 
     def __init__(self, wire: Wire, source: int, read: Callable[[int, Message], Flat], ledger: MassLedger) -> None:
         self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
-        self._asked: Work[tuple[int, Message]] | None = None
-        self._held: dict[int, Given] = {}
+        self._receive_work: Work[tuple[int, Message]] | None = None
+        self._received: dict[int, Given] = {}
         self._given_up: set[int] = set()
         self._taken_early: set[int] = set()
         self._is_silent = False
-        self._told = 0.0
-        """The masses that it says it has given, up to its newest message."""
+        self._sent_mass = 0.0
+        """Mass that `source` has sent since the newest pause of all, up to its newest message, as its headers say."""
         self.is_away = self.has_ended = self.is_dead = False
         self.reached = -1
-        """The newest exchange it had begun when it went away."""
+        """Newest exchange that `source` had begun when it paused or ended."""
 
-    def has(self, round: int) -> bool:
-        """Whether what it gives in `round` is there, or never comes. Never waits."""
-        while not self._is_settled(round):
-            if not self._ask().done():
+    def is_decided(self, round: int) -> bool:
+        """Return whether the contribution of `round` has arrived, or never will. Never waits."""
+        while not self._is_known(round):
+            if not self._begin_receive().done():
                 return False
-            self._take()
+            self._take_message()
         return True
 
-    def given(self, round: int, timeout: float | None = None) -> Given | None:
-        """What it gives in `round`; None where it takes no part in that. Raises as `Work.wait`."""
-        while not self._is_settled(round):
-            self._take(timeout)
-        return self._held.pop(round, None)
+    def receive(self, round: int, timeout: float | None = None) -> Given | None:
+        """Wait for the contribution of `round`; None if `source` takes no part in it. Raises as `Work.wait`."""
+        while not self._is_known(round):
+            self._take_message(timeout)
+        return self._received.pop(round, None)
 
     def within(self, round: int, seconds: float) -> Given | None:
-        """As `given`, and None where it has not given after so many seconds, or was silent for so long before."""
+        """Wait as `receive`, but return None after `seconds`, or at once if `source` is silent since such a wait."""
         try:
-            return self.given(round, 0.0 if self._is_silent and not self.has(round) else seconds)
+            return self.receive(round, 0.0 if self._is_silent and not self.is_decided(round) else seconds)
         except WireTimeout:
             self._is_silent = True
             self._given_up.add(round)
             return None
 
     def late(self, round: int) -> list[Given]:
-        """What has come of rounds that were given up, and of those far ahead of `round`; never waits."""
-        self.look()
-        early = {other for other in self._held if other > round + _FAR_AHEAD}
+        """Return contributions to rounds that were given up, or are far ahead of `round`. Never waits."""
+        self.poll()
+        early = {other for other in self._received if other > round + _FAR_AHEAD}
         self._taken_early = {other for other in self._taken_early if other >= round} | early
-        found = [self._held.pop(other) for other in sorted(self._held.keys() & (self._given_up | early))]
-        newest = max((given.round for given in found), default=-1)
+        late = [self._received.pop(other) for other in sorted(self._received.keys() & (self._given_up | early))]
+        newest = max((contribution.round for contribution in late), default=-1)
         self._given_up = {other for other in self._given_up if other > newest}
-        return found
-
-    def look(self) -> bool:
-        """Whether it is known to be away by now, or dead."""
-        while not self.is_away and self._ask().done():
-            self._take()
-        return self.is_away
-
-    def rest_of_it(self, *, ended: bool) -> list[Given]:
-        """Wait until it is away (or has ended); what it gave in rounds that this worker has not taken in."""
-        while not (self.has_ended or (self.is_away and not ended)):
-            self.is_away = False
-            self._take()
-        late = [self._held[round] for round in sorted(self._held)]
-        self._held.clear()
-        self._given_up.clear()
-        self._taken_early.clear()
-        self._told = 0.0
         return late
 
-    def comes_back(self) -> None:
-        """All have rested: it takes part again, unless it has ended."""
+    def poll(self) -> bool:
+        """Take in the messages that have arrived; return whether `source` has paused, ended or died."""
+        while not self.is_away and self._begin_receive().done():
+            self._take_message()
+        return self.is_away
+
+    def drain(self, *, ended: bool) -> list[Given]:
+        """Wait until `source` has paused, or with `ended` until it has ended; return contributions not taken in yet."""
+        while not (self.has_ended or (self.is_away and not ended)):
+            self.is_away = False
+            self._take_message()
+        late = [self._received[round] for round in sorted(self._received)]
+        self._received.clear()
+        self._given_up.clear()
+        self._taken_early.clear()
+        self._sent_mass = 0.0
+        return late
+
+    def resume(self) -> None:
+        """End the pause of all: `source` takes part again, unless it has ended."""
         self.is_away = self.has_ended
 
-    def _is_settled(self, round: int) -> bool:
+    def _is_known(self, round: int) -> bool:
         return (
-            round in self._held
+            round in self._received
             or self.is_away
             or round in self._taken_early
-            or any(other > round for other in self._held)
+            or any(other > round for other in self._received)
         )
 
-    def _ask(self) -> Work[tuple[int, Message]]:
-        if self._asked is None:
-            self._asked = self._wire.receive(self._source, TAG)
-        return self._asked
+    def _begin_receive(self) -> Work[tuple[int, Message]]:
+        if self._receive_work is None:
+            self._receive_work = self._wire.receive(self._source, TAG)
+        return self._receive_work
 
-    def _take(self, timeout: float | None = None) -> None:
+    def _take_message(self, timeout: float | None = None) -> None:
         try:
-            _, message = self._ask().wait(timeout)
+            _, message = self._begin_receive().wait(timeout)
         except PeerFailed:
             if self._source not in self._wire.dead:
                 raise
             self.is_away = self.has_ended = self.is_dead = True
             return
-        self._asked, header = None, message.header
+        self._receive_work, header = None, message.header
         self._is_silent = False
-        if header["before"] != self._told:  # what was between did not come
-            self.ledger.lost[self._source] += header["before"] - self._told
-        self._told = header["before"]
+        if header["before"] != self._sent_mass:  # messages in between were lost
+            self.ledger.lost[self._source] += header["before"] - self._sent_mass
+        self._sent_mass = header["before"]
         if "away" in header:
-            self._told = 0.0  # with the rest, a new ledger is begun
+            self._sent_mass = 0.0  # a pause begins a new ledger
             self.is_away, self.has_ended, self.reached = True, header["away"] == "ended", header["round"]
             return
         scalars = tuple(header["scalars"])
         about = header["round"], self._source, WRITTEN in header
-        given = Given(self._read(self._source, message), header["weight"], scalars, *about)
-        self._told += given.mass
-        self.ledger.got[self._source] += given.mass
-        self._held[given.round] = given
+        contribution = Given(self._read(self._source, message), header["weight"], scalars, *about)
+        self._sent_mass += contribution.mass
+        self.ledger.got[self._source] += contribution.mass
+        self._received[contribution.round] = contribution
 
 
 @dataclass
 class _Loss:
     dead: frozenset[int]
-    said: int = -1
-    """The newest exchange that this worker has said to begin before it."""
+    announced: int = -1
+    """Newest exchange that this worker has announced to begin with the dead still in the graph."""
     begins: int | None = None
-    """The first one without the dead."""
+    """First exchange without the dead; None: not decided yet."""
 
 
 class Members:
-    """Among which workers of `wire` the graph of an exchange lies when some have died: the same on all; nobody waits.
+    """Workers of `wire` among which the graph of an exchange lies when some have died: the same on all. Never waits.
 
-    Each writes on the board, before an exchange, which one it is about to begin without the newly dead being left out
-    of the graph. When all that are left have said so for the same dead, these are left out from the exchange after the
-    last of those: whoever finds that says it in the same word, by compare-and-set, so nobody has begun that one before.
+    After a death each survivor announces on the board, before an exchange, the number of the exchange that it begins
+    with the dead still in the graph. When all survivors have announced one for the same dead, the greatest of these
+    numbers is the last exchange with them. The last survivor to announce decides this in the same compare-and-set, so
+    no worker has begun a later exchange by then.
 
-    Cost: nothing while all live. After a death one or two words with the board for each exchange, until all have said
-    theirs: as many exchanges as a worker makes meanwhile.
+    Cost: nothing while all live; after a death one or two accesses to the board per exchange until all have announced.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -218,16 +218,16 @@ class Members:
         self._losses: list[_Loss] = []
 
     def of(self, number: int) -> tuple[int, ...]:
-        """Those of exchange `number`, in order of rank. Called for it by every worker that begins it, before it does.
+        """Return the members of exchange `number`, in order of rank. Every worker calls this before it begins it.
 
         Numbers never fall.
         """
-        gone = self._wire.dead.intersection(range(self._wire.size))  # who came later was never in the graph
-        if gone and all(loss.dead != gone for loss in self._losses):
-            self._losses.append(_Loss(gone))
+        dead = self._wire.dead.intersection(range(self._wire.size))  # newcomers were never in the graph
+        if dead and all(loss.dead != dead for loss in self._losses):
+            self._losses.append(_Loss(dead))
         for loss in self._losses:
-            if loss.begins is None and number > loss.said:
-                self._say(loss, number)
+            if loss.begins is None and number > loss.announced:
+                self._announce(loss, number)
         begun = [loss for loss in self._losses if loss.begins is not None and loss.begins <= number]
         if not begun:
             return tuple(range(self._wire.size))
@@ -238,17 +238,17 @@ class Members:
     def _without(self, dead: Collection[int]) -> tuple[int, ...]:
         return tuple(rank for rank in range(self._wire.size) if rank not in dead)
 
-    def _say(self, loss: _Loss, number: int) -> None:
+    def _announce(self, loss: _Loss, number: int) -> None:
         board, key = self._wire.board, f"{self._wire.name}/without/{','.join(map(str, sorted(loss.dead)))}"
         while True:
             written = board.get(key)
-            what = {"said": {}, "begins": None} if written is None else json.loads(written)
-            if what["begins"] is not None:
-                loss.begins = int(what["begins"])
+            announcements = {"said": {}, "begins": None} if written is None else json.loads(written)
+            if announcements["begins"] is not None:
+                loss.begins = int(announcements["begins"])
                 return
-            what["said"][str(self._wire.rank)] = number
-            if len(what["said"]) == self._wire.size - len(loss.dead):
-                what["begins"] = 1 + max(what["said"].values())
-            if board.swap(key, written, json.dumps(what).encode()):
-                loss.said, loss.begins = number, what["begins"]
+            announcements["said"][str(self._wire.rank)] = number
+            if len(announcements["said"]) == self._wire.size - len(loss.dead):
+                announcements["begins"] = 1 + max(announcements["said"].values())
+            if board.swap(key, written, json.dumps(announcements).encode()):
+                loss.announced, loss.begins = number, announcements["begins"]
                 return

@@ -1,6 +1,6 @@
-"""One optimizer's exchanges along the edges of a graph, and its questions to single workers.
+"""Exchanges of one optimizer along the edges of a graph, and its questions to single workers.
 
-The task beside a worker that answers other workers' questions, also while its training thread computes.
+A task beside the training thread answers the questions of other workers, also while the thread computes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorate.core.neighbours import Answer, Gift, Given, MassLedger, Neighbours,
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout
-from quorate.gossip.exchanges import TAG, WRITTEN, Incoming, Members, StartedExchange, given_as, message_of
+from quorate.gossip.exchanges import TAG, WRITTEN, Incoming, Members, StartedExchange, as_received, message_of
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
@@ -34,25 +34,25 @@ from quorate.wire.work import Together
 
 @dataclass(frozen=True)
 class AmongNeighbours:
-    """What exchanges with neighbours ask of the worker, and call."""
+    """Functions of the worker that exchanges with neighbours call."""
 
     members: Callable[[], Collection[int]]
-    """All ranks that there have been."""
+    """Returns all ranks so far: those of the start and the newcomers, the dead among them."""
     mass: Callable[[], float]
-    """What its replica counts in the mean of all."""
+    """Returns the weight of its replica in the mean of all workers."""
     weighs: Callable[[], bool]
-    """Whether replicas count differently, by push-sum weights that travel."""
+    """Returns whether replicas have different weights, by push-sum weights that travel."""
     drain: Callable[[], None]
-    """Leaves nothing of its strategy in flight."""
+    """Drains its strategy: nothing of it is in flight afterwards."""
 
 
 class NeighbourExchange:
     """Implements `core.neighbours.Neighbours` for one worker, over channels of its wire.
 
-    Cost of an exchange: one message of all parameters along each edge; on one host they lie in shared memory, and are
-    not copied for each receiver. Going away costs a small message to every other worker, and coming together one from
-    each, so that nothing is in flight then; where the others go on when a worker dies, as much again to agree on where
-    they are.
+    Cost of an exchange: one message of all parameters along each edge; on one host the parameters lie in shared
+    memory, and are not copied for each receiver. A pause costs a small message to every other worker and one from each,
+    so that nothing is in flight then. In a run that outlives deaths, workers exchange as much again at each pause to
+    agree on the newest exchange.
     """
 
     def __init__(
@@ -72,35 +72,35 @@ class NeighbourExchange:
         self.has_moments = False
         self.codec = codec
         self.lock = threading.Lock()
-        self._of_worker, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
+        self._worker_wire, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
         self._losses, self._worker = losses, worker
         self._incoming: dict[int, Incoming] = {}
         self._answers: Answers | None = None
         self._has_ended = self._is_away = False
         self._is_used = is_gossip
         self._late: list[Given] = []
-        """What was given to this worker in exchanges that it took no part in, at the newest pause of all."""
+        """Contributions sent to this worker in exchanges that it took no part in, up to the newest pause of all."""
         self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
         self.ledger = MassLedger()
         self.lost = 0.0
-        """Of what was given to this worker, what was lost on the way before the newest pause of all."""
+        """Weight sent to this worker and lost in transit, up to the newest pause of all."""
         self.lost_with: dict[int, float] = {}
-        """Weight lost with each dead rank: its own, and what was in flight to and from it. Updated at each pause."""
-        self._began = defaultdict[int, float](lambda: 1.0)
-        """What each held at the newest pause of all; who has joined since, 1."""
+        """Weight lost with each dead rank: its own, and the weight in flight to and from it. Updated at each pause."""
+        self._mass_at_pause = defaultdict[int, float](lambda: 1.0)
+        """Mass of each rank at the newest pause of all; 1 for one that has joined since."""
 
     @cached_property
     def _wire(self) -> Wire:
         self.open()
-        return self._of_worker.channel("neighbours")
+        return self._worker_wire.channel("neighbours")
 
     def _layout(self) -> Layout:
-        """Of what is given: what means of all carry besides does not travel."""
+        """Return the layout of a contribution: that of the replica without the header that means carry."""
         return self._replica.layout_with(moments=self.has_moments).bare
 
     def _read(self, source: int, message: Message) -> Flat:
-        """What `source` gave."""
+        """Return the vector in `message`, decoded if a codec has written it."""
         layout = self._layout()
         if WRITTEN not in message.header:
             return Flat([x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)], layout)
@@ -129,8 +129,8 @@ class NeighbourExchange:
         self._is_used = True
 
     @property
-    def someone_rests(self) -> bool:
-        """Whether a worker that this one gets something from has paused, as far as is known."""
+    def some_paused(self) -> bool:
+        """Whether a worker that sends to this one has paused, as far as this one knows."""
         return any(other.is_away and not other.has_ended for other in self._incoming.values())
 
     def blank(self) -> Flat:
@@ -145,8 +145,8 @@ class NeighbourExchange:
             return Written(tensors, self.codec.decode(tensors, x.layout, number, self.rank))
 
     def hosts(self) -> tuple[str, ...]:
-        if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: this waits
-            self._hosts = hosts_of(self._of_worker)
+        if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: hosts_of waits
+            self._hosts = hosts_of(self._worker_wire)
         return self._hosts
 
     def exchange(
@@ -158,27 +158,27 @@ class NeighbourExchange:
             )
         self._timer.arrived()
         self.round += 1
-        kept, gone = 0.0, self.dead
+        kept, dead = 0.0, self.dead
         header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         sent: dict[int, Flat] = {}
         for peer, weight in to:
-            if peer == self.rank or peer in gone or self._from(peer).look():
+            if peer == self.rank or peer in dead or self._incoming_from(peer).poll():
                 kept += weight
             else:
                 gift = x[peer] if isinstance(x, Mapping) else x
-                given = given_as(gift, weight, scalars, self.round)
+                contribution = as_received(gift, weight, scalars, self.round)
                 about = header | {"weight": weight, "before": self.ledger.given[peer]}
-                self.ledger.given[peer] += given.mass
+                self.ledger.given[peer] += contribution.mass
                 self._wire.send(message_of(gift, about), peer, TAG)
-                sent[peer] = given.x
-        keeps = x.get(self.rank) if isinstance(x, Mapping) else x
-        own = None if keeps is None else given_as(keeps, kept, scalars, self.round, self.rank)
-        others = {peer: self._from(peer) for peer, _ in source if peer != self.rank}
+                sent[peer] = contribution.x
+        own_gift = x.get(self.rank) if isinstance(x, Mapping) else x
+        own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round, self.rank)
+        others = {peer: self._incoming_from(peer) for peer, _ in source if peer != self.rank}
         return StartedExchange(self.rank, own, sent, others, self.round, self._timer)
 
     def late(self) -> list[Given]:
         before, self._late = self._late, []
-        return before + [given for _, other in sorted(self._incoming.items()) for given in other.late(self.round)]
+        return before + [late for _, other in sorted(self._incoming.items()) for late in other.late(self.round)]
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         self._timer.arrived()
@@ -191,22 +191,22 @@ class NeighbourExchange:
     # -- for the worker
 
     def joins(self, at: tuple[int, int]) -> None:
-        """This worker has the replica of another one, whose `position` was `at`."""
+        """Go on from `at`, the `position` of the worker whose replica this worker has copied."""
         self.round, self._pauses = at
         self.resume()
 
     @property
     def position(self) -> tuple[int, int]:
-        """(index of the newest exchange, number of pauses of all): where a copied replica goes on."""
+        """The number of the newest exchange and the number of pauses of all; see `joins`."""
         return self.round, self._pauses
 
     def resume(self) -> None:
-        """This worker computes (again), or has ended: it answers everyone."""
+        """Answer the questions of all workers: this worker computes again, or has ended."""
         if self._answers is not None:
             self._answers.resume(math.inf if self._has_ended else self._pauses)
 
     def go_away(self, *, ended: bool) -> None:
-        """Tell all others, once, that this worker begins no exchange until all have paused, or never again."""
+        """Tell all others, once, that this worker begins no exchange until the pause of all, or ever, if `ended`."""
         if not self._is_used or self._is_away:
             return
         self._worker.drain()
@@ -218,62 +218,63 @@ class NeighbourExchange:
                 self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
 
     def quiesce(self) -> None:
-        """All are away: wait for what is in flight. What came too late is in `late`. It may exchange again."""
+        """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
         if not self._is_used:
             return
         late: list[Given] = []
-        others = {peer: self._from(peer) for peer in self.ranks if peer != self.rank}
+        others = {peer: self._incoming_from(peer) for peer in self.ranks if peer != self.rank}
         for other in others.values():
-            late += other.rest_of_it(ended=self._has_ended)
-        there = self._tolerance.survivors
-        if there is None:
+            late += other.drain(ended=self._has_ended)
+        survivors = self._tolerance.survivors
+        if survivors is None:
             self.round = max(self.round, *(other.reached for other in others.values()), -1)
         else:
-            self._agree_with(there, others, late)
+            self._agree_with(survivors, others, late)
         for other in others.values():
-            other.comes_back()
-        self._tell_of_losses()
+            other.resume()
+        self._report_losses()
         self._is_away = self._has_ended
         self._pauses += 1
         self._late = late
 
     def close(self) -> None:
-        """End the task that answers; nobody asks any more."""
+        """End the task that answers questions; no worker asks any more."""
         if self._answers is not None:
             self._answers.close()
             self._answers = None
 
     # -- inside
 
-    def _agree_with(self, there: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
-        """The newest exchange of those that are left is everyone's; what was lost with the dead is counted."""
+    def _agree_with(self, survivors: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
+        """Set `round` to the newest exchange of all survivors, and count the weight lost with the dead."""
         header = {
             "round": self.round,
-            "mass": self._worker.mass() + sum(given.mass for given in late),
+            "mass": self._worker.mass() + sum(contribution.mass for contribution in late),
             "balances": list(self.ledger.balances().items()),
             "dead": [peer for peer, other in others.items() if other.is_dead],
         }
-        found = {rank: one.header for rank, one in there.gather(Message(header=header), "rest").wait().items()}
-        self.round = max(int(one["round"]) for one in found.values())
-        dead = set(self.ranks).difference(found).union(*(one["dead"] for one in found.values()))
-        balances = [dict(one["balances"]) for rank, one in found.items() if rank not in dead]
+        messages = survivors.gather(Message(header=header), "rest").wait()
+        headers = {rank: message.header for rank, message in messages.items()}
+        self.round = max(int(header["round"]) for header in headers.values())
+        dead = set(self.ranks).difference(headers).union(*(header["dead"] for header in headers.values()))
+        balances = [dict(header["balances"]) for rank, header in headers.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
-            self.lost_with[rank] = weight_of_the_dead([rank], self._began, balances)
+            self.lost_with[rank] = weight_of_the_dead([rank], self._mass_at_pause, balances)
             self.ledger.lost.pop(rank, None)
             if self._worker.weighs() and self._losses.is_first:
                 tell(
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
                     "mean is over what remains\n"
                 )
-        self._began.update({rank: float(one["mass"]) for rank, one in found.items()})
+        self._mass_at_pause.update({rank: float(header["mass"]) for rank, header in headers.items()})
 
-    def _from(self, peer: int) -> Incoming:
+    def _incoming_from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
             self._incoming[peer] = Incoming(self._wire, peer, self._read, self.ledger)
         return self._incoming[peer]
 
-    def _tell_of_losses(self) -> None:
-        """All have rested: what has not come by now never does. A new ledger is begun."""
+    def _report_losses(self) -> None:
+        """Report the weight that has not arrived by the pause of all, and begin a new ledger."""
         for peer, mass in sorted(self.ledger.lost.items()):
             if mass > 0:
                 tell(
@@ -292,12 +293,12 @@ class NeighbourExchange:
 
 
 def hosts_of(wire: Wire) -> tuple[str, ...]:
-    """The name of every worker's machine, by rank; every worker of the start calls this at the same place."""
-    mine = socket.gethostname() or "?"
+    """Return the host name of every worker, by rank; every worker of the start calls this at the same place."""
+    name = socket.gethostname() or "?"
     if wire.is_newcomer:  # only a run on one host is joined
-        return (mine,) * wire.max_size
-    found = wire.all_gather(torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)).wait()
-    names = [bytes(name.tolist()).decode() for name in found]
+        return (name,) * wire.max_size
+    encoded = wire.all_gather(torch.frombuffer(bytearray(name.encode()), dtype=torch.uint8)).wait()
+    names = [bytes(x.tolist()).decode() for x in encoded]
     return (*names, *names[:1] * (wire.max_size - wire.size))
 
 
@@ -305,70 +306,70 @@ _: type[Neighbours] = NeighbourExchange
 
 
 class Answers:
-    """Questions of this worker, and its answers to those of others.
+    """Questions of this worker, and its answers to the questions of others.
 
-    `wire` is the training thread's; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
-    question that nobody serves yet waits until somebody does, and so does one of a worker that has gone on after all
-    had paused (so often already: `pauses`; -1 of one that has not joined yet), until this worker goes on as well: what
-    it keeps does not move while it is looked at.
+    The training thread uses `wire`; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
+    question under a name that is not served yet waits until it is. `pauses` is the number of pauses of all so far; -1
+    for a worker that has not joined yet. A question of a worker that has gone on after a pause waits until this worker
+    goes on too, so that the vectors that it keeps do not change during the pause.
     """
 
     def __init__(self, wire: Wire, layout: Callable[[], Layout], pauses: int) -> None:
         self._wire, self._layout = wire, layout
-        self._asks = 0
+        self._sequence = 0
         self._handlers: dict[str, Callable[[Request], None]] = {}
         self._unserved: list[Request] = []
         self._early: list[tuple[float, Request]] = []
         self._pauses: float = pauses
         self._newest: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._questions = Attendant(wire, "questions", self._take)
+        self._questions = Attendant(wire, "questions", self._receive_question)
 
     def ask(self, peer: int, name: str, x: Flat | None, header: Mapping[str, Any], pauses: int) -> Work[Answer]:
-        """See `core.neighbours.Neighbours`; all have paused `pauses` times. Raises what the task has ended with."""
+        """See `core.neighbours.Neighbours`; `pauses` counts pauses of all. Raises the error that has ended the task."""
         self._questions.check()
-        self._asks += 1
-        question = {"name": name, "sequence": self._asks, "header": dict(header), "rests": pauses}
+        self._sequence += 1
+        question = {"name": name, "sequence": self._sequence, "header": dict(header), "rests": pauses}
         self._questions.send(_message(x, question), peer)
-        answer = OfTheLiving(self._wire, peer, self._wire.receive(peer, f"answer/{self._asks}"))
+        answer = PendingAnswer(self._wire, peer, self._wire.receive(peer, f"answer/{self._sequence}"))
 
-        def opened(results: list[tuple[int, Message]]) -> Answer:
+        def read_answer(results: list[tuple[int, Message]]) -> Answer:
             message = results[0][1]
             return self._vector(message), message.header
 
-        return Together([answer], opened, self._wire.clock)
+        return Together([answer], read_answer, self._wire.clock)
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
-        """Let `handler` answer what is asked under `name`; what has been asked already it answers at once."""
+        """Let `handler` answer questions under `name`; it answers those that have already been asked at once."""
         with self._lock:
             self._handlers[name] = handler
-            mine = [request for request in self._unserved if request.name == name]
+            waiting = [request for request in self._unserved if request.name == name]
             self._unserved = [request for request in self._unserved if request.name != name]
-        for request in mine:
+        for request in waiting:
             handler(request)
 
     def resume(self, pauses: float) -> None:
-        """This worker goes on after so many pauses: it answers those that have done so before."""
+        """Go on after `pauses` pauses of all: answer the questions of workers that have gone on before."""
         if pauses <= self._pauses:
             return
         with self._lock:
             self._pauses = pauses
-            now = [request for after, request in self._early if after <= pauses]
+            ready = [request for after, request in self._early if after <= pauses]
             self._early = [(after, request) for after, request in self._early if after > pauses]
-        for request in now:
+        for request in ready:
             self._answer(request)
 
     def close(self) -> None:
-        """End the task; raises what it has ended with."""
+        """End the task; raises the error that has ended it before."""
         self._questions.close()
 
     # -- the task
 
-    def _take(self, source: int, message: Message) -> None:
+    def _receive_question(self, source: int, message: Message) -> None:
         question = message.header
         sequence = question["sequence"]
         if sequence <= self._newest.get(source, 0):
-            return  # it has come twice
+            return  # it was received twice
         self._newest[source] = sequence
         reply = partial(self._reply, source, sequence)
         request = Request(source, question["name"], sequence, self._vector(message), question["header"], reply)
@@ -396,8 +397,8 @@ class Answers:
         return Flat(parts, layout) if parts else None
 
 
-class OfTheLiving:
-    """A message of `peer` under way; an empty one where it has died, and is outlived."""
+class PendingAnswer:
+    """A `core.contracts.Work` whose result is a message of `peer`, or an empty one if the run goes on without it."""
 
     def __init__(self, wire: Wire, peer: int, work: Work[tuple[int, Message]]) -> None:
         self._wire, self._peer, self._work = wire, peer, work
@@ -407,7 +408,7 @@ class OfTheLiving:
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
         if self._peer in self._wire.dead and not self._work.done():
-            return self._peer, Message()  # at once: a wire takes its time before it says so
+            return self._peer, Message()  # at once: the wire reports a death only after a while
         try:
             return self._work.wait(timeout)
         except PeerFailed:
@@ -416,5 +417,5 @@ class OfTheLiving:
             return self._peer, Message()
 
 
-def _message(x: Flat | None, question: Mapping[str, Any]) -> Message:
-    return Message(() if x is None else x.parts, question, shared=True)
+def _message(x: Flat | None, header: Mapping[str, Any]) -> Message:
+    return Message(() if x is None else x.parts, header, shared=True)

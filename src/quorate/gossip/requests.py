@@ -1,7 +1,7 @@
-"""Named requests: what one worker asks of another, and what a task beside its training answers meanwhile.
+"""Named requests between workers, answered by a task beside the training thread.
 
-One request at a time, in the order in which they come, so a function that is served needs no lock against itself. It
-runs beside the training thread: what both write to is for the script to guard.
+The task answers one request at a time, in the order of arrival, so a served function needs no lock against itself. The
+script guards data that both the function and the training thread write to.
 """
 
 from __future__ import annotations
@@ -25,81 +25,112 @@ from quorate.wire.attendant import Attendant
 from quorate.wire.frames import HEADER_LIMIT
 
 _LARGE = 1 << 16
-"""Bytes of a tensor from which it is given in memory that workers of one host share."""
+"""Bytes from which a tensor is sent in memory that the workers of one host share."""
 _STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
-
-
-@dataclass(frozen=True)
-class _Served:
-    """A function, and what its annotations say."""
-
-    function: Callable[..., Any]
-    signature: inspect.Signature
-    types: Mapping[str, TypeAdapter[Any]]
-
-    @classmethod
-    def of(cls, name: str, function: Callable[..., Any]) -> _Served:
-        """Raises `ConfigurationError` for one whose parameters cannot be told, or whose annotations cannot be read."""
-        try:
-            signature = inspect.signature(function, eval_str=True)
-            hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
-            types = {word: TypeAdapter[Any](hint, config=_STRICT) for word, hint in hints.items()}
-        except (TypeError, ValueError, NameError, QuorateError) as error:
-            raise ConfigurationError(f'what is served as "{name}" is not a function with types: {error}') from None
-        return cls(function, signature, types)
-
-    def __call__(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Raises `_Refused` for arguments that it does not take, and for a result that is not what it says."""
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise _Refused(f"{error}; it is {self.signature}") from None
-        for word, value in bound.arguments.items():
-            if self.signature.parameters[word].kind not in _VARIADIC:
-                self._check(word, value, f"{word} is")
-        found = self.function(*args, **kwargs)
-        self._check("return", found, "the answer is")
-        return found
-
-    def _check(self, word: str, value: Any, what: str) -> None:
-        if word not in self.types:
-            return
-        try:
-            self.types[word].validate_python(value)
-        except ValidationError as error:
-            shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
-            wanted = wanted_in_words(error.errors()[0]["msg"])
-            raise _Refused(f"{what} {shown[:200]}; it should be {wanted}") from None
-
-
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class _Refused(Exception):
-    """What was given, or answered, is not what the function that is served says."""
+class Requests:
+    """Requests of one worker, and its answers to the requests of others; its training thread calls `serve` and `ask`.
+
+    Cost: a thread per worker that serves or asks; a request is one message, and so is its answer. Tensors of at least
+    64 KiB are copied once; between workers of one host they are not sent, but shared.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._number = 0
+        self._served: dict[str, _Served] = {}
+        self._unserved: list[tuple[int, Message]] = []
+        self._lock = threading.Lock()
+        self._questions = Attendant(wire, "served", self._take_message)
+
+    def serve(self, name: str, function: Callable[..., Any]) -> None:
+        """Let `function` answer requests under `name`, those that have already arrived among them.
+
+        Raises `ConfigurationError` for a name that is already served.
+        """
+        with self._lock:
+            if name in self._served:
+                raise ConfigurationError(f'"{name}" is already served; give the other function another name')
+            self._served[name] = _Served.of(name, function)
+        self._questions.send(Message(header={"served": name}), self.wire.rank)
+
+    def ask(
+        self, rank: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
+    ) -> Answer:
+        """Ask worker `rank`. Raises `ConfigurationError` for arguments that cannot be sent, and as `check`."""
+        if self._questions.is_here:
+            raise ConfigurationError(
+                "a served function cannot ask other workers, since they may be waiting for it: "
+                f'"{name}" was asked inside one'
+            )
+        self.check()
+        self._number += 1
+        refusal = f'"{name}" cannot be asked with'
+        message = _message(self.wire, {"args": list(args), "kwargs": kwargs}, refusal, name=name, number=self._number)
+        self._questions.send(message, rank)
+        return Answer(self, rank, name, self._number, timeout)
+
+    def check(self) -> None:
+        """Raise the error that has ended the task, if there is one."""
+        self._questions.check()
+
+    def close(self) -> None:
+        """Answer no more: requests that wait for an answer fail, since this worker has ended."""
+        self._questions.close()
+        for source, message in self._unserved:
+            self._reply(source, message, failed={"kind": "ended", "why": ""})
+
+    # -- the task
+
+    def _take_message(self, source: int, message: Message) -> None:
+        if "served" in message.header:
+            waiting, self._unserved = self._unserved, []
+            for unserved in waiting:
+                self._take_message(*unserved)
+            return
+        with self._lock:
+            served = self._served.get(message.header["name"])
+        if served is None:
+            self._unserved.append((source, message))
+            return
+        arguments = _read(message)
+        try:
+            answer = _message(self.wire, served(arguments["args"], arguments["kwargs"]), "an answer cannot have")
+        except _Refused as error:
+            self._reply(source, message, failed={"kind": "refused", "why": str(error)})
+        except Exception as error:  # the asking worker raises it; this worker goes on
+            self._reply(source, message, failed={"kind": "raised", "why": f"{type(error).__name__}: {error}"})
+        else:
+            self._reply(source, message, answer)
+
+    def _reply(self, source: int, request: Message, answer: Message | None = None, **header: Any) -> None:
+        message = Message(header=header) if answer is None else answer
+        self.wire.send(message, source, f"answer/{request.header['number']}")
 
 
 class Answer:
-    """What has been asked for, under way; a `core.contracts.Work`."""
+    """The answer to a request, which may not have arrived yet; a `core.contracts.Work`."""
 
     def __init__(self, requests: Requests, rank: int, name: str, number: int, timeout: float | None) -> None:
         self._requests, self._rank, self._name, self._timeout = requests, rank, name, timeout
         self._work: Work[tuple[int, Message]] | None = requests.wire.receive(rank, f"answer/{number}")
-        self._found: Any = None
+        self._answer: Any = None
         self._error: QuorateError | None = None
 
     def done(self) -> bool:
-        """Whether `wait` returns, or raises, at once."""
+        """Return whether `wait` returns, or raises, at once."""
         return self._work is None or self._work.done()
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The answer, after at most so many seconds (None: those given to `ask`, else the world's time limit).
+        """Return the answer after at most `timeout` seconds (None: those passed to `ask`, else the world's time limit).
 
-        Raises `RequestFailed` where the function that is served raised, `ConfigurationError` where it does not take
-        what it was asked with, `PeerFailed` where the other worker has died or ended, and `WireTimeout`.
+        Raises `RequestFailed` if the served function raised, `ConfigurationError` if it does not take the arguments,
+        `PeerFailed` if the other worker has died or ended, and `WireTimeout`.
         """
         if self._work is not None:
-            limit = next((one for one in (timeout, self._timeout) if one is not None), self._requests.wire.timeout)
+            limit = next((x for x in (timeout, self._timeout) if x is not None), self._requests.wire.timeout)
             try:
                 _, message = self._work.wait(limit)
             except WireTimeout:
@@ -112,12 +143,12 @@ class Answer:
             self._read(message)
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._answer
 
     def _read(self, message: Message) -> None:
         failed = message.header.get("failed")
         if failed is None:
-            self._found = _read(message)
+            self._answer = _read(message)
         elif failed["kind"] == "refused":
             self._error = ConfigurationError(f'"{self._name}" of rank {self._rank}: {failed["why"]}')
         elif failed["kind"] == "ended":
@@ -127,92 +158,59 @@ class Answer:
             self._error = RequestFailed(why, [self._rank])
 
 
-class Requests:
-    """Those of one worker: `serve` and `ask` are for its training thread.
+@dataclass(frozen=True)
+class _Served:
+    """A served function, its signature, and a validator for each annotation."""
 
-    Cost: a thread per worker that serves or asks; a request is one message, and so is its answer. Tensors of at least
-    64 KiB are copied once, and on one host not sent.
-    """
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    types: Mapping[str, TypeAdapter[Any]]
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self._asks = 0
-        self._served: dict[str, _Served] = {}
-        self._unserved: list[tuple[int, Message]] = []
-        self._lock = threading.Lock()
-        self._questions = Attendant(wire, "served", self._take)
-
-    def serve(self, name: str, function: Callable[..., Any]) -> None:
-        """Answer what is asked under `name` by `function`, from now on; what has been asked already is answered now.
-
-        Raises `ConfigurationError` for a name that is taken.
-        """
-        with self._lock:
-            if name in self._served:
-                raise ConfigurationError(f'"{name}" is already served; give the other function another name')
-            self._served[name] = _Served.of(name, function)
-        self._questions.send(Message(header={"served": name}), self.wire.rank)
-
-    def ask(
-        self, rank: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
-    ) -> Answer:
-        """Ask worker `rank`. Raises `ConfigurationError` for what cannot be sent, and what has ended the task."""
-        if self._questions.is_here:
-            raise ConfigurationError(
-                "a served function cannot ask other workers, since they may be waiting for it: "
-                f'"{name}" was asked inside one'
-            )
-        self.check()
-        self._asks += 1
-        what = f'"{name}" cannot be asked with'
-        message = _message(self.wire, {"args": list(args), "kwargs": kwargs}, what, name=name, number=self._asks)
-        self._questions.send(message, rank)
-        return Answer(self, rank, name, self._asks, timeout)
-
-    def check(self) -> None:
-        """Raise what has ended the task."""
-        self._questions.check()
-
-    def close(self) -> None:
-        """Answer nothing more: who waits for an answer is told that this worker has ended."""
-        self._questions.close()
-        for source, message in self._unserved:
-            self._reply(source, message, failed={"kind": "ended", "why": ""})
-
-    # -- the task
-
-    def _take(self, source: int, message: Message) -> None:
-        if "served" in message.header:
-            waiting, self._unserved = self._unserved, []
-            for one in waiting:
-                self._take(*one)
-            return
-        with self._lock:
-            served = self._served.get(message.header["name"])
-        if served is None:
-            self._unserved.append((source, message))
-            return
-        told = _read(message)
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> _Served:
+        """Raises `ConfigurationError` for a function without a readable signature or readable annotations."""
         try:
-            answer = _message(self.wire, served(told["args"], told["kwargs"]), "an answer cannot have")
-        except _Refused as error:
-            self._reply(source, message, failed={"kind": "refused", "why": str(error)})
-        except Exception as error:  # it is the asker's, and this worker goes on
-            self._reply(source, message, failed={"kind": "raised", "why": f"{type(error).__name__}: {error}"})
-        else:
-            self._reply(source, message, answer)
+            signature = inspect.signature(function, eval_str=True)
+            hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+            types = {parameter: TypeAdapter[Any](hint, config=_STRICT) for parameter, hint in hints.items()}
+        except (TypeError, ValueError, NameError, QuorateError) as error:
+            raise ConfigurationError(f'what is served as "{name}" is not a function with types: {error}') from None
+        return cls(function, signature, types)
 
-    def _reply(self, source: int, to: Message, answer: Message | None = None, **header: Any) -> None:
-        found = Message(header=header) if answer is None else answer
-        self.wire.send(found, source, f"answer/{to.header['number']}")
+    def __call__(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Raises `_Refused` for arguments, or a result, that do not fit the signature and annotations."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise _Refused(f"{error}; it is {self.signature}") from None
+        for parameter, value in bound.arguments.items():
+            if self.signature.parameters[parameter].kind not in _VARIADIC:
+                self._check(parameter, value, f"{parameter} is")
+        answer = self.function(*args, **kwargs)
+        self._check("return", answer, "the answer is")
+        return answer
+
+    def _check(self, parameter: str, value: Any, subject: str) -> None:
+        if parameter not in self.types:
+            return
+        try:
+            self.types[parameter].validate_python(value)
+        except ValidationError as error:
+            shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
+            wanted = wanted_in_words(error.errors()[0]["msg"])
+            raise _Refused(f"{subject} {shown[:200]}; it should be {wanted}") from None
+
+
+class _Refused(Exception):
+    """Arguments or an answer do not fit the signature or annotations of the served function."""
 
 
 def _message(wire: Wire, value: Any, cannot: str, **header: Any) -> Message:
     tensors: list[Tensor] = []
 
     def put(name: str, x: Tensor) -> str:
-        there = torch.empty(x.shape, dtype=x.dtype) if x.nbytes < _LARGE else _shared(wire, x)
-        tensors.append(there.copy_(x))
+        memory = torch.empty(x.shape, dtype=x.dtype) if x.nbytes < _LARGE else _shared(wire, x)
+        tensors.append(memory.copy_(x))
         return str(len(tensors) - 1)
 
     text = json.dumps(encoded(value, "", put, cannot=cannot))

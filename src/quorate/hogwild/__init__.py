@@ -1,1 +1,1 @@
-"""Training on parameters in common memory."""
+"""Training on parameters in memory that all workers of a host share."""

@@ -1,1 +1,1 @@
-"""The worker's side of rounds: what it gives to a quorum, what it takes, and what it keeps."""
+"""Rounds from the side of a worker: its contributions to a quorum, the means that it applies, and its checkpoints."""

@@ -1,4 +1,4 @@
-"""What rounds ask of the worker whose they are."""
+"""Functions of a worker that its rounds call."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class Copies(Protocol):
 
 @dataclass(frozen=True)
 class InRounds:
-    """What rounds ask of the worker, and call."""
+    """Functions of the worker that its rounds call."""
 
     step: Callable[[], int]
-    """Steps that it has made."""
+    """Returns the number of steps that the worker has made."""
     scheduled: Callable[[], int]
-    """How often its schedulers have made a step."""
+    """Returns the number of steps that its schedulers have made."""
     share: Callable[[float | None], float]
-    """What a contribution of this weight counts, or of its step's where that is None: 1 for a step of full batches, so
-    that dividing by the number of workers stays right."""
+    """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step."""
     apply: Callable[[Mean], None]
-    """Takes a round that came while it did not step."""
+    """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies

@@ -1,7 +1,7 @@
-"""Rounds in a checkpoint: the newest round that was applied, and what no round up to it has taken in.
+"""Rounds in a checkpoint: the newest round that was applied, and the contributions that no round has taken in yet.
 
-The law of pending gradients: the sum over all workers is kept, weights and all. In a world of another size the old
-workers' are dealt out in turn, each to one new worker; a contribution counts as much as any other of the new world.
+The law of pending gradients: their sum over all workers is kept, with weights. In a world of another size those of each
+old worker go to one new worker, in turn, and count as contributions of the new world.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from quorate.rounds.of_worker import AnyRounds
 
 _PLACES = 7
-"""Before the counts in the headers of checkpoints that do not say how many."""
+"""Numbers before the counts in a header, for checkpoints that do not say how many there are."""
 
 
 def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
-    """What one worker keeps of its rounds; vectors are not copied."""
+    """Return the state of one worker's rounds for a checkpoint; vectors are not copied."""
     kept, vectors = rounds.keep(), KeptVectors(replica)
     return {
         "number": kept.number,
@@ -57,17 +57,17 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
 
 
 def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
-    """Let the rounds of worker `rank` of `size` go on from what the old workers kept; returns what is to be said."""
+    """Restore the rounds of worker `rank` of `size` from the states of all old workers; return notes for the user."""
     past, first, vectors = len(olds), olds[0], KeptVectors(replica)
     assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"
-    mine = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
+    taken = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
     ledger = Ledger()
-    for old in mine:
+    for old in taken:
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
-    whole = first.get("workers", past)  # of which some may have died
+    workers = first.get("workers", past)  # some of them may have died
     entries = [
-        _entry(entry, vectors, whole, size, old.get("places", _PLACES)) for old in mine for entry in old["entries"]
+        _entry(entry, vectors, workers, size, old.get("places", _PLACES)) for old in taken for entry in old["entries"]
     ]
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
@@ -80,7 +80,7 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
-            error=_error([vectors.read(old["error"]).on_cpu() for old in mine if "error" in old], whole / size),
+            error=_error([vectors.read(old["error"]).on_cpu() for old in taken if "error" in old], workers / size),
             settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
@@ -94,16 +94,16 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
 
 
 def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, places: int = COUNTS) -> Entry:
-    """A contribution holds its gradient divided by the number of workers, which may be another one now.
+    """Return a contribution, whose gradient is divided by the number of workers, for a world of `size` after `past`.
 
-    Headers had fewer `places` before their counts once: what is told there since is 0.
+    `places` is the count of numbers at the start of its header; older headers have fewer, and the missing ones are 0.
     """
     vector = vectors.read(kept["vector"]).on_cpu()
     about = vectors.header(kept["vector"])
     about = torch.cat([about[:places], about.new_zeros(COUNTS - places), about[places:]])
     if past != size:
         vector.mul_(past / size)
-        about = about[:-past]  # the rest is of each rank
+        about = about[:-past]  # the last `past` numbers are one of each rank
     if past != size or places != COUNTS:
         about = about[: vector.header.numel()]
         vector.header[: about.numel()].copy_(about)
@@ -111,7 +111,7 @@ def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, pla
 
 
 def _error(kept: Sequence[Flat], factor: float) -> Flat | None:
-    """The sum of what codecs had left out, in units of contributions in a world of this size."""
+    """Return `factor` times the sum of the errors that codecs have left; None if there is none."""
     total: Flat | None = None
     for error in kept:
         total = error if total is None else total.add_(error)
@@ -119,19 +119,19 @@ def _error(kept: Sequence[Flat], factor: float) -> Flat | None:
 
 
 def _joined(entries: Sequence[Entry]) -> list[Entry]:
-    """At most one entry for each version, in order."""
-    found: dict[int, Entry] = {}
+    """Return at most one entry for each version, in order: entries of the same version are added up."""
+    sums: dict[int, Entry] = {}
     for entry in entries:
-        there = found.setdefault(entry.version, entry)
-        if there is not entry:
-            there.vector = there.vector + entry.vector
-            there.weight += entry.weight
-            there.count += entry.count
-    return [found[version] for version in sorted(found)]
+        total = sums.setdefault(entry.version, entry)
+        if total is not entry:
+            total.vector = total.vector + entry.vector
+            total.weight += entry.weight
+            total.count += entry.count
+    return [sums[version] for version in sorted(sums)]
 
 
 def momentum_kept(replica: Replica) -> dict[str, Any]:
-    """What a worker keeps of the momentum of its own gradients."""
+    """Return the momentum of a worker's own gradients for a checkpoint; an empty dict if it has none."""
     if replica.momentum is None:
         return {}
     vector, numbers = kept_moments(replica.momentum, replica.trained, Flat.zeros(replica.layout))
@@ -144,9 +144,9 @@ def _in_order(numbers: Any, replica: Replica) -> list[Any]:
 
 
 def restore_momentum(replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> None:
-    """Its law: a worker's own; in a world of another size everyone has the mean of all, so that their mean stays."""
-    mine = [olds[rank]] if len(olds) == size else olds
-    found = [old["momentum"] for old in mine if "momentum" in old]
-    if replica.momentum is not None and found:
-        kept = [(KeptVectors(replica).read(one["vector"]), _in_order(one["numbers"], replica)) for one in found]
+    """Restore a worker's own momentum; in a world of another size every worker gets the mean of all, which stays."""
+    taken = [olds[rank]] if len(olds) == size else olds
+    momenta = [old["momentum"] for old in taken if "momentum" in old]
+    if replica.momentum is not None and momenta:
+        kept = [(KeptVectors(replica).read(x["vector"]), _in_order(x["numbers"], replica)) for x in momenta]
         restore_moments(replica.momentum, replica.trained, kept)

@@ -1,8 +1,6 @@
-"""Rounds as a strategy sees them through its worker: gradients go in, means and their options come out.
+"""Rounds as a strategy sees them through its worker: it contributes gradients and takes means with their options.
 
-What rounds need of vectors and gradients.
-
-Rounds of fragments as one worker hands them in and takes them: see `rounds.fragments`.
+In rounds of fragments (see `rounds.fragments`) it contributes one vector for each fragment instead.
 """
 
 from __future__ import annotations
@@ -60,54 +58,55 @@ class WorkerRounds:
         fragments: Sequence[Layout] = (),
         tape: OptimizerTape | None = None,
         coding: Coding | None = None,
-        row: Wire | None = None,
+        replica_wire: Wire | None = None,
         copies: Callable[[Tensor], int] = lambda p: 1,
     ) -> None:
-        """`row`: the workers of this replica, where it is in pieces. `counts_ended`: whether rounds are divided by the
-        workers that have ended, too. `fragments`: see `hand_in`."""
+        """`replica_wire` connects the workers of this replica, if it is in pieces. `counts_ended`: whether the divisor
+        of a round counts workers that have ended. `fragments`: see `hand_in`. `copies`: see `WholeReplica`."""
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise ConfigurationError(f"clip_norm is {clip_norm!r}; it must be a number above 0, or None")
         self._replica, self._wire, self._timer, self._worker = replica, wire, timer, worker
         self._agreed, self._clip_norm, self._measures, self._counts_ended = agreed, clip_norm, measures, counts_ended
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self.contributors = wire.size
-        """How many workers gave something to the newest round."""
-        self._has_called, self._mean_held, self._mean = False, 0, cast("Flat | None", None)
-        self._options, self._begun, self._whole = OptionsByPlace(), dict[int, float](), WholeReplica(row, copies)
+        """Number of workers that contributed to the newest round."""
+        self._has_called, self._mean_holders, self._mean = False, 0, cast("Flat | None", None)
+        self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
+        self._whole = WholeReplica(replica_wire, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        of = wire.channel("rounds"), agreed, replica.layout.on_cpu, self, on_host(fragments) if fragments else None
-        self.rounds = rounds_of(*of, watch, tape, coding, row)
+        arguments = wire.channel("rounds"), agreed, replica.layout.on_cpu, self
+        self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
         self._votes = coding is not None and coding.votes
 
     def lay_out(self, layout: Layout) -> None:
-        """Vectors of rounds are laid out so from here on; nothing is under way, and all workers say so here."""
+        """Lay out the vectors of rounds by `layout` from now on; all workers call this while nothing is in flight."""
         self._mean = None
         self.rounds.lay_out(layout.on_cpu)
 
     def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
-        """Likewise."""
+        """Lay out rounds of fragments anew, as `lay_out`."""
         self._fragments = Fragments(tuple(fragments))
-        self.rounds.lay_out_fragments(on_host(fragments))
+        self.rounds.lay_out_fragments(on_cpu(fragments))
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
         self._timer.arrived()
-        counts = self._worker.share(weight)
+        share = self._worker.share(weight)
         with self._timer.spending("encode"):
-            given = self._gradient(counts) if vector is None else self._packed(vector, counts)
-            if vector is None and given is not None:
-                self.watch.measures(given, counts)
-            self._begun[self.version] = self.progress
+            contribution = self._gradient(share) if vector is None else self._packed(vector, share)
+            if vector is None and contribution is not None:
+                self.watch.measure_gradient(contribution, share)
+            self._progress_at[self.version] = self.progress
             own = self._replica.options.to_give()
             options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
-            self.watch.is_about_to_give()
-            about: dict[str, Any] = {"weight": counts, "step": place, "options": options, "waits": waits}
-            if self._measures and given is not None:
-                norm, how = self._norm(given), {"is_scaled": self._replica.is_scaled}
-                about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **how)
-            if given is not None and (signed := self.watch.take_words()):
-                about["measures"] = with_words(about.get("measures"), signed)
-            work = self.rounds.contribute(given, **about)
+            self.watch.flush_records()
+            about: dict[str, Any] = {"weight": share, "step": place, "options": options, "waits": waits}
+            if self._measures and contribution is not None:
+                norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
+                about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
+            if contribution is not None and (checksums := self.watch.take_words()):
+                about["measures"] = with_checksums(about.get("measures"), checksums)
+            work = self.rounds.contribute(contribution, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
 
@@ -116,7 +115,7 @@ class WorkerRounds:
         vectors: Sequence[Flat],
         *,
         fresh: float,
-        told: Any = None,
+        payload: Any = None,
         waits: bool = False,
         slack: float | None = None,
         began: int | None = None,
@@ -124,19 +123,19 @@ class WorkerRounds:
         self._timer.arrived()
         with self._timer.spending("encode"):
             for vector in vectors:
-                self.watch.gives(vector, vector.segments())
-            self.watch.is_about_to_give()
-            about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+                self.watch.note_if_not_finite(vector, vector.segments())
+            self.watch.flush_records()
+            about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
             about |= {"began": began}
             work = self.rounds.hand_in([x.on_cpu() for x in vectors], waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
     def hand_in_last(
-        self, vectors: Sequence[Flat], *, fresh: float, told: Any = None, began: int | None = None
+        self, vectors: Sequence[Flat], *, fresh: float, payload: Any = None, began: int | None = None
     ) -> Work[int] | None:
         for vector in vectors:
-            self.watch.gives(vector, vector.segments())
-        about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": told}
+            self.watch.note_if_not_finite(vector, vector.segments())
+        about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
         about |= {"began": began}
         return self.rounds.hand_in_last([x.on_cpu() for x in vectors], **about)
 
@@ -144,30 +143,31 @@ class WorkerRounds:
         self.rounds.agree(why=why, **settings)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
-        """Its own memory, as rounds take it, with a header."""
+        """Return a copy of `vector` for a round: times its share of the world, with a header."""
         packed = vector.times(weight / self._wire.size, self.rounds.blank())
         packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
-        self.watch.gives(packed, packed.segments())
+        self.watch.note_if_not_finite(packed, packed.segments())
         return packed
 
     def _gradient(self, weight: float) -> Flat | None:
-        """This worker's gradient as it stands, unscaled; None where it has none, or a scaler has found it infinite."""
-        own: dict[str, Any] = self._replica.optimizer.__dict__
+        """Return this worker's unscaled gradient; None if it has none, or a gradient scaler has found it infinite."""
+        attributes: dict[str, Any] = self._replica.optimizer.__dict__
         grads, momentum = [x if x is None else local(x) for x in self._replica.gradients], self._replica.momentum
         can_step, is_finite = self._whole.all_are(
-            not float(own["found_inf"]) if "found_inf" in own else True,
-            (momentum is None and self._whole.is_here) or self.watch.sees_finite(that_are(grads)),
+            not float(attributes["found_inf"]) if "found_inf" in attributes else True,
+            (momentum is None and self._whole.is_here) or self.watch.are_finite(present(grads)),
         )
         if not can_step or all(grad is None for grad in grads):
             return None
-        scale = own.get("grad_scale")
+        scale = attributes.get("grad_scale")
         vector = self.rounds.blank()
         if momentum is not None and is_finite:
-            return self._ahead(momentum, grads if scale is None else times(grads, 1 / float(scale)), weight, vector)
+            unscaled = grads if scale is None else scaled(grads, 1 / float(scale))
+            return self._ahead(momentum, unscaled, weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
-        self.watch.gives(vector, grads)
+        self.watch.note_if_not_finite(vector, grads)
         if not is_finite and not self._whole.is_here:
             put_bad(vector.header, self._wire.rank, self._wire.max_size)
         return vector
@@ -176,99 +176,99 @@ class WorkerRounds:
         return self._whole.norm(vector.segments(), self._replica.trained)
 
     def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
-        """What this worker's own momentum makes of its gradient."""
+        """Write into `vector` what `WorkerMomentum.ahead` makes of this worker's gradient, and return it."""
         if self._clip_norm is not None:
             norm = self._whole.norm(grads, self._replica.trained)
-            grads = times(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
-        given, energies = momentum.ahead(self._replica.trained, grads, weight)
-        pack(given, vector, scale=1 / self._wire.size)
+            grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
+        vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
+        pack(vectors, vector, scale=1 / self._wire.size)
         vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
-        for one in self.rounds.completed(in_step=not keeps_at_once, up_to=math.inf if up_to is None else up_to):
-            ready = self._ready(one)
-            if ready is not None:
-                yield ready
-                self.watch.applied(ready.number)
+        for round in self.rounds.completed(in_step=not keeps_at_once, up_to=math.inf if up_to is None else up_to):
+            mean = self._mean_of(round)
+            if mean is not None:
+                yield mean
+                self.watch.applied(mean.number)
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
         self.rounds.goes_away()
 
     def is_back(self) -> None:
-        """Be where the others are by now."""
-        for one in self.rounds.is_back():
-            self._apply(one)
+        """Step again, after the rounds that the others have applied meanwhile."""
+        for round in self.rounds.is_back():
+            self._apply(round)
 
     def enter(self, *, is_further: bool = False) -> None:
-        """Join those that train: see `Rounds.enter`."""
-        for one in self.rounds.enter(is_further=is_further):
-            self._apply(one)
+        """Join the workers that train: see `Rounds.enter`."""
+        for round in self.rounds.enter(is_further=is_further):
+            self._apply(round)
 
     def settle(self, *, ended: bool) -> None:
-        """Wait until no worker steps, applying what comes. All replicas are equal then, and nothing is pending."""
+        """Apply rounds until no worker steps. All replicas are equal then, and nothing is pending."""
         self.rounds.settle(ended=ended, apply=self._apply)
         self.watch.rows.look()
 
-    def _apply(self, one: Round) -> None:
-        ready = self._ready(one)
-        if ready is not None:
-            self._worker.apply(ready)
-            self.watch.applied(ready.number)
+    def _apply(self, round: Round) -> None:
+        mean = self._mean_of(round)
+        if mean is not None:
+            self._worker.apply(mean)
+            self.watch.applied(mean.number)
 
-    def _ready(self, one: Round) -> Mean | None:
-        wire, self.contributors = self._wire, len(one.contributors)
-        self.watch.comes(one)
-        if one.sum is None or one.weight <= 0:
-            return None  # applied by nobody
+    def _mean_of(self, round: Round) -> Mean | None:
+        wire, self.contributors = self._wire, len(round.contributors)
+        self.watch.note_round(round)
+        if round.sum is None or round.weight <= 0:
+            return None  # no worker applies it
         if self._fragments is not None:
-            return taken_apart(one, self._fragments, self._wire.rank, self.watch)
-        if self.watch.leaves_out(one, one.sum, is_scaled=self._replica.is_scaled):
+            return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch)
+        if self.watch.leaves_out(round, round.sum, is_scaled=self._replica.is_scaled):
             return None
-        momentum, options = self._replica.momentum, one.options
-        world = one.alive if self._counts_ended else one.live
-        divisor = world if self._agreed.divide_by == "world" else one.weight
+        momentum, options = self._replica.momentum, round.options
+        world = round.alive if self._counts_ended else round.live
+        divisor = world if self._agreed.divide_by == "world" else round.weight
         if momentum is not None:
-            share = one.weight / divisor
-            divisor = divisor if momentum.kind == "sgd" else one.weight
-            options = SharedOptions(options, share, energies_in(one.sum, len(self._replica.trained)))
+            share = round.weight / divisor
+            divisor = divisor if momentum.kind == "sgd" else round.weight
+            options = SharedOptions(options, share, energies_in(round.sum, len(self._replica.trained)))
         factor = wire.size / divisor
-        self._replica.used = used_in(one.sum, len(self._replica.trained))
-        of_sum = self._norm(one.sum) if self._clip_norm is not None or self._measures else math.nan
-        norm = factor * of_sum
+        self._replica.used = used_in(round.sum, len(self._replica.trained))
+        sum_norm = self._norm(round.sum) if self._clip_norm is not None or self._measures else math.nan
+        norm = factor * sum_norm
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
-        mine = sum(count for _, count in one.contributors.get(wire.rank, ()))
-        self._learn_delay(one)
+        own_count = sum(count for _, count in round.contributors.get(wire.rank, ()))
+        self._learn_delay(round)
         smoothing = 1.0 if momentum is None else momentum.smoothing
-        self.watch.measured(one, one.sum, smoothing)
-        measured = measured_in(one, of_sum**2, smoothing) if self._measures else None
-        mean = one.sum.times(factor, self._own())
+        self.watch.measure_noise(round, round.sum, smoothing)
+        measured = measured_in(round, sum_norm**2, smoothing) if self._measures else None
+        mean = round.sum.times(factor, self._mean_buffer())
         if self._votes:
             for part in mean.layout.coded:
                 elected_(mean.parts[part])
-        return Mean(mean=mean, mine=mine, options=options, measured=measured, number=one.number, norm=norm)
+        return Mean(mean=mean, mine=own_count, options=options, measured=measured, number=round.number, norm=norm)
 
-    def _own(self) -> Flat:
-        """Where the optimizer may write as it likes: the round itself is the same memory for all."""
-        if self._mean is None or self._mean.holders() > self._mean_held:
+    def _mean_buffer(self) -> Flat:
+        """Return memory that the optimizer may overwrite; that of the round may belong to several workers."""
+        if self._mean is None or self._mean.holders() > self._mean_holders:
             self._mean = Flat.empty(self._replica.layout)
             self._mean.segments()
-            self._mean_held = self._mean.holders()
+            self._mean_holders = self._mean.holders()
         return self._mean
 
-    def _learn_delay(self, one: Round) -> None:
+    def _learn_delay(self, round: Round) -> None:
         momentum = self._replica.momentum
-        for staleness, _ in one.contributors.get(self._wire.rank, ()):
-            version = one.number - 1 - staleness
-            if momentum is not None and version in self._begun:
-                momentum.was_late(self.progress - self._begun[version])
-            self._begun = {other: at for other, at in self._begun.items() if other >= version}
+        for staleness, _ in round.contributors.get(self._wire.rank, ()):
+            version = round.number - 1 - staleness
+            if momentum is not None and version in self._progress_at:
+                momentum.was_late(self.progress - self._progress_at[version])
+            self._progress_at = {other: at for other, at in self._progress_at.items() if other >= version}
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether every round waits for all workers, so that all come to each step at the same round."""
+        """Whether every round waits for all workers, so that all begin each step after the same round."""
         return self._agreed.quorum == self._agreed.callers
 
     # -- checkpoint.participants.KeptRounds
@@ -283,7 +283,7 @@ class WorkerRounds:
 
     @property
     def progress(self) -> float:
-        """Synchronous steps that the training has made, as far as this replica goes."""
+        """Synchronous steps that the training has made up to the newest round that this replica has applied."""
         return self.rounds.progress
 
     def ask_for_save(self, request: int) -> None:
@@ -305,7 +305,7 @@ class WorkerRounds:
         self._saving.boundary()
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        era = f"{self._timer.name} {number}"  # the rounds of another optimizer may have settled in the same number
+        era = f"{self._timer.name} {number}"  # rounds of other optimizers may have this number
         self._tolerance.go_on_with([*range(self._wire.size), *joined], era, self._agreed.pieces)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
@@ -317,58 +317,58 @@ class WorkerRounds:
         self.watch.rows.jumped(header["rows"])
 
 
-def that_are(grads: Sequence[Tensor | None]) -> list[Tensor]:
-    """Those that there are."""
+def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return `grads` without None."""
     return [x for x in grads if x is not None]
 
 
-def times(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
-    """Each of them `factor` times."""
+def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
+    """Return each of `grads` times `factor`; None stays None."""
     return [None if x is None else x * factor for x in grads]
 
 
 def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
-    """What goes with a contribution of that norm: see `core.measured.WorkerMeasures`."""
+    """Return the measures of a contribution of this norm: see `core.measured.WorkerMeasures`."""
     waited = timer.waited_before if has_called else None
     return WorkerMeasures(timer.work, waited, None if is_scaled else timer.loss, norm**2).values
 
 
-def with_words(values: list[float | None] | None, signed: Sequence[Any]) -> Any:
-    """One word that goes with a contribution: the measured values, and what `LocalChanges` has signed."""
-    return {"signed": signed, "measured": values} if signed else values
+def with_checksums(values: list[float | None] | None, checksums: Sequence[Any]) -> Any:
+    """Return the payload of a contribution: the measured values, and the checksums of `LocalChanges`, if any."""
+    return {"signed": checksums, "measured": values} if checksums else values
 
 
-def _values_in(word: Any) -> Sequence[Any]:
-    values: Sequence[Any] = word["measured"] if isinstance(word, dict) else word
+def _values_in(payload: Any) -> Sequence[Any]:
+    values: Sequence[Any] = payload["measured"] if isinstance(payload, dict) else payload
     return values
 
 
-def measured_in(one: Round, square: float, smoothing: float) -> Measured:
-    """What workers told with round `one`, whose sum has this square norm."""
-    gradients = sum(count for given in one.contributors.values() for _, count in given)
-    measures = [(rank, WorkerMeasures(*_values_in(word))) for rank, own in one.measures.items() for word in own]
-    return Measured(one.number, one.quorum, gradients, measures, square, smoothing)
+def measured_in(round: Round, square: float, smoothing: float) -> Measured:
+    """Return the measures that workers have sent with `round`, whose sum has the squared norm `square`."""
+    gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
+    measures = [(rank, WorkerMeasures(*_values_in(x))) for rank, own in round.measures.items() for x in own]
+    return Measured(round.number, round.quorum, gradients, measures, square, smoothing)
 
 
-def on_host(fragments: Sequence[Layout]) -> Fragments:
-    """As rounds have them, which are formed on the CPU."""
-    return Fragments(tuple(one.on_cpu for one in fragments))
+def on_cpu(fragments: Sequence[Layout]) -> Fragments:
+    """Return `fragments` laid out on the CPU, where rounds are formed."""
+    return Fragments(tuple(layout.on_cpu for layout in fragments))
 
 
-def taken_apart(one: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
-    """The sums of round `one`, which are given to the strategy as they are; None where they are to be left out."""
-    assert one.sum is not None
-    parts = fragments.split(one.sum) if one.settles else [one.sum]
-    bad = [watch.leaves_out(one, part, is_scaled=False) for part in parts]
-    if any(bad):
+def mean_of_fragments(round: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
+    """Return the sums of `round` by fragment, not divided; None if some sum is not finite and is left out."""
+    assert round.sum is not None
+    parts = fragments.split(round.sum) if round.settles else [round.sum]
+    are_left_out = [watch.leaves_out(round, part, is_scaled=False) for part in parts]
+    if any(are_left_out):
         return None
-    first = 0 if one.settles else fragments.number(one.number)
+    first = 0 if round.settles else fragments.number(round.number)
     return Mean(
-        mean=one.sum,
-        mine=sum(count for _, count in one.contributors.get(rank, ())),
-        number=one.number,
-        alive=one.alive,
-        missing=one.missing,
-        told=one.measures,
+        mean=round.sum,
+        mine=sum(count for _, count in round.contributors.get(rank, ())),
+        number=round.number,
+        alive=round.alive,
+        missing=round.missing,
+        told=round.measures,
         fragments={number: x.in_layout(fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )

@@ -1,4 +1,4 @@
-"""One optimizer's exchanges among workers that step together as one learner."""
+"""Exchanges of one optimizer among workers that step together as one learner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerGroup:
     """Implements `core.groups.Group`.
 
     Cost of an exchange among G workers: each sends its gradient to every other, (G - 1) d numbers, which on one host
-    lie in shared memory and are not copied; three words with the board.
+    lie in shared memory and are not copied; three accesses to the board.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class WorkerGroup:
         write: Callable[[Flat], None],
         serve: Callable[[], None],
     ) -> None:
-        """`write` makes a vector this worker's gradient; `serve` is called now and then while it waits."""
+        """`write` makes a vector this worker's gradient; `serve` is called every 0.5 s while it waits."""
         self.ranks, self._replica, self._timer = tuple(sorted(ranks)), replica, timer
         self._wire, self._write, self._serve = wire.channel("learner"), write, serve
         self._survivors = Survivors(self._wire)
-        self._rested = self._left = 0
-        """The newest round in which all rested, and how often some have left since."""
+        self._paused_round = self._departures = 0
+        """The newest round in which all paused, and how often workers have left the group since."""
         self._is_doubted = False
-        self._step_again(self.ranks)
+        self._set_stepping(self.ranks)
 
     # -- core.groups.Group
 
@@ -65,35 +65,35 @@ class WorkerGroup:
     ) -> dict[int, Said]:
         self._timer.arrived()
         if leaves == "ended" and len(self.ranks) > 1:
-            self._wire.board.set(self._ended(self._wire.rank), json.dumps(self._rested).encode())
+            self._wire.board.set(self._ended_key(self._wire.rank), json.dumps(self._paused_round).encode())
         digest = self._digest() if self._is_doubted else None
         about: dict[str, Any] = {"weight": 1.0 if weight is None else weight, "leaves": leaves, "digest": digest}
         if not self.others:
-            found = {self._wire.rank: Said(header, **about)}
+            messages = {self._wire.rank: Said(header, **about)}
         else:
             gradient = None if weight is None else self._gradient(weight)
             unused = [] if gradient is None else [i for i, x in enumerate(self._replica.gradients) if x is None]
-            told = {"said": dict(header), "unused": unused, **about}
-            message = Message(() if gradient is None else gradient.parts, told)
-            found = {rank: self._said(one) for rank, one in self._gather(message).items()}
-        left = [rank for rank, one in found.items() if one.leaves]
-        if left:
-            self._left += 1
-            self._step_again(self._stepping.difference(left))
-        return found
+            payload = {"said": dict(header), "unused": unused, **about}
+            message = Message(() if gradient is None else gradient.parts, payload)
+            messages = {rank: self._read(reply) for rank, reply in self._gather(message).items()}
+        leaving = [rank for rank, message in messages.items() if message.leaves]
+        if leaving:
+            self._departures += 1
+            self._set_stepping(self._stepping.difference(leaving))
+        return messages
 
-    def write_gradient(self, given: Sequence[Said]) -> None:
-        vectors = [one.gradient for one in given if one.gradient is not None]
+    def write_gradient(self, messages: Sequence[Said]) -> None:
+        vectors = [message.gradient for message in messages if message.gradient is not None]
         if not vectors:
             return
         with self._timer.spending("decode"):
-            total = sum(one.weight for one in given if one.gradient is not None)
+            total = sum(message.weight for message in messages if message.gradient is not None)
             columns = zip(*(x.parts for x in vectors), strict=True)
             mean = Flat([sum_in_order(column).div_(total) for column in columns], vectors[0].layout)
-            unused = frozenset.intersection(*(one.unused for one in given if one.gradient is not None))
+            unused = frozenset.intersection(*(message.unused for message in messages if message.gradient is not None))
             self._replica.used = [place not in unused for place in range(len(self._replica.trained))]
             for place in unused:
-                self._replica.trained[place].grad = None  # of one whose replica was another
+                self._replica.trained[place].grad = None  # this worker may have one, if its replica was different
         self._write(mean)
 
     def doubt(self) -> None:
@@ -105,42 +105,42 @@ class WorkerGroup:
     def copy_replica(
         self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
     ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
-        replica, mine = self._replica, Message()
+        replica, copy = self._replica, Message()
         if source == self._wire.rank:
             about, kept = optimizer_to_plain(replica.optimizer)
             copied = [x.detach().clone() for x in (*replica.every, *kept, *tensors)]
-            mine = Message(tuple(copied), {"optimizer": about, "kept": len(kept), "state": dict(header)})
-        found = self._gather(mine).get(source)
-        if found is None:
+            copy = Message(tuple(copied), {"optimizer": about, "kept": len(kept), "state": dict(header)})
+        received = self._gather(copy).get(source)
+        if received is None:
             return None
         first = len(replica.every)
-        last = first + int(found.header["kept"])
+        last = first + int(received.header["kept"])
         if takes:
-            self._adopt(found.tensors[:first], dict(found.header["optimizer"]), found.tensors[first:last])
-        return found.header["state"], found.tensors[last:]
+            self._adopt(received.tensors[:first], dict(received.header["optimizer"]), received.tensors[first:last])
+        return received.header["state"], received.tensors[last:]
 
     def rested(self, number: int) -> None:
-        before, self._rested, self._left = self._rested, number, 0
+        before, self._paused_round, self._departures = self._paused_round, number, 0
         if len(self.ranks) == 1 or before == number:
             return
         board = self._wire.board
-        said = {rank: board.get(self._ended(rank)) for rank in self.ranks}
-        # One that rested here, and has ended since, takes part in one exchange more.
-        ended = {rank for rank, one in said.items() if one is not None and json.loads(one) < number}
-        self._step_again(set(self.ranks) - ended)
+        ends = {rank: board.get(self._ended_key(rank)) for rank in self.ranks}
+        # A worker that has ended after this pause takes part in one more exchange.
+        ended = {rank for rank, end in ends.items() if end is not None and json.loads(end) < number}
+        self._set_stepping(set(self.ranks) - ended)
         self.doubt()
 
     # -- inside
 
-    def _step_again(self, ranks: Sequence[int] | set[int] | frozenset[int]) -> None:
+    def _set_stepping(self, ranks: Sequence[int] | set[int] | frozenset[int]) -> None:
         self._stepping = frozenset(ranks)
-        era = (self._rested * (len(self.ranks) + 1) + self._left) * self._wire.max_size + self.ranks[0]
-        self._survivors.among(self._stepping, era)  # a number that no other group has
+        era = (self._paused_round * (len(self.ranks) + 1) + self._departures) * self._wire.max_size + self.ranks[0]
+        self._survivors.among(self._stepping, era)  # no other group has this number
 
-    def _ended(self, rank: int) -> str:
+    def _ended_key(self, rank: int) -> str:
         return f"{self._wire.name}/ended/{rank}"
 
-    def _said(self, message: Message) -> Said:
+    def _read(self, message: Message) -> Said:
         header, layout = message.header, self._replica.layout.bare
         gradient = Flat(message.tensors, layout) if message.tensors else None
         about = {name: header[name] for name in ("weight", "leaves", "digest")}

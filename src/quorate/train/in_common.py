@@ -38,9 +38,9 @@ def apart(trainings: Iterable[_Training]) -> Iterator[None]:
     """
     found = [one.common for one in trainings if one.common is not None and not one.worker.finished]
     for common in found:
-        common.stand_apart()
+        common.detach()
     try:
         yield
     finally:
         for common in found:
-            common.come_back()
+            common.reattach()

@@ -233,12 +233,12 @@ class Loop(Listener):
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
                 self._quiesce()
                 if self.common is not None:
-                    self.common.stand_apart()
+                    self.common.detach()
 
     def resume(self) -> None:
         """All optimizers of all workers are paused: training may go on."""
         if self.common is not None and not self.worker.finished:
-            self.common.come_back()
+            self.common.reattach()
         self.worker.means.resume()
         if self.worker.is_served and not self.worker.finished:
             self.worker.servers.set_out()

@@ -237,7 +237,7 @@ class LayoutChanges:
             return self._in_lockstep or worker.step % _LOOKS_UNASKED_EVERY == 0
         if worker.is_served:
             return worker.step % _LOOKS_UNASKED_EVERY == 0
-        return worker.step % _LOOKS_EVERY == 0 and (worker.means.some_away or worker.neighbours.someone_rests)
+        return worker.step % _LOOKS_EVERY == 0 and (worker.means.some_away or worker.neighbours.some_paused)
 
 
 def _difference(before: Sequence[str], now: Sequence[str]) -> str:

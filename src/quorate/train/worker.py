@@ -421,6 +421,6 @@ def begin_rounds(
         tape=place.context(Replaying).of(wire.rank, timer.name),
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
         coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size, units or units_by_weight),
-        row=row,
+        replica_wire=row,
         **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from quorate.core.contracts import Message
 from quorate.core.errors import PeerFailed
-from quorate.gossip.neighbours import OfTheLiving
+from quorate.gossip.neighbours import PendingAnswer
 
 
 class Answer:
@@ -28,9 +28,9 @@ class Answer:
         return 1, Message(header={"says": "yes"})
 
 
-def asked(answer: Answer, gone: set[int]) -> OfTheLiving:
+def asked(answer: Answer, gone: set[int]) -> PendingAnswer:
     wire: Any = SimpleNamespace(dead=frozenset(gone))
-    return OfTheLiving(wire, 1, answer)
+    return PendingAnswer(wire, 1, answer)
 
 
 def test_nobody_waits_for_the_answer_of_one_that_is_known_to_be_dead() -> None:

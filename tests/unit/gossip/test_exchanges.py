@@ -48,16 +48,16 @@ def test_what_is_far_ahead_is_taken_at_once_and_not_waited_for_again() -> None:
 
     def takes(incoming: Incoming, wire: Wire) -> None:
         wire.clock.sleep(1.0)
-        assert incoming.given(0) is not None
+        assert incoming.receive(0) is not None
         assert [given.round for given in incoming.late(0)] == list(range(9, 30))
         assert incoming.late(0) == []
         for round in range(1, 9):
-            given = incoming.given(round)
+            given = incoming.receive(round)
             assert given is not None
             assert given.round == round
         now = wire.clock.now()
         for round in range(9, 30):
-            assert incoming.given(round) is None
+            assert incoming.receive(round) is None
         assert wire.clock.now() == now
 
     books = of(sends, takes)
@@ -72,10 +72,10 @@ def test_a_gap_is_seen_with_the_next_message_and_its_mass_is_lost() -> None:
         wire.send(Message(header={"away": "rests", "round": 3, "before": 1.5}), 0, TAG)
 
     def takes(incoming: Incoming, wire: Wire) -> None:
-        assert incoming.given(0) is not None
-        assert incoming.given(1) is None
-        assert incoming.given(2) is not None
-        assert incoming.rest_of_it(ended=False) == []
+        assert incoming.receive(0) is not None
+        assert incoming.receive(1) is None
+        assert incoming.receive(2) is not None
+        assert incoming.drain(ended=False) == []
 
     books = of(sends, takes)
     assert books.lost[1] == 0.25 + 0.25
@@ -109,7 +109,7 @@ def test_who_was_silent_is_not_waited_for_until_it_speaks() -> None:
 def test_without_patience_it_is_waited_for_until_time_is_out() -> None:
     def takes(incoming: Incoming, wire: Wire) -> None:
         with pytest.raises(WireTimeout, match="rank 1"):
-            incoming.given(0, 1.0)
+            incoming.receive(0, 1.0)
 
     of(lambda wire: None, takes)
 

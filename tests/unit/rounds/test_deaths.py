@@ -67,8 +67,8 @@ class Plan:
         )
         worker = optimizer.__dict__["_quorate_worker"]
         if worker.has_rounds:
-            noted = worker._rounds.watch.comes
-            worker._rounds.watch.comes = lambda one: (seen.append(one), noted(one))
+            noted = worker._rounds.watch.note_round
+            worker._rounds.watch.note_round = lambda one: (seen.append(one), noted(one))
         world.barrier()
         for fault in self.faults:
             if fault.rank == world.rank:

@@ -42,8 +42,8 @@ def test_it_says_what_virtual_workers_do(wait_for: int) -> None:
         made: Any = torch.optim.SGD(model.parameters(), lr=0.0)
         optimizer = quorate.distribute(made, model, strategy="quorum", wait_for=wait_for, with_one_worker="algorithm")
         watch, seen = optimizer.__dict__["_quorate_worker"]._rounds.watch, []
-        noted = watch.comes
-        watch.comes = lambda one: (seen.append((one.contributors, world.wire.clock.now())), noted(one))
+        noted = watch.note_round
+        watch.note_round = lambda one: (seen.append((one.contributors, world.wire.clock.now())), noted(one))
         for seconds in work[world.rank]:
             world.wire.clock.sleep(seconds)
             model(torch.ones(1, 1)).sum().backward()

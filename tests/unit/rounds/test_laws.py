@@ -60,13 +60,13 @@ def train(
     worker = optimizer.__dict__["_quorate_worker"]
     own = worker._rounds
     if own is not None:
-        noted = own.watch.comes
+        noted = own.watch.note_round
 
         def note(one: Round) -> None:
             seen.append(one)
             noted(one)
 
-        own.watch.comes = note
+        own.watch.note_round = note
     draw = torch.Generator().manual_seed(100 + world.rank)
     clock, times = world.wire.clock, []
     for step in range(steps):

@@ -22,8 +22,8 @@ def rounds_of(optimizer: Any) -> list[Round]:
     """The rounds this worker sees, from now on."""
     seen: list[Round] = []
     watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
-    noted = watch.comes
-    watch.comes = lambda one: (seen.append(one), noted(one))
+    noted = watch.note_round
+    watch.note_round = lambda one: (seen.append(one), noted(one))
     return seen
 
 

@@ -37,8 +37,8 @@ def trained(
         optimizer = quorate.distribute(plain, model, strategy="adaptive", with_one_worker="algorithm", **settings)
         rounds: list[Round] = []
         watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
-        noted = watch.comes
-        watch.comes = lambda one: (rounds.append(one), noted(one))
+        noted = watch.note_round
+        watch.note_round = lambda one: (rounds.append(one), noted(one))
         draw = torch.Generator().manual_seed(world.rank)
         for step in range(steps):
             x = torch.randn(4, 6, generator=draw)

@@ -58,11 +58,11 @@ def test_what_is_late_enters_adam_by_its_age(strategy: str, monkeypatch: pytest.
     """The common point is where Adam comes to, by hand, on what rounds say of who was in them, and how late."""
     taken: dict[int, Round] = {}
     ways: dict[tuple[int, int], tuple[float, Tensor]] = {}
-    taken_apart, was_handed_in, size = rounds.taken_apart, Learner.was_handed_in, 3
+    mean_of_fragments, was_handed_in, size = rounds.mean_of_fragments, Learner.was_handed_in, 3
 
     def noting(one: Round, *rest: Any) -> Mean | None:
         taken[one.number] = one
-        return taken_apart(one, *rest)
+        return mean_of_fragments(one, *rest)
 
     def noting_ways(self: Learner, worker: Any, given: dict[str, Any]) -> None:
         (way,) = given["vectors"]
@@ -71,7 +71,7 @@ def test_what_is_late_enters_adam_by_its_age(strategy: str, monkeypatch: pytest.
             ways[worker.rank, self.times + 1] = weight, torch.cat([x.reshape(-1) for x in ways_of(way, size)])
         was_handed_in(self, worker, given)
 
-    monkeypatch.setattr(rounds, "taken_apart", noting)
+    monkeypatch.setattr(rounds, "mean_of_fragments", noting)
     monkeypatch.setattr(Learner, "was_handed_in", noting_ways)
     ends = trained(size, strategy, steps=40, pause=uneven, look=common, **WHO[strategy], **ADAM)
     assert are_equal(ends)

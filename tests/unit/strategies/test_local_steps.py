@@ -272,14 +272,14 @@ def test_what_every_worker_went_counts_once_however_late(seed: int) -> None:
         settings = {"sync_every": 2, "wait_for": 1 + seed % 3, "max_staleness": 40}
         optimizer: Any = quorate.distribute(plain, model, "eager-averaging", **settings)
         rounds = optimizer.__dict__["_quorate_worker"]._rounds
-        noted, taken = rounds.watch.comes, torch.zeros(3)
+        noted, taken = rounds.watch.note_round, torch.zeros(3)
 
         def note(one: Any) -> None:
             if one.sum is not None:
                 taken.add_(one.sum.segment(0).reshape(-1))
             noted(one)
 
-        rounds.watch.comes = note
+        rounds.watch.note_round = note
         draw = torch.Generator().manual_seed(100 * seed + world.rank)
         for _ in range(steps + world.rank):
             world.wire.clock.sleep(float(torch.rand(1, generator=draw)) * 0.05)

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: graphs among workers, each known by one name, written `ring` or `random:degree=3`; pure."""
+"""Graphs among workers, each registered under one name, written `ring` or `random:degree=3`; pure."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from quorate.gossip.topology.edges import Undirected
 @register("butterfly")
 @dataclass(frozen=True, kw_only=True)
 class Butterfly(Undirected):
-    """Everyone with a whole group: ranks that differ in one digit, the last in one round, the next in the one after.
+    """Groups of ranks that differ in one digit, each a complete graph; the digit moves on from round to round.
 
     Digits are those of the rank to the base of the group's size S. If the number of workers is a power of S, log P /
-    log S rounds are the exact mean. Elsewhere the last groups have fewer members, numbers come nearer to the mean, and
-    what one worker knows is everywhere after twice as many rounds at most.
+    log S rounds give the exact mean. Otherwise the last groups have fewer members, and rounds only approach the mean.
+    The numbers of one worker then reach all others within twice as many rounds.
     """
 
     group_size: int = 2
@@ -28,7 +28,7 @@ class Butterfly(Undirected):
             raise ConfigurationError(f"group_size is {self.group_size}; it must be at least 2")
 
     def cycle(self, size: int) -> int:
-        """As many rounds as the greatest rank has digits."""
+        """Return the number of digits of the greatest rank: one round for each."""
         rounds = 1
         while self.group_size**rounds < size:
             rounds += 1
@@ -41,6 +41,6 @@ class Butterfly(Undirected):
 
 
 def group_size_near_root(size: int) -> int:
-    """The power of two nearest to the square root of `size` as a ratio (the larger of two that are equally near: 8 of
-    32), at least 2."""
+    """Return the power of two whose ratio to the square root of `size` is nearest to 1, at least 2; of two that are
+    equally near the larger, 8 for a size of 32."""
     return max(2, 1 << math.floor(math.log2(size) / 2 + 0.5))

@@ -1,4 +1,4 @@
-"""A graph drawn at random, once, the same on all workers."""
+"""A random graph, drawn once, the same on all workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Random(Undirected):
     """A random connected graph."""
 
     degree: int = 4
-    """Neighbours of a worker in the mean, as far as there are as many."""
+    """Mean number of neighbours of a worker, at most all others."""
     seed: int = 0
-    """Of the draw."""
+    """Seed of the draw."""
 
     def __post_init__(self) -> None:
         if self.degree < 1:
@@ -31,7 +31,7 @@ class Random(Undirected):
 
 @lru_cache(maxsize=64)
 def _drawn(seed: int, degree: int, size: int) -> tuple[frozenset[int], ...]:
-    """A tree, so that all are connected, and further edges until there are size x degree / 2, or all."""
+    """Draw a tree, so that the graph is connected, then edges until there are size x degree / 2, or all."""
     edges: set[tuple[int, int]] = set()
     for rank in range(1, size):
         edges.add((mixed(seed, 1, rank) % rank, rank))
@@ -46,8 +46,8 @@ def _drawn(seed: int, degree: int, size: int) -> tuple[frozenset[int], ...]:
     for place in range(size - 1, 0, -1):
         other = mixed(seed, 3, place) % (place + 1)
         names[place], names[other] = names[other], names[place]
-    found: list[set[int]] = [set() for _ in range(size)]
+    neighbours: list[set[int]] = [set() for _ in range(size)]
     for a, b in edges:
-        found[names[a]].add(names[b])
-        found[names[b]].add(names[a])
-    return tuple(map(frozenset, found))
+        neighbours[names[a]].add(names[b])
+        neighbours[names[b]].add(names[a])
+    return tuple(map(frozenset, neighbours))

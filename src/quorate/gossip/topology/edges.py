@@ -1,4 +1,4 @@
-"""The edges of graphs: weights out of who is whose neighbour, also among those that are left when workers have died."""
+"""Edges of graphs: their weights, and the graph among the survivors when workers have died."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorate.core.topology import Edge, Topology
 
 
 class _Graph:
-    """There for every number of workers, and in every round the same, unless it says otherwise."""
+    """Defaults of a graph: it exists for every number of workers, and every round has the same edges."""
 
     is_balanced: ClassVar[bool] = True
 
@@ -20,7 +20,7 @@ class _Graph:
         """See `core.topology.Topology`."""
 
     def cycle(self, size: int) -> int:
-        """Every round is like the one before."""
+        """Return 1: every round has the same edges."""
         return 1
 
 
@@ -28,7 +28,7 @@ class _Graph:
 class Undirected(_Graph, ABC):
     """A graph whose edges lead both ways, with Metropolis weights: W[i, j] = 1 / (1 + max(degree of i, degree of j)).
 
-    What is left of 1 is a worker's own. So W is symmetric, and its rows and columns add up to 1, whatever the graph
+    A worker's own weight is the rest to 1. So W is symmetric, and its rows and columns add up to 1 for every graph
     (Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004).
     """
 
@@ -36,12 +36,12 @@ class Undirected(_Graph, ABC):
 
     @abstractmethod
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
-        """Those of `rank`, without itself."""
+        """Return the neighbours of `rank`, without itself."""
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        mine = self.neighbours(rank, size, round)
+        peers = self.neighbours(rank, size, round)
         edges = [
-            Edge(peer, 1.0 / (1 + max(len(mine), len(self.neighbours(peer, size, round))))) for peer in sorted(mine)
+            Edge(peer, 1.0 / (1 + max(len(peers), len(self.neighbours(peer, size, round))))) for peer in sorted(peers)
         ]
         return (Edge(rank, 1.0 - sum(edge.weight for edge in edges)), *edges)
 
@@ -53,23 +53,23 @@ class Undirected(_Graph, ABC):
 class Directed(_Graph, ABC):
     """A graph whose edges lead one way: every worker gives itself and those it reaches equal shares of its numbers.
 
-    Columns of W add up to 1. Rows do where everyone is reached by as many as it reaches (`is_balanced`).
+    The columns of W add up to 1. Its rows do if every worker has as many incoming as outgoing edges (`is_balanced`).
     """
 
     directed: ClassVar[bool] = True
 
     @abstractmethod
     def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
-        """Whom `rank` gives to, without itself."""
+        """Return the ranks that `rank` sends to, without itself."""
 
     @abstractmethod
     def reaching(self, rank: int, size: int, round: int) -> frozenset[int]:
-        """Who gives to `rank`, without itself."""
+        """Return the ranks that send to `rank`, without itself."""
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        mine = self.reached(rank, size, round)
-        share = 1.0 / (1 + len(mine))
-        return (Edge(rank, share), *(Edge(peer, share) for peer in sorted(mine)))
+        peers = self.reached(rank, size, round)
+        share = 1.0 / (1 + len(peers))
+        return (Edge(rank, share), *(Edge(peer, share) for peer in sorted(peers)))
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
         own = Edge(rank, 1.0 / (1 + len(self.reached(rank, size, round))))
@@ -78,64 +78,65 @@ class Directed(_Graph, ABC):
 
 
 def hops(size: int) -> list[int]:
-    """1, 2, 4 ... as far as they are less than `size`; none for one worker."""
+    """Return 1, 2, 4 ... below `size`; an empty list for one worker."""
     return [1 << k for k in range(max(0, size - 1).bit_length())]
 
 
 def among(graph: Topology, size: int, members: Sequence[int]) -> Topology:
-    """`graph`, which was checked for `size` workers, among `members` of these (in order of rank): ranks stay theirs.
+    """Return `graph`, which was checked for `size` workers, among `members` of them (in order of rank).
 
-    It is laid out anew for so many workers, the first member being its rank 0: a ring is closed over the dead. Where
-    it is not there for so many (one from a file, or pairs of an odd number), it is what the dead leave of it: what
-    would go to them stays where it is, so columns add up to 1 as before, and W stays symmetric where it was.
+    The graph is laid out again for the number of members, which keep their ranks: a ring closes over the dead.
+    A graph that does not exist for this number (one from a file, or pairs of an odd number) loses the edges of the
+    dead instead. Each worker keeps the weight of its lost edges, so columns still add up to 1, and a symmetric W stays
+    symmetric.
     """
     if len(members) == size:
         return graph
     try:
         graph.check(len(members))
     except ConfigurationError:
-        return _Remains(graph, members)
-    return _LaidAnew(graph, members)
+        return _WithoutDead(graph, members)
+    return _LaidOutAgain(graph, members)
 
 
 class _Among:
-    """A graph that was checked."""
+    """A graph among some of the workers that it was checked for."""
 
     def __init__(self, graph: Topology, members: Sequence[int]) -> None:
         self.graph, self.members = graph, members
         self.directed, self.is_balanced = graph.directed, graph.is_balanced
 
     def check(self, size: int) -> None:
-        """It was."""
+        """See `core.topology.Topology`: the graph was checked before."""
 
 
-class _LaidAnew(_Among):
+class _LaidOutAgain(_Among):
     def cycle(self, size: int) -> int:
         return self.graph.cycle(len(self.members))
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        return self._named(self.graph.out_edges(self.members.index(rank), len(self.members), round))
+        return self._with_ranks_of_members(self.graph.out_edges(self.members.index(rank), len(self.members), round))
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        return self._named(self.graph.in_edges(self.members.index(rank), len(self.members), round))
+        return self._with_ranks_of_members(self.graph.in_edges(self.members.index(rank), len(self.members), round))
 
-    def _named(self, edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    def _with_ranks_of_members(self, edges: Sequence[Edge]) -> tuple[Edge, ...]:
         return tuple(Edge(self.members[peer], weight) for peer, weight in edges)
 
 
-class _Remains(_Among):
+class _WithoutDead(_Among):
     def __init__(self, graph: Topology, members: Sequence[int]) -> None:
         super().__init__(graph, members)
-        self.left = frozenset(members)
+        self.survivors = frozenset(members)
         self.is_balanced = graph.is_balanced and not graph.directed
 
     def cycle(self, size: int) -> int:
         return self.graph.cycle(size)
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        others = [edge for edge in self.graph.out_edges(rank, size, round)[1:] if edge.peer in self.left]
+        others = [edge for edge in self.graph.out_edges(rank, size, round)[1:] if edge.peer in self.survivors]
         return (Edge(rank, 1.0 - sum(edge.weight for edge in others)), *others)
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        others = [edge for edge in self.graph.in_edges(rank, size, round)[1:] if edge.peer in self.left]
+        others = [edge for edge in self.graph.in_edges(rank, size, round)[1:] if edge.peer in self.survivors]
         return (self.out_edges(rank, size, round)[0], *others)

@@ -1,4 +1,4 @@
-"""Graphs of hops 1, 2, 4 ... around the circle: few neighbours, and short ways to everyone."""
+"""Graphs of hops 1, 2, 4 ... around the circle: few neighbours, and short paths between all workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exponential(Directed):
 class OnePeerExponential(Directed):
     """Every worker sends to one other: 1 rank ahead, then 2, then 4 ..., in turn.
 
-    Where the number of workers is a power of two, log2 P rounds are the exact mean. Elsewhere no number of rounds is:
+    If the number of workers is a power of two, log2 P rounds give the exact mean. Otherwise no number of rounds does:
     numbers come nearer to the mean in every round, by a factor that `quorate explain one-peer-exponential -n P` gives
     (after one cycle they differ from it by up to 4 % of their range for 12 workers, 2 % for 24).
     """

@@ -1,4 +1,4 @@
-"""Any graph, from a file: one edge a line, `0 1` both ways or `0 -> 1` one way; what follows a # is left out."""
+"""Any graph, from a file: one edge a line, `0 1` both ways or `0 -> 1` one way; text after a # is ignored."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class FromFile:
     """The graph in a file of edges: with Metropolis weights if all lead both ways, else with equal shares."""
 
     path: str
-    """Of the file."""
+    """Path of the file."""
 
     @property
     def directed(self) -> bool:
-        """Whether some line has an arrow."""
-        return self._edges.one_way
+        """Whether some edge leads one way only."""
+        return self._edges.is_one_way
 
     @property
     def is_balanced(self) -> bool:
-        """Whether rows of W add up to 1: where none of the edges leads one way only."""
+        """Whether rows of W add up to 1: if no edge leads one way only."""
         return not self.directed
 
     @cached_property
@@ -42,23 +42,23 @@ class FromFile:
     @cached_property
     def _graph(self) -> Undirected | Directed:
         edges = self._edges
-        return _OneWay(edges=edges) if edges.one_way else _BothWays(edges=edges)
+        return _OneWay(edges=edges) if edges.is_one_way else _BothWays(edges=edges)
 
     def check(self, size: int) -> None:
-        """Raise `ConfigurationError` for ranks that are not there, and where there is no way from one to another."""
+        """Raise `ConfigurationError` for a rank of at least `size`, and if the graph is not strongly connected."""
         edges = self._edges
         if edges.greatest >= size:
             raise ConfigurationError(f"{self.path} names rank {edges.greatest}, and there are {size} workers")
-        for turned in (False, True):
+        for reverse in (False, True):
             seen, front = {0}, [0]
             while front:
-                front = [b for a in front for b in edges.of(a, turned=turned) if b not in seen and not seen.add(b)]  # type: ignore[func-returns-value]
+                front = [b for a in front for b in edges.of(a, reverse=reverse) if b not in seen and not seen.add(b)]  # type: ignore[func-returns-value]
             if len(seen) < size:
                 alone = min(set(range(size)) - seen)
                 raise ConfigurationError(f"in {self.path} there is no path between rank 0 and rank {alone}")
 
     def cycle(self, size: int) -> int:
-        """Every round is like the one before."""
+        """Return 1: every round has the same edges."""
         return 1
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
@@ -69,10 +69,10 @@ class FromFile:
 
 
 class _Edges:
-    """What the file says: whom each one reaches, and who reaches it."""
+    """Edges of a file, by rank: the ranks that it sends to, and the ranks that send to it."""
 
     def __init__(self, pairs: set[tuple[int, int]]) -> None:
-        self.one_way = any((b, a) not in pairs for a, b in pairs)
+        self.is_one_way = any((b, a) not in pairs for a, b in pairs)
         self.greatest = max((max(pair) for pair in pairs), default=0)
         self._reached: dict[int, set[int]] = {}
         self._reaching: dict[int, set[int]] = {}
@@ -80,9 +80,9 @@ class _Edges:
             self._reached.setdefault(a, set()).add(b)
             self._reaching.setdefault(b, set()).add(a)
 
-    def of(self, rank: int, *, turned: bool = False) -> frozenset[int]:
-        """Whom `rank` reaches; turned: who reaches it."""
-        return frozenset((self._reaching if turned else self._reached).get(rank, ()))
+    def of(self, rank: int, *, reverse: bool = False) -> frozenset[int]:
+        """Return the ranks that `rank` sends to, or with `reverse` those that send to it."""
+        return frozenset((self._reaching if reverse else self._reached).get(rank, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class _OneWay(Directed):
         return self.edges.of(rank)
 
     def reaching(self, rank: int, size: int, round: int) -> frozenset[int]:
-        return self.edges.of(rank, turned=True)
+        return self.edges.of(rank, reverse=True)
 
 
 @lru_cache(maxsize=16)
@@ -115,16 +115,16 @@ def _read(path: str) -> _Edges:
         words = line.partition("#")[0].strip()
         if not words:
             continue
-        found = _LINE.fullmatch(words)
-        if found is None:
+        match = _LINE.fullmatch(words)
+        if match is None:
             raise ConfigurationError(f"line {number} of {path} is {words!r}; an edge is two ranks, 0 1 or 0 -> 1")
-        a, b = int(found["a"]), int(found["b"])
+        a, b = int(match["a"]), int(match["b"])
         if a == b:
             raise ConfigurationError(
                 f"line {number} of {path} leads from rank {a} to itself; each worker keeps a share anyway"
             )
         pairs.add((a, b))
-        if found["arrow"] != "->":
+        if match["arrow"] != "->":
             pairs.add((b, a))
         if len(pairs) > _MOST_EDGES:
             raise ConfigurationError(f"{path} has more than {_MOST_EDGES} edges")

@@ -12,7 +12,7 @@ from quorate.gossip.topology.edges import Undirected
 @register("hierarchical")
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(Undirected):
-    """Everyone with all of its host in one round; in the next, with those of the same place on the hosts beside it."""
+    """All workers of a host in one round; in the next, a ring of the workers with the same place on their hosts."""
 
     per_host: int = 4
     """Workers of one host, whose ranks follow each other; the last host may have fewer."""
@@ -29,5 +29,5 @@ class Hierarchical(Undirected):
         if round % self.cycle(size) == 0:
             first = host * self.per_host
             return frozenset(range(first, min(first + self.per_host, size))) - {rank}
-        hosts = len(range(place, size, self.per_host))  # that have somebody at this place
+        hosts = len(range(place, size, self.per_host))  # hosts that have a worker at this place
         return frozenset(((host + hop) % hosts) * self.per_host + place for hop in (-1, 1)) - {rank}

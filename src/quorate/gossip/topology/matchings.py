@@ -1,4 +1,4 @@
-"""Graphs in which everyone has one neighbour at a time: pairs that change from round to round."""
+"""Graphs in which every worker has one neighbour in a round: pairs that change from round to round."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class RandomMatching(Undirected):
     """New random pairs in every round, the same on all workers; with an odd number one worker has no partner."""
 
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
     def cycle(self, size: int) -> int:
-        """So many rounds that all have come about, but for bad luck."""
+        """Return a number of rounds after which all pairs have very probably occurred."""
         return _LEAST_ROUNDS + 4 * size.bit_length()
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
@@ -61,7 +61,7 @@ class RandomMatching(Undirected):
 
 @lru_cache(maxsize=16)
 def _drawn(seed: int, size: int, round: int) -> tuple[list[int], list[int]]:
-    """The ranks in an order drawn for this round (Fisher-Yates), neighbours being pairs; and where each one is."""
+    """Return a random order of the ranks (Fisher-Yates), of which neighbours are pairs, and the place of each rank."""
     order = list(range(size))
     for place in range(size - 1, 0, -1):
         other = mixed(seed, round, place) % (place + 1)

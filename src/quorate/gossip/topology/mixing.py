@@ -17,12 +17,12 @@ _SOON = 3
 
 
 def matrix(topology: Topology, size: int, round: int) -> Matrix:
-    """W of one round, (size, size): row i holds what the numbers of each worker count in the mean of worker i."""
-    found = np.zeros((size, size))
+    """Return W of one round, (size, size): W[i, j] is the weight of worker j in the mean of worker i."""
+    weights = np.zeros((size, size))
     for rank in range(size):
         for peer, weight in topology.in_edges(rank, size, round):
-            found[rank, peer] += weight
-    return found
+            weights[rank, peer] += weight
+    return weights
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Mixing:
     """How fast numbers become equal."""
 
     factor: float
-    """By which the distance from the mean falls in a round, in the long run (0: it is exact after a cycle)."""
+    """Asymptotic factor of the distance from the mean per round; 0 if rounds reach the exact mean."""
     exact_after: int | None
-    """Rounds after which everyone has the exact mean; None: never."""
+    """Rounds after which all workers have the exact mean; None: never."""
     messages: float
-    """Out of each worker in a round, in the mean over workers and rounds."""
+    """Messages that a worker sends in a round, averaged over workers and rounds."""
     most_messages: int
-    """Of the busiest worker, out of it or to it, in a round."""
+    """Messages that the busiest worker sends, or receives, in a round."""
 
     @property
     def gap(self) -> float:
@@ -44,14 +44,14 @@ class Mixing:
         return 1.0 - self.factor
 
     def rounds_to(self, share: float) -> float:
-        """Rounds until the distance from the mean is `share` of what it was, by the factor."""
+        """Return the rounds after which the distance from the mean has fallen to `share` of its first value."""
         if self.exact_after is not None:
             return float(self.exact_after)
         return math.inf if self.factor >= 1.0 else math.log(share) / math.log(self.factor)
 
 
 def mixing_of(topology: Topology, size: int) -> Mixing:
-    """That of `topology` among `size` workers. Cost: eigenvalues of a (size, size) matrix."""
+    """Return the mixing of `topology` among `size` workers. Cost: eigenvalues of a (size, size) matrix."""
     rounds = topology.cycle(size)
     matrices = [matrix(topology, size, round) for round in range(rounds)]
     product, exact_after = np.eye(size), None

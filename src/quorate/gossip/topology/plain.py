@@ -1,6 +1,6 @@
-"""Graphs that are the same in every round, and need no more than a size.
+"""Graphs that are the same in every round and have no settings.
 
-`path` and `binary-tree` have no circles, which `relay` needs: what goes around comes to everyone by one way only.
+`path` and `binary-tree` have no circles, as `relay` requires: a message has one path to each worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quorate.gossip.topology.edges import Undirected
 @register("complete")
 @dataclass(frozen=True, kw_only=True)
 class Complete(Undirected):
-    """Everyone is everyone's neighbour: one round is the exact mean, for P - 1 messages of each worker."""
+    """All workers are neighbours: one round gives the exact mean, for P - 1 messages of each worker."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset(range(size)) - {rank}
@@ -39,19 +39,19 @@ class Torus(Undirected):
         rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
         columns = size // rows
         row, column = divmod(rank, columns)
-        found = {
+        neighbours = {
             (row * columns) + (column - 1) % columns,
             (row * columns) + (column + 1) % columns,
             ((row - 1) % rows) * columns + column,
             ((row + 1) % rows) * columns + column,
         }
-        return frozenset(found) - {rank}
+        return frozenset(neighbours) - {rank}
 
 
 @register("star")
 @dataclass(frozen=True, kw_only=True)
 class Star(Undirected):
-    """Rank 0 is everyone's only neighbour: as a server would be, with its bottleneck; for comparison."""
+    """Rank 0 is the only neighbour of all others: as a server would be, with its bottleneck; for comparison."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset(range(1, size)) if rank == 0 else frozenset({0})
@@ -60,7 +60,7 @@ class Star(Undirected):
 @register("wheel")
 @dataclass(frozen=True, kw_only=True)
 class Wheel(Undirected):
-    """A ring of all but rank 0, which is everyone's neighbour."""
+    """A ring of all ranks but 0, and rank 0 as the neighbour of all."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         if rank == 0:
@@ -81,7 +81,7 @@ class Path(Undirected):
 @register("binary-tree")
 @dataclass(frozen=True, kw_only=True)
 class BinaryTree(Undirected):
-    """Rank 0 at the top, two below each: 2 log2 P steps from anyone to anyone."""
+    """Rank 0 at the top, two ranks below each: at most 2 log2 P edges between two workers."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         below = {child for child in (2 * rank + 1, 2 * rank + 2) if child < size}

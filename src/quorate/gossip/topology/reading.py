@@ -1,6 +1,6 @@
 """A topology as a user writes it: `ring`, `random:degree=3,seed=1`, `file:path=graph.txt`.
 
-Settings may be parted by semicolons as well, where commas part other things (`--strategy d-psgd:topology=...`).
+Semicolons may separate settings as well, where commas separate other things (`--strategy d-psgd:topology=...`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from quorate.gossip.topology import topologies
 
 
 def topology_of(text: str, size: int | None = None) -> Topology:
-    """What `text` names, with its settings; checked for `size` workers where that is given.
+    """Return the topology that `text` names, with its settings; checked for `size` workers if that is given.
 
-    Raises `ConfigurationError` for unknown names and settings, and for a size that it is not there for.
+    Raises `ConfigurationError` for unknown names and settings, and for a size that the topology does not support.
     """
     name, raw = written_settings(text, "topology")
     kind: Any = topologies.get(name)
     try:
-        found: Topology = kind(**settings_for(kind, raw, name))
+        topology: Topology = kind(**settings_for(kind, raw, name))
     except TypeError:
         raise ConfigurationError(f'the topology "{name}" needs settings: write {name}:key=value') from None
     if size is not None:
-        found.check(size)
-    return found
+        topology.check(size)
+    return topology

@@ -205,7 +205,7 @@ class Learner(StepsOfMates):
         ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
         told = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "told": told}
+        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "payload": told}
 
     def give(self, worker: Worker, given: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
         """Hand in what `hand_in` said; with `waits` return when the round is here that takes it."""
