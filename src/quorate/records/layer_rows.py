@@ -10,10 +10,8 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers(Row):
-    """The bytes that this worker sent for each layer in the second forward and backward pass of the run.
-
-    It is written once, where several workers compute layers together.
-    """
+    """The bytes that this worker sent for each layer in the second forward and backward pass of the run; written once,
+    where several workers compute layers together."""
 
     kind = "layers"
     step: int

@@ -102,9 +102,8 @@ class LiveFigures:
             shares = dict.fromkeys(range(min(self._size, SHARES)), 0.0)
             shares |= {rank: share for rank, share, _ in merge.shares if rank < SHARES}
             changed |= {f"share of rank {rank}": share for rank, share in shares.items()}
-            self._seconds |= {
-                rank: 1 / listed[-1]["speed"] for rank, listed in payloads.items() if listed[-1].get("speed")
-            }
+            newest = {rank: listed[-1] for rank, listed in payloads.items()}
+            self._seconds |= {rank: 1 / payload["speed"] for rank, payload in newest.items() if payload.get("speed")}
         if row.get("optimizer", "1") == "1":
             if not self.has_rounds:
                 self.has_rounds, self._useful = True, 0.0

@@ -9,10 +9,7 @@ from quorate.records.records import rows_in
 
 
 class LiveRows:
-    """Reads the rows of a file that have been added since the last look.
-
-    Cost: a look reads and parses only the new part of the file.
-    """
+    """Reads the rows of a file that were added since the last look; a look costs no more than its new rows."""
 
     def __init__(self, path: Path) -> None:
         """The file need not exist yet."""

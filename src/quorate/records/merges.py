@@ -25,11 +25,7 @@ def merged_in(
 ) -> Merged | None:
     """Return the merge of round `number`; None if nothing was merged, or weights are not those of learners.
 
-    Args:
-        number: from 1.
-        payloads: by rank, what was sent with each of its contributions (`told` of a `round` row).
-        taken: by rank, pairs of staleness and number of gradients (`contributors` of a `round` row).
-        settles: whether the round is that of a pause.
+    `payloads`, `taken` and `settles` are `told`, `contributors` and `settles` of the `round` row.
     """
     weights: dict[int, float] = {}
     fragments = 1

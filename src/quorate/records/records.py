@@ -64,21 +64,11 @@ class Recorder:
     """Appends rows to the file of one rank, which the first row creates.
 
     Steps are held back and written several at a time: `held` of them, or those of `HELD_SECONDS` of the run's clock.
-    Any other row is written at once, with the rows that are held.
-
-    No method raises if a row cannot be written, as on a full disk. Rows that were written before stay readable, `say`
-    gets a sentence, and nothing more is written. The class is not thread-safe.
-
-    Cost: some microseconds a step, and some 20 µs when it is written.
-
-    Args:
-        path: of the file.
-        held: number of rows that are written together.
-        closes: if true, the file is closed between writes, and every row waits until there are `held` rows. A virtual
-            world needs this, as it has more workers than a process may have open files.
-        copy: gets every row when it is written.
-        say: takes the sentence about a failure.
-        further: returns more rows whenever rows are written.
+    Any other row is written at once, with the rows that are held. With `closes`, the file is closed between writes, and
+    every row waits until there are `held` rows: a virtual world has more workers than a process may have open files.
+    `copy` gets every row when it is written, and `further` is asked for more rows then. No method raises if a row
+    cannot be written, as on a full disk: earlier rows stay readable, `say` gets a sentence, and nothing more is
+    written. Not thread-safe. Cost: some microseconds a step, and some 20 µs when it is written.
     """
 
     def __init__(
@@ -133,8 +123,8 @@ class Recorder:
             return
         remaining = self._rows[count:]
         written = [*self._rows[:count], *self._further()]
-        first_end = next((row.end for row in remaining if isinstance(row, Step | _LateStep)), None)
-        self._rows, self._since = remaining, first_end
+        self._rows = remaining
+        self._since = next((row.end for row in remaining if isinstance(row, Step | _LateStep)), None)
         values = [row.as_json() for row in written]
         text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=True) + "\n" for row in values).encode()
         try:

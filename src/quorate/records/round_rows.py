@@ -74,7 +74,6 @@ class Gave(Row):
     kind = "gave"
     optimizer: str
     to: int
-    """Rank of the newcomer."""
     rests: int
     """Number of pauses before; `look` counts as in `Applied`."""
     look: int

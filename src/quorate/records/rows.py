@@ -148,19 +148,16 @@ class Step:
     bubble: float | None = None
     """Seconds of `wait` for other stages, for a model in stages."""
     stage_out: int | None = None
-    """Bytes of `bytes_out` that were sent to other stages, for a model in stages."""
+    """Bytes of `bytes_out` that were sent to other stages, for a model in stages; `stage_in` those of `bytes_in`."""
     stage_in: int | None = None
-    """Bytes of `bytes_in` that were received from other stages, for a model in stages."""
     pace: float | None = None
     """Seconds of `delay` that slow the step to an injected pace, and stand for compute."""
 
     kind: ClassVar[str] = "step"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row in the form in which it is written, with seconds to the microsecond.
-
-        Fields of stages and of a pace are left out where the model has no stages, or no pace is injected.
-        """
+        """Return the row as it is written, with seconds to the microsecond, and with the fields of stages and of a pace
+        only where they apply."""
         values: dict[str, Any] = {"kind": "step"}
         names = _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES)
         for name in names if self.pace is None else (*names, "pace"):

@@ -24,10 +24,7 @@ counts as a look as well."""
 
 
 class Position(NamedTuple):
-    """A moment in the training of one worker, by its counters; later moments are greater.
-
-    The names are those of a `gave` row.
-    """
+    """A moment of one worker by its counters, named as in a `gave` row; later moments are greater."""
 
     rests: int
     look: int
@@ -188,11 +185,7 @@ class Tape:
 
 
 def tape_of(folder: Path) -> Tape:
-    """Read the records of a run.
-
-    Raises:
-        ConfigurationError: if the run cannot be replayed, with the reason.
-    """
+    """Read the records of a run. Raises `ConfigurationError` with the reason if it cannot be replayed."""
     tape = Tape(folder=folder, size=0)
     ended = set[int]()
     for rank in ranks_in(folder):

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Push:
-    """A push of worker `source`: gradient `number` (from 1), the mean over `count` steps, of parameters of `version`.
-
-    With a count of 0 the push has no gradient, and nobody waits for it.
-    """
+    """A push of worker `source`: gradient `number` (from 1), the mean of `count` steps, of parameters of `version`.
+    With a count of 0 it has no gradient, and nobody waits for it."""
 
     source: int
     number: int
@@ -31,10 +29,8 @@ class Taken:
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision: servers apply the gradients `taken`, discard the `dropped`, then let the `readers` read `version`.
-
-    The step is made with the learning rate times `rate`; without gradients there is no step.
-    """
+    """A decision: make a step of the gradients `taken`, if any, with the learning rate times `rate`, discard the
+    `dropped`, then let the `readers` read version `version`."""
 
     version: int
     taken: tuple[Taken, ...] = ()
@@ -50,7 +46,6 @@ class Decision:
     there: tuple[int, ...] = ()
     """The workers of the next era: the readers that have not ended."""
     ended: tuple[int, ...] = ()
-    """The workers that have ended by then."""
     repeats: bool = False
     """Whether the readers read once more what they had asked for, as a part of it was on a server that has died."""
     joined: tuple[tuple[int, int], ...] = ()

@@ -80,10 +80,7 @@ class KeptPart:
     def read(
         self, decision: Decision, empty: Callable[[int, torch.dtype], Tensor], *, is_sent: bool
     ) -> dict[int, list[Tensor]]:
-        """Return the tensors for each reader of a decision; `empty(numel, dtype)` allocates memory on the CPU.
-
-        Where this server does not send them (`is_sent` is false), it may still update its copies of what readers have.
-        """
+        """Return the tensors for each reader of a decision; `empty(numel, dtype)` allocates memory on the CPU."""
         if not is_sent and self._pulls is None and not (self._corrections and self._corrections.is_on):
             return {}
         numbers: list[Tensor] = self._kept.copied(empty)
@@ -117,7 +114,6 @@ class KeptPart:
 
 _TINY = 1e-7
 _DECAY = 0.9
-"""Decay of the running mean of steps."""
 
 
 class Corrections:

@@ -53,10 +53,8 @@ class Joining:
 
 @dataclass
 class Order:
-    """The order of one era, which begins at `version` with the workers `there`.
-
-    The number of workers in `everyone` (usually the same) determines the share of each in a step.
-    """
+    """The order of one era, which begins at `version` with the workers `there`; the size of `everyone` (usually the
+    same workers) determines the share of each in a step."""
 
     terms: ServerTerms
     there: Iterable[int]
@@ -78,7 +76,6 @@ class Order:
     _again: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Questions (rank and number of the push) that were asked again, minus the decisions about them."""
     _rested: set[int] = field(default_factory=set)
-    """Workers that have left until the next era."""
     _asking: set[int] = field(default_factory=set)
     """Workers that have left and wait for the final parameters of the era."""
 
@@ -207,7 +204,6 @@ class Order:
             worker.asked.append(push.number)
 
     def _drop_pushes_of_dead(self) -> list[Decision]:
-        """Drop the pushes that are held and whose workers take no part any more."""
         held_keys = sorted(key for key in self._held if key[1] not in self._workers)
         if not held_keys or not self.decides:
             return []
@@ -280,7 +276,6 @@ class Order:
         return decisions
 
     def _next(self) -> Decision | None:
-        """Return the next decision; None if the pushes that have arrived allow none."""
         terms, workers = self.terms, self._workers
         if not workers:
             return None
@@ -323,10 +318,7 @@ class Order:
 
 
 def weighed(pushes: Sequence[Push], terms: ServerTerms, version: int, everyone: int) -> tuple[tuple[Taken, ...], float]:
-    """Return the weighted gradients of a step on parameters of `version`, and the factor of its learning rate.
-
-    `everyone` is the number of workers.
-    """
+    """Return the weighted gradients of a step, and its learning rate factor; `everyone` is the number of workers."""
     ages = [version - push.version for push in pushes]
     scales = [1 / max(1, age) if terms.staleness_scaling == "inverse" else 1.0 for age in ages]
     counts = [push.count * scale for push, scale in zip(pushes, scales, strict=True)]

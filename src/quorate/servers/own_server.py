@@ -21,10 +21,8 @@ _ENDED_EVERY = 10
 
 
 class OwnServer:
-    """The separate server of one optimizer; `wire` is the one that its workers have.
-
-    Only the layout of `replica` and the class of its optimizer are used. `check` raises where a worker called
-    `distribute` with other arguments.
+    """The separate server of one optimizer; `wire` is that of its workers. Only the layout of `replica` and the class
+    of its optimizer are used. `check` raises where a worker called `distribute` with other arguments.
 
     Cost: memory for the model that the script has built, and for this server's part with its optimizer state.
     """

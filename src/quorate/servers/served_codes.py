@@ -21,7 +21,6 @@ class PushCodes:
     def __init__(self, coding: EdgeCoding, rank: int, *, feeds_back: bool) -> None:
         self._coding, self._rank, self._feeds_back = coding, rank, feeds_back
         self._remainders: dict[int, Flat] = {}
-        """By part: the numbers that codes have left out so far."""
 
     def code(self, part: int, cut: Cut, gradient: Flat, number: int) -> list[Tensor]:
         """Return the encoded gradient, one tensor for each piece of the cut; `number` seeds the randomness."""
@@ -68,7 +67,6 @@ class PullCodes:
         """`begin` holds the numbers that every worker has at the start of the era."""
         self._coding, self._cut, self._begin = coding, cut, Flat(list(begin), cut.layout)
         self._copies: dict[int, Flat] = {}
-        """By reader."""
 
     def begin_at(self, reader: int, numbers: Sequence[Tensor]) -> None:
         """`reader` has received these numbers uncoded."""

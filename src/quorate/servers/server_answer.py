@@ -44,11 +44,7 @@ class ServerAnswer:
         return self._work.done()
 
     def wait(self, timeout: float | None = None) -> Message | None:
-        """Return the answer; None where the server has died and other servers hold its parts.
-
-        Raises:
-            PeerFailed: if a part was on dead servers only, or if the server has failed.
-        """
+        """Return the answer; None if the server died and others hold its parts. Raises `PeerFailed` if none does."""
         try:
             message = self._work.wait(timeout)[1]
         except PeerFailed as error:
@@ -138,7 +134,6 @@ class Answers:
         return number in self._received[server]
 
     def _receive(self, server: int, timeout: float | None) -> bool:
-        """Receive the next answer of `server`; return False if it has died."""
         message = self._next_answer(server).wait(timeout)
         if message is None:
             return False

@@ -45,10 +45,7 @@ class _Pushed:
 
 
 class ServerTask:
-    """The server task of one rank; `wire` is that of its main thread.
-
-    The first living server decides on the order, or each server for itself if terms are not `consistent`.
-    """
+    """The server task of one rank; `wire` is that of its main thread. The first server decides, unless each does."""
 
     def __init__(
         self,
@@ -74,11 +71,8 @@ class ServerTask:
         """The newest era of which a message has arrived, and the newest era that has ended."""
         self._pushed: dict[tuple[int, int], _Pushed] = {}
         self._decisions: deque[NumberedDecision] = deque()
-        """Decisions that are not carried out yet."""
         self._early: list[tuple[int, Message]] = []
-        """Messages of eras that have not begun here yet."""
         self._handed_over = deque[tuple[Mapping[int, Shard | Centre], float]]()
-        """Parts and eras that the training thread has handed over."""
         self._next: tuple[Mapping[int, Shard | Centre], float] | None = None
         """The parts for the next era, and its number."""
         self._newest_with_parts = self._begun = 0.0
@@ -198,7 +192,6 @@ class ServerTask:
             self._decide(self._order.leaves(source, kind))
 
     def _decoded(self, source: int, message: Message) -> dict[int, PartPushed]:
-        """Return the contents of a push, by part."""
         header, at, parts = message.header, 0, {}
         for part, unused in zip(self._holders.parts_of(self._rank), header["unused"], strict=True):
             cut = self._receiver.cut(part)
@@ -244,9 +237,8 @@ class ServerTask:
 
     def _carry_out(self, numbered: NumberedDecision) -> None:
         decision = numbered.decision
-        taken = [
-            (x, push) for x in decision.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None
-        ]
+        keys = [(x, (x.source, x.number)) for x in decision.taken]
+        taken = [(x, push) for x, key in keys if (push := self._pushed.pop(key, None)) is not None]
         if self._terms.elastic is not None:
             self._answer(numbered)  # the centre before it moves: the worker moves as far the other way
             for x, push in taken:
@@ -283,9 +275,8 @@ class ServerTask:
             if decision.is_last:
                 parts[-1] |= {"options": kept_part.own_options, "beside": kept_part.beside}
             kept += state_tensors
-        common: dict[str, Any] = {"index": numbered.index, "version": decision.version}
-        common |= {"there": decision.there, "parts": parts}
-        common |= {"contributors": len(decision.taken), "is whole": decision.is_whole}
+        common: dict[str, Any] = {"index": numbered.index, "version": decision.version, "there": decision.there}
+        common |= {"parts": parts, "contributors": len(decision.taken), "is whole": decision.is_whole}
         clocks = dict(decision.joined)
         for reader, number in decision.readers:
             individual = {"number": number, "staleness": ages.get(reader), "clock": clocks.get(reader)}
@@ -312,7 +303,6 @@ class _Total:
     counted: Counter[int] = field(default_factory=Counter)
     """Weights of these in millionths of an equal share, by staleness."""
     dropped: Counter[int] = field(default_factory=Counter)
-    """Number of gradients that were dropped, by staleness."""
     by_rank: Counter[int] = field(default_factory=Counter)
     """Number of gradients in steps, by rank."""
     dropped_by_rank: Counter[int] = field(default_factory=Counter)
@@ -333,9 +323,7 @@ _MILLION = 1_000_000
 
 
 class ServerBook:
-    """Counts the work of a server. The server's task writes, the training thread reads.
-
-    A row may lack the end of a step, which the next row then includes.
+    """Counts the work of a server, in its task; the training thread reads rows. A step may end in the next row.
 
     Cost: some 5 µs a gradient; a row, some 100 µs, every `EVERY_SECONDS` and at every pause.
     """

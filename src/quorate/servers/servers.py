@@ -1,9 +1,5 @@
-"""Parameters on servers, as one worker of one optimizer pushes and reads them, and this worker's own server.
-
-`ServedParameters` is the interface of strategies and of the worker. `ServedReads` puts the answers of all servers
-together into parameters (or a centre) of one version. `PushedMomentum` keeps the momentum of a worker's own gradients,
-which servers then step on without momentum.
-"""
+"""Parameters on servers: one worker of one optimizer pushes gradients, with or without momentum of its own, and puts
+the answers of all servers together into parameters (or a centre) of one version."""
 
 from __future__ import annotations
 
@@ -71,7 +67,6 @@ class ServedParameters:
         self._is_newcomer = wire.is_newcomer
         self._attempts = 0
         self.admission = OpenAdmission(wire)
-        """Admits newcomers."""
         self._used = set[int]()
         """Places of the parameters that have a gradient in the next push."""
         self._asked: list[Work[Pulled]] = []
@@ -79,7 +74,6 @@ class ServedParameters:
         coding, rank = worker.coding, wire.rank
         self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
         self._draws = 0
-        """Number of pushes in all eras."""
         receiver = Receiver(replica, lambda part: self._link.cuts[part])
         workers = range(wire.size)
         self._task = ServerTask(self._wire, terms, workers, version, receiver, name=timer.name, coding=coding)
@@ -253,7 +247,6 @@ class ServedParameters:
     # -- inside
 
     def _begin(self) -> None:
-        """Begin a push."""
         if self._is_away:
             raise ConfigurationError(
                 "this worker has called finish() on an optimizer, which ended the pushes of all workers"
@@ -263,7 +256,6 @@ class ServedParameters:
         self._number += 1
 
     def _record_work(self, *, only_if_due: bool = False) -> None:
-        """Record the work of this worker's server."""
         book, now = self._task.book, self._wire.clock.now()
         is_due = not only_if_due or book.is_due(now)
         if self._timer.recorder is not None and self._wire.rank in self._terms.servers and is_due:

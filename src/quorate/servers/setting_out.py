@@ -1,8 +1,7 @@
 """How a server without a worker of its own gets its part at the start of an era: from the first worker that arrives.
 
-Each worker tells such a server that it starts. The server asks the first for the part, and answers the others when the
-part has arrived. If the worker that was asked has died, it asks the next. So nobody pushes before every server has its
-part.
+Each worker tells such a server that it starts. The server asks the first for the part, or the next if that one has
+died, and answers the others when the part has arrived. So nobody pushes before every server has its part.
 
 Cost: at each start, a message each way per worker and such server, and each such part once.
 """
@@ -91,11 +90,7 @@ class Receiver:
     """Raises where the call of `distribute` that the worker sends differs from this server's."""
 
     def parts(self, message: Message) -> dict[int, Shard | Centre]:
-        """Return the parts in a message, by number.
-
-        Raises:
-            ConfigurationError: if the worker trains other parameters than the server knows.
-        """
+        """Return the parts in a message. Raises `ConfigurationError` if the worker trains other parameters."""
         header = message.header
         self.check(header["call"])
         if header["layout"] != self.replica.layout.digest:
@@ -111,6 +106,6 @@ class Receiver:
             if header["centre"]:
                 parts[entry["part"]] = Centre(numbers, cut)
             else:
-                received = ReceivedShard(numbers, entry["states"], kept, entry["beside"])
-                parts[entry["part"]] = Shard(self.replica, cut, received)
+                contents = ReceivedShard(numbers, entry["states"], kept, entry["beside"])
+                parts[entry["part"]] = Shard(self.replica, cut, contents)
         return parts

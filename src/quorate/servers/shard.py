@@ -42,7 +42,6 @@ class Cut:
     places: tuple[int, ...]
     """Places of its parameters among the layout's segments."""
     pieces: tuple[Piece, ...]
-    """The elements of vectors that belong to it."""
     layout: Layout
     """Layout of the tensors that `of` returns, as a vector of its own."""
     nbytes: int
@@ -157,14 +156,8 @@ class Shard:
     def step(
         self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]
     ) -> None:
-        """Make one step of the optimizer.
-
-        Args:
-            gradient: laid out as by `Cut.of`.
-            options: options of each parameter group.
-            rate: factor of the learning rate.
-            used: whether each parameter has a gradient.
-        """
+        """Make one step of the optimizer, at `rate` times the learning rate of `options`, on a gradient that is laid
+        out as by `Cut.of`; `used` says whether each parameter has a gradient."""
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
         complete = self._options.complete(options)
