@@ -109,7 +109,7 @@ def replayed(
     """A run, and what its replay has made of it."""
     status = trained(tmp_path / "run", strategy, size, *arguments, text=text, joiners=joiners, **settings)
     tape = tape_of(tmp_path / "run")
-    assert status == 0 or tape.gone
+    assert status == 0 or tape.dead
     again: dict[str, Any] = {"replay": tmp_path / "run", "joiners": tape.joiners, "text": text, **settings}
     trained(tmp_path / "again", strategy, size, *arguments, **again)
     found = compared(tape, tmp_path / "again")
@@ -202,7 +202,7 @@ def test_each_of_two_optimizers_has_rounds_of_its_own(tmp_path: Path) -> None:
 def test_who_died_dies_again(strategy: str, coded: dict[str, Any], tmp_path: Path) -> None:
     found = replayed(tmp_path, strategy, 3, "dies", **SETTINGS.get(strategy, {}), **coded, on_death="continue")
     assert found.is_equal, found
-    assert tape_of(tmp_path / "again").gone == tape_of(tmp_path / "run").gone == {1}
+    assert tape_of(tmp_path / "again").dead == tape_of(tmp_path / "run").dead == {1}
 
 
 @pytest.mark.parametrize("coded", [{}, CODED])
@@ -264,8 +264,8 @@ def test_who_joined_joins_again(strategy: str, seed: int, tmp_path: Path) -> Non
     found = replayed(tmp_path, strategy, size, *who, text=JOINING, joiners=2, on_death="continue", **settings)
     assert found.is_equal, found
     tape, again = tape_of(tmp_path / "run"), tape_of(tmp_path / "again")
-    assert (again.joined, again.gone) == (tape.joined, tape.gone)
-    for rank in () if tape.gone else range(size):  # who dies is in no evaluation behind its last round
+    assert (again.joined, again.dead) == (tape.joined, tape.dead)
+    for rank in () if tape.dead else range(size):  # who dies is in no evaluation behind its last round
         assert logged(tmp_path / "again", rank) == logged(tmp_path / "run", rank)
 
 

@@ -52,7 +52,7 @@ def replay(
     tell(f"quorate: {held_against.in_words(tape)}\n")
     if not held_against.is_equal:
         return status or 1
-    return 0 if tape.gone else status  # who died has died again
+    return 0 if tape.dead else status  # who died has died again
 
 
 def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, is_virtual: bool) -> RunPlan:

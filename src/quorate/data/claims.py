@@ -75,7 +75,7 @@ class ReplayedClaims:
         """As of `Claims`."""
         own = (one.batch for one in self._of(iteration) if one.of is None)
         batch = next(self._left.setdefault(iteration, own), None)
-        if batch is None and self._rank in self._tape.gone:
+        if batch is None and self._rank in self._tape.dead:
             for end in self._ends:
                 end()
         if batch is None:

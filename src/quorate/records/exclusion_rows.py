@@ -1,4 +1,4 @@
-"""The row of a run's records that says whose gradients were left out."""
+"""The row of the workers whose gradients were left out."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from quorate.records.rows import Row
 
 NOT_FINITE, OUTVOTED, NO_WEIGHT, FAR, ABSURD = "not finite", "outvoted", "no weight", "far", "absurd"
-"""Why: it has numbers that are none; it is not what most of its group sent, or not what its code allows; the rule chose
-others; it was several times as far from the others as they are from each other, and a rule for coordinates trims most
-of it; it was out of all proportion to its peers."""
+"""Reasons to exclude a gradient.
+`NOT_FINITE`: it has infinite numbers or NaN. `OUTVOTED`: it differs from that of most of its group, or is impossible in
+its code. `NO_WEIGHT`: the rule chose others. `FAR`: its distance from the others is several times theirs from each
+other, and a rule for coordinates trims most of it. `ABSURD`: it was out of all proportion to its peers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excluded(Row):
-    """Whose gradients did not count, or hardly, in some sums that followed each other; written by the first rank that
-    is left, where there are any."""
+    """The ranks whose gradients hardly counted in consecutive sums; the lowest living rank writes it, if any."""
 
     kind = "excluded"
     step: int
     time: float
-    """When the last of these sums was there."""
+    """Time at which the last of these sums was complete."""
     optimizer: str
     sums: int
-    """How many there were."""
+    """Number of these sums."""
     ranks: Sequence[Sequence[int | str]]
-    """Rank, why, and in how many of them."""
+    """Triples of rank, reason, and number of sums."""

@@ -1,4 +1,4 @@
-"""The row of a run's records that says what each layer sends along the tensor axis."""
+"""The row of the bytes that each layer sends along the tensor axis."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers(Row):
-    """What this worker sent for each layer in one forward and backward pass, the second of the run; written once, where
-    several workers compute layers together."""
+    """The bytes that this worker sent for each layer in the second forward and backward pass of the run; written once,
+    where several workers compute layers together."""
 
     kind = "layers"
     step: int

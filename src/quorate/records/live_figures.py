@@ -1,13 +1,13 @@
-"""Figures of a run under way, out of the rows of the rank that tells of rounds and deaths: what agreeing costs by now.
+"""Figures of a run under way, from the rows of the rank that records rounds and deaths.
 
-- of merges of learners: how many were in the newest, how old they were in the mean, by shares, and each one's share;
-- `window`: seconds that the newest round waited for more workers than had to call;
-- `rho` and `gain` of the newest outer step;
-- `noise scale`, of gradients, in gradients of one worker: the critical batch;
-- `goodput`: useful steps over those that the workers at the start could have made by now, a step taking as long as the
-  median of the last ones of this rank; of learners, as the median of what they told. Useful is what rounds have taken
-  in, so that it is too low in the first rounds; without rounds, as many steps as this rank has made for every worker
-  that was alive in them. The report, in the end, counts the steps of all ranks.
+- Merges of learners: how many learners were in the newest, their mean age weighted by shares, and the share of each.
+- `window`: seconds that the newest round waited for more workers than had to call.
+- `rho` and `gain` of the newest outer step.
+- `noise scale` of gradients, in gradients of one worker: the critical batch.
+- `goodput`: useful steps over the steps that the workers at the start could have made by now. The duration of a step is
+  the median of the last ones of this rank, or for learners the median of their own figures. With rounds, the useful
+  steps are those that rounds have taken in, so the figure is too low in the first rounds. Without rounds, each step of
+  this rank counts for every worker that was alive. The report counts the steps of all ranks instead.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from quorate.core.gradient_noise import scale_of
 from quorate.records.merges import merged_in
 
 _RECENT = 256
-"""Steps of which the median is taken."""
+"""Number of steps of which the median is taken."""
 SHARES = 8
-"""Workers whose share is told, at most: the first ones."""
+"""Greatest number of workers whose share is shown: the first ones."""
 
 
 class LiveFigures:
-    """Of one run; takes rows in order. What is damaged or missing in a row is left out."""
+    """The figures of one run. Rows are passed in order; damaged or incomplete rows are ignored."""
 
     def __init__(self) -> None:
         self.newest: dict[str, float] = {}
-        """By name, but for the goodput."""
+        """The newest figures by name, without the goodput."""
         self.has_rounds = False
         self.has_failed = False
         """Whether a worker has died."""
         self._size = self._alive = 0
         self._fragments: int | None = None
-        """Of learners, or other replicas that differ; None where gradients are counted."""
+        """Number of fragments of replicas that differ, such as learners; None where gradients are counted."""
         self._durations: deque[float] = deque(maxlen=_RECENT)
         self._seconds: dict[int, float] = {}
-        """Of a step, by rank, as learners have told it."""
+        """By rank: seconds of a step, as learners have reported them."""
         self._began: float | None = None
         self._useful = self._now = 0.0
 
     def row(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """Take in a row; returns the figures that are new by it, by name."""
+        """Take in a row, and return the figures that it has changed, by name."""
         take = _TAKES.get(str(values.get("kind")))
         try:
-            found = {} if take is None else take(self, values)
+            changed = {} if take is None else take(self, values)
         except (KeyError, TypeError, ValueError, AttributeError):
             return {}
-        self.newest |= found
-        return found
+        self.newest |= changed
+        return changed
 
     def _start(self, row: Mapping[str, Any]) -> dict[str, float]:
         self._size = self._alive = int(row["size"])
@@ -64,7 +64,7 @@ class LiveFigures:
             self._fragments = fragments if isinstance(fragments, int) and fragments > 0 else 1
         return {}
 
-    def _gone(self, row: Mapping[str, Any]) -> dict[str, float]:
+    def _death(self, row: Mapping[str, Any]) -> dict[str, float]:
         self.has_failed, self._alive = True, int(row["left"])
         return {}
 
@@ -89,33 +89,34 @@ class LiveFigures:
         return {}
 
     def _round(self, row: Mapping[str, Any]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        changed: dict[str, float] = {}
         if row.get("window") is not None:
-            found["window"] = float(row["window"])
-        taken = {int(rank): given for rank, given in row["contributors"].items()}
-        told: dict[int, Sequence[Any]] = {int(rank): words for rank, words in (row.get("told") or {}).items()}
+            changed["window"] = float(row["window"])
+        taken = {int(rank): gradients for rank, gradients in row["contributors"].items()}
+        payloads: dict[int, Sequence[Any]] = {int(rank): listed for rank, listed in (row.get("told") or {}).items()}
         settles = row.get("settles") is True
-        merge = merged_in(int(row["number"]), told, taken, settles=settles)
+        merge = merged_in(int(row["number"]), payloads, taken, settles=settles)
         if merge is not None:
-            found["merged"] = float(len(merge.given))
-            found["merge age"] = sum(share * age for _, share, age in merge.given)
+            changed["merged"] = float(len(merge.shares))
+            changed["merge age"] = sum(share * age for _, share, age in merge.shares)
             shares = dict.fromkeys(range(min(self._size, SHARES)), 0.0)
-            shares |= {rank: share for rank, share, _ in merge.given if rank < SHARES}
-            found |= {f"share of rank {rank}": share for rank, share in shares.items()}
-            self._seconds |= {rank: 1 / words[-1]["speed"] for rank, words in told.items() if words[-1].get("speed")}
+            shares |= {rank: share for rank, share, _ in merge.shares if rank < SHARES}
+            changed |= {f"share of rank {rank}": share for rank, share in shares.items()}
+            newest = {rank: listed[-1] for rank, listed in payloads.items()}
+            self._seconds |= {rank: 1 / payload["speed"] for rank, payload in newest.items() if payload.get("speed")}
         if row.get("optimizer", "1") == "1":
             if not self.has_rounds:
                 self.has_rounds, self._useful = True, 0.0
             self._now = float(row["time"])
             if self._fragments is None:
-                self._useful += sum(count for given in taken.values() for _, count in given)
+                self._useful += sum(count for gradients in taken.values() for _, count in gradients)
             else:
                 self._useful += float(row["weight"]) / (1 if settles else self._fragments)
-        return found
+        return changed
 
     @property
     def goodput(self) -> float | None:
-        """So far; None before there is a step."""
+        """The goodput so far; None before the first step."""
         step = statistics.median(self._seconds.values() or self._durations or [0.0])
         if self._began is None or not (step > 0 and self._now > self._began and self._size):
             return None
@@ -125,7 +126,7 @@ class LiveFigures:
 _TAKES = {
     "start": LiveFigures._start,
     "distribute": LiveFigures._distribute,
-    "gone": LiveFigures._gone,
+    "gone": LiveFigures._death,
     "joined": LiveFigures._joined,
     "outer": LiveFigures._outer,
     "noise": LiveFigures._noise,

@@ -1,4 +1,4 @@
-"""The row of a run's records that says what memory a worker takes."""
+"""The row of the memory that a worker uses."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory(Row):
-    """What memory a worker takes, in bytes; what is not known is left out."""
+    """The memory that a worker uses, in bytes; unknown figures are left out of the row."""
 
     kind = "memory"
     time: float
     step: int
-    """Of the first optimizer; 0 before it is distributed."""
+    """The step of the first optimizer; 0 before it is distributed."""
     resident: int | None = None
     live: int | None = None
-    """In use: what was asked of the C library and not given back, and shared memory that is resident."""
+    """Memory in use: allocated by the C library and not freed, and resident shared memory."""
     peak_live: int | None = None
-    """The greatest that was seen until then."""
+    """The greatest value of `live` that was measured so far."""
     gpu: int | None = None
-    """Allocated on it by torch."""
+    """Memory of the GPU that torch has allocated."""
     peak_gpu: int | None = None
     to_host: int | None = None
-    """What has been copied there since the beginning, where the optimizer is offloaded; so `to_device`."""
+    """Bytes copied to the host since the beginning, where the optimizer is offloaded; `to_device` likewise."""
     to_device: int | None = None

@@ -1,4 +1,4 @@
-"""The row of a run's records that says how noisy gradients are."""
+"""The row of the noise of gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise(Row):
-    """How noisy gradients are, of one mean of them; written by the first rank that is left.
+    """The noise of the gradients in one mean; written by the lowest living rank.
 
-    See `core.gradient_noise`. Under a GradScaler all are times the square of its scale.
+    See `core.gradient_noise`. Under a GradScaler all figures are multiplied by the square of its scale.
     """
 
     kind = "noise"
@@ -19,7 +19,7 @@ class Noise(Row):
     time: float
     optimizer: str
     gradients: int
-    """In the mean."""
+    """Number of gradients in the mean."""
     own: float
     """The mean of their squared norms."""
     mean: float

@@ -1,8 +1,8 @@
-"""What a run leaves behind, row by row: `rank-N.jsonl` in its folder, one JSON object a line, only ever appended to.
+"""The records of a run: the file `rank-N.jsonl` of each rank in its folder, to which rows are appended as JSON lines.
 
-Everything that is said of a run afterwards (closing line, report, trace) is read from these rows and `run.json`. Rows
-are told apart by "kind"; what each kind says is in `records.rows`. A worker that is killed leaves no end row, perhaps
-half a line, which readers skip, and not its last half second.
+Closing line, report and trace are all computed from these rows and `run.json`. Each row has a "kind"; `records.rows`
+defines the kinds. A worker that is killed writes no end row, loses its last half second, and may leave an unfinished
+line, which readers skip.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from quorate.records.rows import DIGITS, Row, Step
 
 
 class Copy(Protocol):
-    """Another place that is told of every row."""
+    """Another destination of every row."""
 
     def row(self, values: Mapping[str, Any]) -> None:
-        """Take one row, as it is written."""
+        """Take one row, in the form in which it is written."""
 
     def close(self) -> None: ...
 
@@ -31,10 +31,10 @@ class LateNumber(Protocol):
     """A number that is still on its way from a device."""
 
     def is_there(self) -> bool:
-        """Whether `value` would not wait."""
+        """Return whether the number has arrived, so that `value` does not wait."""
 
     def value(self) -> float:
-        """The number; waits for it."""
+        """Wait for the number, and return it."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,22 @@ class _LateStep:
 
 
 CHAOS = "chaos.jsonl"
-"""In the folder of a run whose launcher strikes its workers: whom, when and how."""
+"""The file of faults that the launcher has injected, in the folder of a run: which ranks, when and how."""
 _MOST_LATE = 8
-"""How many times as many steps as usual are held, at most, while their losses are on their way from a GPU."""
+"""Greatest multiple of the usual number of held steps while losses are on their way from a GPU."""
 HELD_SECONDS = 0.5
-"""How long a step may be held back before it is written."""
+"""Longest time for which a step is held back before it is written."""
 
 
 class Recorder:
-    """Appends rows to one rank's file, which is made with the first.
+    """Appends rows to the file of one rank, which the first row creates.
 
-    Steps are held back and written several at a time: `held` of them, or what `HELD_SECONDS` of the run's clock bring.
-    Any other row is written at once, with what is held, unless `closes`: then the file is closed in between, and
-    nothing is written before `held` rows are there (a virtual world has more workers than a process has files). `copy`
-    is told of every row as it is written; `further` is asked for more rows whenever some are written. Where a row
-    cannot be written (a full disk), what is there stays readable, `say` is given a sentence, and nothing more is
-    written: no method raises for that. Not safe from several threads at once. Cost: some microseconds a step, and some
-    20 µs when it is written.
+    Steps are held back and written several at a time: `held` of them, or those of `HELD_SECONDS` of the run's clock.
+    Any other row is written at once, with the rows that are held. With `closes`, the file is closed between writes, and
+    every row waits until there are `held` rows: a virtual world has more workers than a process may have open files.
+    `copy` gets every row when it is written, and `further` is asked for more rows then. No method raises if a row
+    cannot be written, as on a full disk: earlier rows stay readable, `say` gets a sentence, and nothing more is
+    written. Not thread-safe. Cost: some microseconds a step, and some 20 µs when it is written.
     """
 
     def __init__(
@@ -90,48 +89,49 @@ class Recorder:
         self._file: FileIO | None = None
 
     def step(self, row: Step, loss: LateNumber | None = None) -> None:
-        """Write a `step` row, some time; with a `loss` that is on its way from a device, when it is there.
+        """Hold a `step` row, to be written later; with a `loss` that is on its way from a device, when it has arrived.
 
-        Rows behind it wait with it, unless they have to be written at once: those wait for it.
+        Later rows wait with it. A row that has to be written at once blocks until the loss has arrived.
         """
         self._rows.append(row if loss is None else _LateStep(row, loss))
         if self._since is None:
             self._since = row.end
         if len(self._rows) >= self._held or (not self._closes and row.end - self._since >= HELD_SECONDS):
-            self._flush(self._are_there() if len(self._rows) < _MOST_LATE * self._held else len(self._rows))
+            self._flush(self._count_ready() if len(self._rows) < _MOST_LATE * self._held else len(self._rows))
 
     def hold(self, row: Row) -> None:
-        """Write a row with what comes after it."""
+        """Hold a row, to be written together with the next rows."""
         self._rows.append(row)
 
     def write(self, row: Row) -> None:
-        """Write a row of another kind; its values are plain JSON ones."""
+        """Write a row of another kind than `step`; its values are plain JSON values."""
         self._rows.append(row)
         if not self._closes or len(self._rows) >= self._held:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held; waits for numbers that are on their way."""
+        """Write all rows that are held; waits for numbers that are on their way."""
         self._flush(len(self._rows))
 
-    def _are_there(self) -> int:
-        """How many rows, from the first one on, wait for no number from a device."""
+    def _count_ready(self) -> int:
+        """Return the number of rows before the first that waits for a number from a device."""
         late = (place for place, row in enumerate(self._rows) if isinstance(row, _LateStep) and not row.loss.is_there())
         return next(late, len(self._rows))
 
     def _flush(self, count: int) -> None:
         if not count:
             return
-        rest = self._rows[count:]
-        held = [*self._rows[:count], *self._further()]
-        self._rows, self._since = rest, next((row.end for row in rest if isinstance(row, Step | _LateStep)), None)
-        values = [row.as_json() for row in held]
-        text = "".join(json.dumps(one, separators=(",", ":"), allow_nan=True) + "\n" for one in values).encode()
+        remaining = self._rows[count:]
+        written = [*self._rows[:count], *self._further()]
+        self._rows = remaining
+        self._since = next((row.end for row in remaining if isinstance(row, Step | _LateStep)), None)
+        values = [row.as_json() for row in written]
+        text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=True) + "\n" for row in values).encode()
         try:
             self._append(text)
             if self._copy is not None:
-                for one in values:
-                    self._copy.row(one)
+                for row in values:
+                    self._copy.row(row)
         except OSError as error:
             self._give_up(error)
 
@@ -142,7 +142,7 @@ class Recorder:
             self._file = FileIO(self.path, "a")
         begin, written = self._file.seek(0, SEEK_END), 0
         try:
-            while written < len(text):  # a disk that gets full takes a part first
+            while written < len(text):  # a disk that becomes full takes a part first
                 written += self._file.write(text[written:])
         except OSError:
             with suppress(OSError):
@@ -153,7 +153,7 @@ class Recorder:
             self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        """A training is worth more than its records: it goes on without them, once that was said."""
+        """Stop recording after an error, and say so; the training continues."""
         self._is_lost, self._copy = True, None
         if self._file is not None:
             with suppress(OSError):
@@ -162,7 +162,7 @@ class Recorder:
         self._say(f"the records in {self.path} end here ({error.strerror or error}); the training goes on without them")
 
     def close(self) -> None:
-        """Write what is held, and close the file."""
+        """Write all rows that are held, and close the file."""
         self.flush()
         try:
             if self._copy is not None:
@@ -175,20 +175,20 @@ class Recorder:
 
 
 def records_of(folder: Path, rank: int) -> Path:
-    """Where the rows of `rank` are."""
+    """Return the path of the file of `rank`."""
     return folder / f"rank-{rank}.jsonl"
 
 
 def ranks_in(folder: Path) -> list[int]:
-    """The ranks that have left rows in `folder`."""
+    """Return the ranks that have a file in `folder`, sorted."""
     names = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl") if path.is_file())
     return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)
 
 
 def rows(path: Path, kinds: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows of one file in order; a line that is cut off or damaged is skipped. Nothing where there is no file.
+    """Yield the rows of a file in order, without unfinished and damaged lines. A missing file has no rows.
 
-    With `kinds`, those of other kinds are passed over, most of them unread.
+    With `kinds`, rows of other kinds are skipped, most of them without being parsed.
     """
     try:
         file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
@@ -203,7 +203,7 @@ def rows(path: Path, kinds: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
 
 def rows_in(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
-    """Those of the lines that are whole rows."""
+    """Yield the lines that are complete rows, parsed."""
     for line in lines:
         try:
             row = json.loads(line)

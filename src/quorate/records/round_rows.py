@@ -1,4 +1,4 @@
-"""The rows of a run's records that tell of rounds; the others are in `records.rows`."""
+"""The rows of rounds; the other rows of a run are in `records.rows`."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundRow(Row):
-    """A round was applied; written by the first rank that is left, under strategies with rounds."""
+    """A round that was applied; the lowest living rank writes it, under strategies with rounds."""
 
     kind = "round"
     number: int
     time: float
     weight: float
     live: int
-    """Workers counted."""
+    """Number of workers that are counted as training."""
     contributors: Mapping[str, Sequence[Sequence[int]]]
-    """By rank, pairs of staleness and number of gradients."""
+    """By rank: pairs of staleness and number of gradients."""
     settings: Mapping[str, Any] | None = None
-    """What is in force from the next round on, where it has changed."""
+    """The settings that are in force from the next round on, where they have changed."""
     why: str | None = None
-    """It has changed, in words."""
+    """Reason for the change, in words."""
     optimizer: str | None = None
-    """The name of its channel."""
+    """Name of its channel."""
     quorum: int | None = None
-    """How many workers had to call for it."""
+    """Number of workers that had to call for the round."""
     times: Mapping[str, int] | None = None
-    """By rank that was asked, how often it had handed in by then."""
+    """By rank that was asked: number of its contributions by then."""
     told: Mapping[str, Sequence[Any]] | None = None
-    """By rank, what went with what it gave, where anything did: of learners their weights, by fragment."""
+    """By rank: payloads of its contributions, where there are any. Those of learners have weights by fragment."""
     alive: int | None = None
-    """Workers counted, and those that have ended."""
+    """Number of living workers: those in `live`, and those that have ended."""
     progress: float | None = None
-    """Synchronous steps that the training has made by then."""
+    """Number of synchronous steps that the training has made by then."""
     window: float | None = None
-    """Seconds that were waited for more workers than had to call, where rounds have a window."""
+    """Seconds of waiting for more workers than had to call, where rounds have a window."""
     hosts: Sequence[Sequence[int]] | None = None
-    """Where the sum was formed host by host: the contributors of each, in the order in which they were added."""
+    """Contributors of each host in the order of their sum, where the sum was formed host by host."""
     settles: bool | None = None
-    """Nobody stepped: all that was pending is in it."""
+    """Whether the round is that of a pause: it includes everything that was pending."""
     is_last: bool | None = None
-    """And every worker had ended."""
+    """Whether every worker had ended as well."""
     digest: str | None = None
-    """Of the bits of what the round has formed (of large vectors, of a sample); None where nothing was."""
+    """Digest of the bits of the result (for large vectors, of a sample); None where there is no result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied(Row):
-    """This worker has looked which rounds are there, and applied some, under strategies with rounds."""
+    """A look of this worker for complete rounds in which it applied some, under strategies with rounds."""
 
     kind = "applied"
     optimizer: str
     rests: int
-    """How often all had settled before."""
+    """Number of pauses before."""
     look: int
-    """How often it has looked since then."""
+    """Number of looks of this worker since the last pause."""
     round: int
-    """The newest that it has applied."""
+    """Number of the newest round that it has applied."""
     is_copy: bool | None = None
-    """It has not applied the last ones: its replica is a copy of another one."""
+    """Whether its replica became a copy of another one, in place of applying the last rounds."""
     source: int | None = None
-    """Of a copy: whose."""
+    """Rank of the worker whose replica was copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gave(Row):
-    """This worker has given a copy of its replica to one that joins."""
+    """A copy of its replica that this worker has sent to a newcomer."""
 
     kind = "gave"
     optimizer: str
     to: int
     rests: int
-    """As of `Applied`."""
+    """Number of pauses before; `look` counts as in `Applied`."""
     look: int
     round: int
-    """The newest that it had applied."""
+    """Number of the newest round that it had applied."""
     times: int
-    """How often it had handed in."""
+    """Number of its contributions by then."""

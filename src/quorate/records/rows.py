@@ -1,7 +1,7 @@
-"""The rows of a run's records, by kind: what `records.records` writes, and readers check.
+"""The rows of a run's records, by kind; `records.records` writes them, and readers check them.
 
-Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. A field whose
-default is None is left out of the file where it has it (but for steps).
+Times are seconds of the run's clock: the monotonic clock of the host, or the virtual one. A field whose value and
+default are None is left out of the file (except in steps).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 DIGITS = 6
-"""Behind the point, of seconds and losses."""
+"""Decimal places of seconds and losses."""
 
 
 class Row:
-    """Of one kind."""
+    """Base class of rows; each subclass is one kind."""
 
     kind: ClassVar[str]
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is in the file."""
-        of: Any = self
-        said = {field.name: getattr(self, field.name) for field in fields(of)}
-        left_out = {field.name for field in fields(of) if field.default is None and said[field.name] is None}
-        return {"kind": self.kind, **{name: value for name, value in said.items() if name not in left_out}}
+        """Return the row in the form in which it is written."""
+        row: Any = self
+        values = {field.name: getattr(self, field.name) for field in fields(row)}
+        left_out = {field.name for field in fields(row) if field.default is None and values[field.name] is None}
+        return {"kind": self.kind, **{name: value for name, value in values.items() if name not in left_out}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,130 +34,130 @@ class Start(Row):
     kind = "start"
     rank: int
     size: int
-    """Workers at the start of the run."""
+    """Number of workers at the start of the run."""
     host: str
     pid: int
     clock: str
     """"monotonic" or "virtual"."""
     now: float
-    """The clock when the row was written."""
+    """Time on the clock when the row was written."""
     wall: float | None
-    """The time of day then, in seconds since 1970; null in a virtual world."""
+    """Time of day at `now`, in seconds since 1970; null in a virtual world."""
     device: str
     seed: int | None
     seat: int | None = None
-    """Of a worker that joins (its rank is `size` or more): the rank in whose place it was started."""
+    """The rank in whose place a newcomer (with a rank of `size` or more) was started."""
     server: bool = False
-    """Whether it is no worker, but keeps parameters for them (its rank is `size` or more)."""
+    """Whether it is a separate parameter server (with a rank of `size` or more), and no worker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockOffset(Row):
-    """How far this worker's clock is from that of another host, in runs over several hosts."""
+    """The offset of this worker's clock from that of another host, in runs over several hosts."""
 
     kind = "clock"
     time: float
-    """On this worker's clock."""
+    """Time on this worker's clock."""
     machine: str
     """A short digest of the machine, or the container; workers with the same one share a clock."""
     reference: int
-    """The lowest rank that was alive."""
+    """The lowest living rank."""
     offset: float
-    """The reference's clock showed this worker's `time` plus so many seconds."""
+    """Seconds that the clock of `reference` was ahead of this worker's at `time`."""
     uncertainty: float
-    """Seconds by which the offset is wrong at most; 0 on the reference's own machine."""
+    """Greatest error of the offset in seconds; 0 on the machine of `reference`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribute(Row):
-    """An optimizer was distributed."""
+    """A call of `distribute`."""
 
     kind = "distribute"
     optimizer: str
-    """The name of its channel."""
+    """Name of its channel."""
     algorithm: str
-    """Its class."""
+    """Class of the optimizer."""
     strategy: str | None
-    """Or baseline."""
+    """Name of the strategy, or of the baseline."""
     settings: Mapping[str, Any]
-    """Of the strategy."""
+    """Settings of the strategy."""
     replicas_differ: bool
     """Whether replicas differ between steps."""
     parameters: int
-    """How many numbers."""
+    """Number of elements of all parameters."""
     learning_rates: Sequence[float]
-    """By parameter group."""
+    """Learning rate of each parameter group."""
     zero: int | None = None
-    """Of a model that `parallelize` has spread."""
+    """ZeRO stage, where `parallelize` has sharded the model."""
     shards: int | None = None
-    """Likewise: how many shards a replica is in."""
+    """Number of shards of a replica, where `parallelize` has sharded the model."""
     tensor: int | None = None
-    """Likewise: workers that compute layers together, on the same batches; those behind the first count no examples."""
+    """Number of workers that compute layers together on the same batches; only the first of them counts examples."""
     pipeline: Mapping[str, Any] | None = None
-    """Of a model in stages: its `schedule`, `microbatches`, `stages`, `workers`, and the `worker` that this one is of
-    them; those behind the first count no examples."""
+    """The `schedule`, `microbatches`, `stages` and `workers` of a model in stages, and the number `worker` of this one
+    among them; only the first of them counts examples."""
     foreseen: Mapping[str, int] | None = None
-    """Bytes that this worker holds between steps: parameters (with buffers), gradients, optimizer."""
+    """Predicted bytes of this worker between steps: parameters (with buffers), gradients, optimizer."""
 
 
 @dataclass(slots=True)
 class Step:
-    """One training step of one worker: where its time went, and what it exchanged.
+    """One training step of one worker: the parts of its time, and the data that it exchanged.
 
-    `begin` ≤ `arrive` ≤ `end` on the run's clock. From `begin` to `arrive` the worker was busy by itself: `data` +
-    `delay` + `compute`. From `arrive`, when it came to the meeting point, to `end`: `encode` + `wait` + `decode` +
-    `update` + what is left. How much of `wait` was waiting for others and how much was moving bytes is seen only by
-    holding the `arrive` of all workers side by side.
+    `begin` ≤ `arrive` ≤ `end` on the run's clock. From `begin` to `arrive` the worker is busy by itself: `data` +
+    `delay` + `compute`. From `arrive`, where it meets other workers, to `end`: `encode` + `wait` + `decode` + `update`
+    + other time. Only a comparison of `arrive` of all workers shows how much of `wait` was waiting for others, and how
+    much was the transfer of bytes.
     """
 
     step: int
-    """Counts this worker's steps from 1."""
+    """Number of the step of this worker, from 1."""
     optimizer: str
-    """The name of the channel, where a script distributes several; "1" is the first."""
+    """Name of the channel; "1" is the first optimizer that the script distributes."""
     round: int
-    """How many updates this replica has applied."""
+    """Number of updates that this replica has applied."""
     begin: float
     arrive: float
     end: float
     data: float = 0.0
-    """Seconds until the loader had the batch."""
+    """Seconds of waiting for the batch of the loader."""
     delay: float = 0.0
     """Seconds of injected imbalance and pace."""
     compute: float = 0.0
-    """Seconds of forward and backward, and of the script's own code between steps."""
+    """Seconds of forward and backward passes, and of the script's own code between steps."""
     encode: float = 0.0
     """Seconds of packing after the backward pass."""
     wait: float = 0.0
     """Seconds blocked in the exchange."""
     decode: float = 0.0
-    """Seconds of writing back what arrived."""
+    """Seconds of writing back the numbers that were received."""
     update: float = 0.0
     """Seconds in the user's optimizer."""
     loss: float | None = None
-    """This worker's own, as before a GradScaler; null where it is not known."""
+    """Loss of this worker, without the factor of a GradScaler; null where it is unknown."""
     examples: int | None = None
-    """In this step's batches; null without a loader of `quorate.shard`."""
+    """Number of examples in the batches of this step; null without a loader of `quorate.shard`."""
     tokens: int | None = None
-    """In this step's batches; null where they do not say."""
+    """Number of tokens in the batches of this step; null where the batches do not say."""
     bytes_out: int = 0
     bytes_in: int = 0
     contributors: int = 1
-    """Workers whose gradient is in the update."""
+    """Number of workers whose gradient is in the update."""
     staleness: int = 0
-    """Rounds between computing and applying this worker's gradient."""
+    """Number of rounds between the computation and the application of this worker's gradient."""
     bubble: float | None = None
-    """Of a model in stages: seconds of `wait` in which this worker waited for other stages."""
+    """Seconds of `wait` for other stages, for a model in stages."""
     stage_out: int | None = None
-    """Likewise: bytes of `bytes_out` that went to other stages."""
+    """Bytes of `bytes_out` that were sent to other stages, for a model in stages; `stage_in` those of `bytes_in`."""
     stage_in: int | None = None
     pace: float | None = None
-    """Where a pace is injected: seconds of `delay` that brought the step to it, and stand for compute."""
+    """Seconds of `delay` that slow the step to an injected pace, and stand for compute."""
 
     kind: ClassVar[str] = "step"
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is in the file, seconds to the microsecond; what is of stages, or of a pace, only where there
-        are some."""
+        """Return the row as it is written, with seconds to the microsecond, and with the fields of stages and of a pace
+        only where they apply."""
         values: dict[str, Any] = {"kind": "step"}
         names = _OF_STEPS if self.bubble is None else (*_OF_STEPS, *_OF_STAGES)
         for name in names if self.pace is None else (*names, "pace"):
@@ -172,54 +172,54 @@ _OF_STEPS = tuple(field.name for field in fields(Step) if field.name not in (*_O
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim(Row):
-    """This worker has asked for a batch of a loader with a dynamic share, and got it."""
+    """A batch that this worker has claimed from a loader with a dynamic share."""
 
     kind = "claim"
     loader: int
-    """Counts the loaders of the script from 1."""
+    """Number of the loader in the script, from 1."""
     iteration: int
-    """From 0."""
+    """Number of the iteration, from 0."""
     batch: int
-    """In the order of the epoch, from 0; the worker's last one is behind the end."""
+    """Number of the batch in the order of the epoch, from 0; the last claim of a worker is beyond the end."""
     of: int | None = None
-    """The worker that had claimed it before, and died."""
+    """The dead worker that had claimed the batch before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gone(Row):
-    """A worker has died, and the others go on; written by the first rank that is left."""
+    """The death of a worker after which the others continue; the lowest living rank writes it."""
 
     kind = "gone"
     time: float
-    """When the others had noticed."""
+    """Time at which the others had noticed."""
     rank: int
     host: str
     reason: str
-    """As a sentence goes on after the rank: `was killed by signal 9 (SIGKILL)`."""
+    """Predicate of a sentence about the rank: `was killed by signal 9 (SIGKILL)`."""
     round: int
-    """The newest update then."""
+    """Number of the newest update then."""
     generation: int
-    """How many have died by then."""
+    """Number of workers that have died by then."""
     left: int
-    """Workers that go on."""
+    """Number of workers that continue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined(Row):
-    """A worker has joined; written by the first rank that is left."""
+    """A worker that has joined; the lowest living rank writes it."""
 
     kind = "joined"
     time: float
     rank: int
     round: int
-    """It steps from that one on."""
+    """Number of the round from which on it steps."""
     live: int
-    """Workers that train from then on."""
+    """Number of workers that train from then on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log(Row):
-    """What the script gave to `quorate.log`."""
+    """Values that the script has passed to `quorate.log`."""
 
     kind = "log"
     step: int
@@ -239,47 +239,47 @@ class Evaluate(Row):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distance(Row):
-    """Where replicas differ, at every evaluation."""
+    """The distance of this replica from the mean of all, at every evaluation, where replicas differ."""
 
     kind = "distance"
     step: int
     time: float
     optimizer: str
     distance: float
-    """Of this replica's parameters from the mean of all, Euclidean."""
+    """Euclidean distance of this replica's parameters from the mean of all."""
     norm: float
-    """Of the mean."""
+    """Euclidean norm of the mean."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outer(Row):
-    """An outer step was made, of one fragment; every worker writes it, and all write the same numbers."""
+    """An outer step of one fragment. Every worker writes it, with the same numbers."""
 
     kind = "outer"
     step: int
     time: float
     optimizer: str
     fragment: int
-    """Its number, from 0."""
+    """Number of the fragment, from 0."""
     norm: float
-    """Of the outer gradient: how far the workers went in the mean."""
+    """Norm of the outer gradient, which is the mean of the workers' deltas."""
     momentum: float
-    """Of the outer optimizer in this step."""
+    """Momentum of the outer optimizer in this step."""
     rho: float | None = None
-    """The cosine of this outer gradient and the one before."""
+    """Cosine of the angle between this outer gradient and the one before."""
     smoothed_rho: float | None = None
     gain: float | None = None
-    """How many times the plain step (outer rate times outer gradient) the step went along the outer gradient."""
+    """Length of the step along the outer gradient, in lengths of the plain step (outer rate times outer gradient)."""
     transverse: float | None = None
-    """How far it went across, in lengths of the plain step."""
+    """Length of the step across the outer gradient, in lengths of the plain step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End(Row):
-    """The worker leaves."""
+    """The last row of a worker that ends normally."""
 
     kind = "end"
     time: float
     steps: int
     peak_bytes: int | None
-    """Resident memory at its greatest; null in a virtual world."""
+    """Greatest resident memory; null in a virtual world."""

@@ -1,4 +1,4 @@
-"""What is read of the files beside the rows of a run."""
+"""The parts of `run.json`, `compare.json` and `outcome.json` that readers use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class RunFile:
-    """What is read of `run.json`, and of `compare.json` where it is the same; both say more. All may be missing."""
+    """The entries of `run.json`, and the same ones of `compare.json`, that readers use. Each may be missing."""
 
     workers: int
     hosts: str
-    """`a:2,b:2`, where they are on several."""
+    """Hosts and their numbers of workers, as in `a:2,b:2`, where there are several hosts."""
     strategy: str
     settings: Mapping[str, Any]
     seed: int
@@ -35,9 +35,9 @@ class RunFile:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeFile:
-    """What is read of `outcome.json`."""
+    """The entries of `outcome.json` that readers use."""
 
     status: int
-    """Below 0: minus the number of a signal."""
+    """The exit status; below 0 minus the number of a signal."""
     seconds: float
     why: str

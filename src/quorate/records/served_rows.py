@@ -1,4 +1,4 @@
-"""Rows of what servers of parameters do."""
+"""The row of the work of a parameter server."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from quorate.records.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served(Row):
-    """What a server has done since its row before, or since all set out; written by the server's worker."""
+    """The work of a server since its row before, or since the beginning of the era; written by the server's worker."""
 
     kind = "served"
     time: float
     optimizer: str
     seconds: float
-    """How long that is."""
+    """Duration of this period."""
     busy: float
-    """Seconds of these in which it handled messages."""
+    """Seconds of the period in which the server handled messages."""
     bytes_in: int
-    """From other workers; what its own worker pushes and reads goes through no link."""
+    """Bytes from other workers; pushes and reads of its own worker cross no link, and do not count."""
     bytes_out: int
     steps: int
-    """That it has made."""
+    """Number of steps that it has made."""
     taken: Sequence[Sequence[int]] | None = None
-    """By a server that decides on the order: gradients in steps, as pairs of their staleness in steps and how many."""
+    """Gradients in steps: pairs of staleness in steps and number. Only a server that decides on the order writes it."""
     counted: Sequence[float] | None = None
-    """Likewise what those of each pair counted together, where an equal share of a step of all workers is 1."""
+    """Total weight of the gradients of each pair, where an equal share of a step of all workers is 1."""
     dropped: Sequence[Sequence[int]] | None = None
-    """Likewise gradients that were dropped: as pairs."""
+    """Gradients that were dropped: pairs of staleness and number."""
     given: Sequence[Sequence[int]] | None = None
-    """Likewise by worker: triples of rank, gradients in steps, and gradients dropped."""
+    """Triples of rank, number of its gradients in steps, and number of its gradients that were dropped."""

@@ -1,7 +1,7 @@
-"""What was decided in a run under rounds, as its records say it: enough for the same workers to train it once more.
+"""The decisions of a run under rounds, read from its records, so that the same workers can repeat the training.
 
-Which batches each worker had, after how many handings-in a round asked each worker for what it had, and at which look
-for rounds each worker applied which. Everything else follows from the script and its seeds.
+The tape has the batches of each worker, the number of contributions after which a round asked each worker for them, and
+the looks in which each worker applied which rounds. Everything else follows from the script and its seeds.
 """
 
 from __future__ import annotations
@@ -19,80 +19,80 @@ from quorate.records.round_rows import RoundRow
 from quorate.records.rows import Claim
 
 Look = tuple[int, int]
-"""Of one worker: how often all had settled before, and how often it has looked which rounds are there since then; that
-it settles is a look as well."""
+"""A look of one worker for complete rounds: the number of pauses before it, and of looks since the last pause. A pause
+counts as a look as well."""
 
 
 class Position(NamedTuple):
-    """A moment of one worker's, by what it has counted; later ones are greater."""
+    """A moment of one worker by its counters, named as in a `gave` row; later moments are greater."""
 
     rests: int
     look: int
     round: int
-    """The newest that it has applied."""
+    """Number of the newest round that it has applied."""
     times: int
-    """How often it has handed in."""
+    """Number of its contributions."""
 
 
-_KNOWN = {one.name for one in fields(RoundRow)}
+_ROUND_FIELDS = {field.name for field in fields(RoundRow)}
 
 
-def _by_rank() -> dict[int, dict[Look, int]]:
+def _looks_by_rank() -> dict[int, dict[Look, int]]:
     return defaultdict(dict)
 
 
-def _lists() -> dict[int, list[tuple[Position, int]]]:
+def _sent_copies_by_rank() -> dict[int, list[tuple[Position, int]]]:
     return defaultdict(list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerTape:
-    """What was decided about the rounds of one optimizer, for one worker."""
+    """The decisions about the rounds of one optimizer, for one worker."""
 
     rank: int
     size: int
-    """Workers at the start; those that joined have the ranks from there on."""
+    """Number of workers at the start; newcomers have the ranks from `size` on."""
     rounds: Mapping[int, RoundRow]
-    """By number; the same for all workers."""
+    """The rounds by number; the same for all workers."""
     all_looks: Mapping[int, Mapping[Look, int]]
-    """By rank and look, the newest round that was applied in it."""
+    """By rank and look: the newest round that was applied in it."""
     copies: Mapping[int, Mapping[Look, int]]
-    """Likewise, the round after which the worker went on from a copy of another one."""
-    gone: Mapping[int, int]
-    """Workers that died: the newest round that each had applied."""
+    """By rank and look: the round after which the worker continued from a copy of another replica."""
+    dead: Mapping[int, int]
+    """By rank of a worker that died: the newest round that it had applied."""
     joined: Mapping[int, int] = field(default_factory=dict)
-    """Workers that joined: the round from which on each stepped."""
-    given: Mapping[int, Sequence[tuple[Position, int]]] = field(default_factory=dict)
-    """By rank, copies for those that joined: when each was given, and to whom."""
+    """By rank of a newcomer: the round from which on it stepped."""
+    sent_copies: Mapping[int, Sequence[tuple[Position, int]]] = field(default_factory=dict)
+    """By rank: the copies that it sent to newcomers, as pairs of the moment and the newcomer."""
     sources: Mapping[int, Mapping[Look, int]] = field(default_factory=dict)
-    """Of `copies`: whose they were."""
+    """By rank and look, for each of `copies`: the worker whose replica was copied."""
     ends: list[Callable[[], None]] = field(default_factory=list)
-    """As of `Replaying`."""
+    """Functions to call at the end of the worker's records: see `Replaying`."""
 
     @property
     def looks(self) -> Mapping[Look, int]:
-        """This worker's."""
+        """By look of this worker: the newest round that was applied in it."""
         return self.all_looks.get(self.rank, {})
 
     @cached_property
     def ranks(self) -> Sequence[int]:
-        """All that were ever there."""
+        """The ranks of all workers that took part, newcomers included."""
         return [*range(self.size), *sorted(self.joined)]
 
     @cached_property
     def begins(self) -> Mapping[int, int]:
-        """By rank that joined, the round of its first copy: it has applied none up to there."""
+        """By rank of a newcomer: the round of its first copy. It has applied no round up to that one."""
         return {rank: min(self.copies.get(rank, {}).values(), default=0) for rank in self.joined}
 
     def joined_by(self, number: int) -> tuple[int, ...]:
-        """Who stepped from round `number` on, or before, and was not there at the start."""
+        """Return the newcomers that joined in round `number` or before, in the order in which they joined."""
         return tuple(
             rank for since, rank in sorted((since, rank) for rank, since in self.joined.items()) if since <= number
         )
 
     def applies(self, rank: int, number: int) -> bool:
-        """Whether it is known that `rank` applied round `number` itself."""
-        if number > self.gone.get(rank, number) or number <= self.begins.get(rank, 0):
+        """Return whether the records show that `rank` applied round `number` itself."""
+        if number > self.dead.get(rank, number) or number <= self.begins.get(rank, 0):
             return False
         looks = self.all_looks.get(rank, {})
         for look, to in self.copies.get(rank, {}).items():
@@ -102,88 +102,90 @@ class OptimizerTape:
         return True
 
     def entries_of(self, rank: int) -> Sequence[tuple[Look, int, int]]:
-        """Of a worker that joined: in which look it became a copy as of which round, and of whom."""
+        """Return the copies with which a newcomer began: triples of look, round, and the worker that was copied."""
         if rank not in self.joined:
             return []
         copies, sources = self.copies.get(rank, {}), self.sources.get(rank, {})
         return [(look, number, sources[look]) for look, number in sorted(copies.items()) if look[0] == 0]
 
     @property
-    def is_gone(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether this worker died."""
-        return self.rank in self.gone
+        return self.rank in self.dead
 
     @cached_property
     def last_look(self) -> Look:
-        """In which it applied something."""
+        """The last look in which this worker applied a round."""
         return max(self.looks, default=(0, 0))
 
     @cached_property
     def last_times(self) -> int:
-        """How often it had handed in when a round took something of it last."""
+        """Number of this worker's contributions when a round included one of them for the last time."""
         last, own = self.last_rounds.get(self.rank), str(self.rank)
         return 0 if last is None else (self.rounds[last].times or {}).get(own, 0)
 
     def last_in(self, number: int) -> set[int]:
-        """Who died, and is in round `number` last."""
-        return {rank for rank in self.gone if self.last_rounds.get(rank) == number}
+        """Return the workers that died and whose last round is round `number`."""
+        return {rank for rank in self.dead if self.last_rounds.get(rank) == number}
 
     @cached_property
     def last_rounds(self) -> Mapping[int, int]:
-        """By rank, the last round in which it is."""
-        return {int(rank): number for number, one in sorted(self.rounds.items()) for rank in one.contributors}
+        """By rank: the last round in which it contributed."""
+        return {int(rank): number for number, row in sorted(self.rounds.items()) for rank in row.contributors}
 
 
 @dataclass(kw_only=True)
 class Tape:
-    """The whole run."""
+    """The decisions of a run, for all its workers and optimizers."""
 
     folder: Path
     size: int
     rounds: dict[str, dict[int, RoundRow]] = field(default_factory=dict)
-    """By optimizer and number."""
-    looks: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_by_rank))
-    """By optimizer and rank."""
-    copies: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_by_rank))
-    """Likewise."""
+    """Rounds by optimizer and number."""
+    looks: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_looks_by_rank))
+    """By optimizer and rank: see `OptimizerTape.all_looks`."""
+    copies: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_looks_by_rank))
+    """By optimizer and rank: see `OptimizerTape.copies`."""
     claims: dict[tuple[int, int, int], list[Claim]] = field(default_factory=lambda: defaultdict(list))
-    """By rank, loader and iteration, in order."""
-    gone: set[int] = field(default_factory=set)
+    """Claims in order, by rank, loader and iteration."""
+    dead: set[int] = field(default_factory=set)
     joined: dict[int, int] = field(default_factory=dict)
-    """By rank, the round from which on it stepped."""
-    given: dict[str, dict[int, list[tuple[Position, int]]]] = field(default_factory=lambda: defaultdict(_lists))
-    """By optimizer and rank: as of `OptimizerTape`."""
-    sources: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_by_rank))
-    """By optimizer and rank: of `copies`, whose they were."""
+    """By rank of a newcomer: the round from which on it stepped."""
+    sent_copies: dict[str, dict[int, list[tuple[Position, int]]]] = field(
+        default_factory=lambda: defaultdict(_sent_copies_by_rank)
+    )
+    """By optimizer and rank: see `OptimizerTape.sent_copies`."""
+    sources: dict[str, dict[int, dict[Look, int]]] = field(default_factory=lambda: defaultdict(_looks_by_rank))
+    """By optimizer and rank: see `OptimizerTape.sources`."""
 
     def of(self, rank: int, optimizer: str, ends: list[Callable[[], None]]) -> OptimizerTape:
-        """For the worker `rank`."""
-        newest = {other: max(self.looks[optimizer][other].values(), default=0) for other in self.gone}
+        """Return the tape of one optimizer for the worker `rank`."""
+        newest_rounds = {other: max(self.looks[optimizer][other].values(), default=0) for other in self.dead}
         return OptimizerTape(
             rank=rank,
             size=self.size,
             rounds=self.rounds.get(optimizer, {}),
             all_looks=self.looks[optimizer],
             copies=self.copies[optimizer],
-            gone=newest,
+            dead=newest_rounds,
             joined=self.joined,
-            given=self.given[optimizer],
+            sent_copies=self.sent_copies[optimizer],
             sources=self.sources[optimizer],
             ends=ends,
         )
 
     @property
     def joiners(self) -> int:
-        """Ranks behind those that were there at the start, up to the last one that joined."""
+        """Number of ranks beyond those at the start, up to the last newcomer."""
         return max(self.joined, default=self.size - 1) + 1 - self.size
 
     def claims_of(self, rank: int, loader: int, iteration: int) -> Sequence[Claim]:
-        """In order."""
+        """Return the claims of one iteration of a loader, in order."""
         return self.claims.get((rank, loader, iteration), [])
 
 
 def tape_of(folder: Path) -> Tape:
-    """Read the records of a run. Raises `ConfigurationError` where it cannot be replayed, and says why."""
+    """Read the records of a run. Raises `ConfigurationError` with the reason if it cannot be replayed."""
     tape = Tape(folder=folder, size=0)
     ended = set[int]()
     for rank in ranks_in(folder):
@@ -210,30 +212,30 @@ def tape_of(folder: Path) -> Tape:
     for optimizer, rank in ((optimizer, rank) for optimizer in tape.copies for rank in tape.joined):
         if tape.copies[optimizer][rank].keys() - tape.sources[optimizer][rank].keys():
             raise _says_too_little(folder)
-    unfinished = sorted({*range(tape.size), *tape.joined} - ended - tape.gone)
+    unfinished = sorted({*range(tape.size), *tape.joined} - ended - tape.dead)
     if unfinished:
         raise ConfigurationError(f"{folder} did not end normally (rank {unfinished[0]}), so it cannot be replayed")
     return tape
 
 
 def rounds_in(folder: Path) -> dict[str, dict[int, RoundRow]]:
-    """The rounds that the records in `folder` tell of, by optimizer and number."""
-    found: dict[str, dict[int, RoundRow]] = {}
+    """Return the rounds in the records of a run, by optimizer and number."""
+    rounds: dict[str, dict[int, RoundRow]] = {}
     for rank in ranks_in(folder):
         for row in rows(records_of(folder, rank)):
             if row["kind"] == "round":
-                _add_round(found, row)
-    return found
+                _add_round(rounds, row)
+    return rounds
 
 
 def _add_round(rounds: dict[str, dict[int, RoundRow]], row: Mapping[str, Any]) -> None:
-    """The later one stays, of two of a number: of the greater rank, or after a copy."""
-    one = RoundRow(**{name: value for name, value in row.items() if name in _KNOWN})
-    rounds.setdefault(str(one.optimizer), {})[one.number] = one
+    """Add a round; of two with the same number the later remains (of the greater rank, or after a copy)."""
+    round_row = RoundRow(**{name: value for name, value in row.items() if name in _ROUND_FIELDS})
+    rounds.setdefault(str(round_row.optimizer), {})[round_row.number] = round_row
 
 
 def _check(row: Mapping[str, Any], folder: Path) -> None:
-    """Raise `ConfigurationError` for what is not replayed."""
+    """Raise `ConfigurationError` for a row without the figures that a replay needs."""
     if row["kind"] == "round" and "times" not in row:
         raise _says_too_little(folder)
 
@@ -247,14 +249,14 @@ def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:
     if kind == "round":
         _add_round(tape.rounds, row)
     elif kind == "applied":
-        of = tape.copies if row.get("is_copy") else tape.looks
+        looks = tape.copies if row.get("is_copy") else tape.looks
         look = int(row["rests"]), int(row["look"])
-        of[row["optimizer"]][rank][look] = int(row["round"])
+        looks[row["optimizer"]][rank][look] = int(row["round"])
         if row.get("source") is not None:
             tape.sources[row["optimizer"]][rank][look] = int(row["source"])
     elif kind == "gave":
-        at = Position(int(row["rests"]), int(row["look"]), int(row["round"]), int(row["times"]))
-        tape.given[row["optimizer"]][rank].append((at, int(row["to"])))
+        position = Position(int(row["rests"]), int(row["look"]), int(row["round"]), int(row["times"]))
+        tape.sent_copies[row["optimizer"]][rank].append((position, int(row["to"])))
     elif kind == "joined":
         tape.joined[int(row["rank"])] = int(row["round"])
     elif kind == "claim":
@@ -263,17 +265,17 @@ def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:
         )
         tape.claims[rank, claim.loader, claim.iteration].append(claim)
     elif kind == "gone":
-        tape.gone.add(int(row["rank"]))
+        tape.dead.add(int(row["rank"]))
 
 
 @dataclass
 class Replaying:
-    """One of each worker: what it does is what the tape says."""
+    """The tape of a worker that replays a run; each worker has its own object, without a tape in other runs."""
 
     tape: Tape | None = None
     ends: list[Callable[[], None]] = field(default_factory=list)
-    """Called where the records of this worker end, as it died."""
+    """Functions to call where the records of this worker end, as it died in the run."""
 
     def of(self, rank: int, optimizer: str) -> OptimizerTape | None:
-        """For the rounds of `optimizer` on the worker `rank`."""
+        """Return the tape of `optimizer` for the worker `rank`; None if no run is replayed."""
         return None if self.tape is None else self.tape.of(rank, optimizer, self.ends)

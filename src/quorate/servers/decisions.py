@@ -1,4 +1,4 @@
-"""What servers decide on, and what they decide."""
+"""The pushes that servers decide on, and their decisions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker has pushed: its gradient number `number` (from 1), the mean of `count` steps on parameters of
-    `version`; with 0 there is none, and nobody waits for it."""
+    """A push of worker `source`: gradient `number` (from 1), the mean of `count` steps, of parameters of `version`.
+    With a count of 0 it has no gradient, and nobody waits for it."""
 
     source: int
     number: int
@@ -19,7 +19,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Taken:
-    """A gradient in a step: what it counts there (all of a step count 1), and how stale it is, in steps."""
+    """A gradient in a step: its weight `factor` (those of a step sum to 1), and its staleness in steps."""
 
     source: int
     number: int
@@ -29,30 +29,29 @@ class Taken:
 
 @dataclass(frozen=True)
 class Decision:
-    """Make a step of `taken`, if there are any, with the learning rate times `rate`; forget the `dropped`, then let the
-    `readers` read version `version`."""
+    """A decision: make a step of the gradients `taken`, if any, with the learning rate times `rate`, discard the
+    `dropped`, then let the `readers` read version `version`."""
 
     version: int
     taken: tuple[Taken, ...] = ()
     rate: float = 1.0
     dropped: tuple[tuple[int, int], ...] = ()
-    """Source and number."""
+    """Source and number of each gradient."""
     readers: tuple[tuple[int, int], ...] = ()
-    """Each with the number of the push behind which it asked; 0 where it rests, and below where it comes."""
+    """Pairs of rank and question: the number of the push before it, 0 at a pause, below 0 for a newcomer."""
     options_of: tuple[int, int] = (-1, 0)
-    """Whose learning rate and the rest the step is made with: source and number."""
+    """Source and number of the push whose options (learning rate and others) the step uses."""
     is_last: bool = False
-    """Whether nobody pushes any more until all set out again: the readers rest."""
+    """Whether this decision ends the era: nobody pushes until the next one begins."""
     there: tuple[int, ...] = ()
-    """Who sets out then: the readers that have not ended."""
+    """The workers of the next era: the readers that have not ended."""
     ended: tuple[int, ...] = ()
-    """Who has, then."""
     repeats: bool = False
-    """Whether the readers read again what they had asked for, as some of it was on a server that has died."""
+    """Whether the readers read once more what they had asked for, as a part of it was on a server that has died."""
     joined: tuple[tuple[int, int], ...] = ()
-    """Who is there from now on, and the clock at which it begins."""
+    """Newcomers that take part from now on, each with the clock at which it begins."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether its readers get all numbers, and not how far they have gone since what they have."""
+        """Whether its readers are sent full parameters, not the differences from the parameters that they have."""
         return self.is_last or self.repeats or bool(self.joined)

@@ -1,4 +1,4 @@
-"""Which servers have which part of the parameters, and who speaks for it."""
+"""The servers that hold each part of the parameters, and the one that answers for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Holders:
-    """Of as many parts as there are `servers`: part i is on the i-th of them and on the next ones, `count` in all.
+    """The holders of as many parts as there are `servers`: part i lies on server i and the next ones, `count` in all.
 
     The first living holder of a part answers for it, and the first living server decides.
     """
@@ -17,29 +17,29 @@ class Holders:
     count: int = 1
 
     def of(self, part: int) -> tuple[int, ...]:
-        """The servers that have a part, in line."""
+        """Return the servers that hold a part, the first in line first."""
         return tuple(self.servers[(part + further) % len(self.servers)] for further in range(self.count))
 
     def parts_of(self, server: int) -> tuple[int, ...]:
-        """What a server has."""
+        """Return the parts that a server holds."""
         return tuple(part for part in range(len(self.servers)) if server in self.of(part))
 
     def speaks_for(self, server: int, dead: Collection[int]) -> tuple[int, ...]:
-        """The parts for which it is the first living holder."""
+        """Return the parts of which `server` is the first living holder."""
         return tuple(part for part in self.parts_of(server) if self._first(self.of(part), dead) == server)
 
     def lost(self, dead: Collection[int]) -> tuple[int, ...]:
-        """The parts that nobody has any more."""
+        """Return the parts of which all holders are dead."""
         return tuple(part for part in range(len(self.servers)) if self._first(self.of(part), dead) is None)
 
     def living(self, dead: Collection[int]) -> tuple[int, ...]:
-        """The servers that there are."""
+        """Return the servers that are not dead."""
         return tuple(server for server in self.servers if server not in dead)
 
     def first(self, dead: Collection[int]) -> int | None:
-        """Who decides."""
+        """Return the server that decides: the first living one."""
         return self._first(self.servers, dead)
 
     @staticmethod
-    def _first(some: Collection[int], dead: Collection[int]) -> int | None:
-        return next((one for one in some if one not in dead), None)
+    def _first(servers: Collection[int], dead: Collection[int]) -> int | None:
+        return next((server for server in servers if server not in dead), None)

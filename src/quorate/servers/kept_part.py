@@ -1,6 +1,6 @@
-"""A part of the parameters, or of a centre, as a server keeps it: what is pushed changes it, and readers get it.
+"""A part of the parameters, or of a centre, on a server: pushes change it, and readers receive it.
 
-What a server makes of a gradient that is late: of parameters that others have moved since.
+Late gradients, of parameters that others have changed since, are corrected here.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from quorate.servers.shard import Shard
 
 @dataclass(frozen=True)
 class PartPushed:
-    """What a worker has pushed of one part."""
+    """One part of a push of a worker."""
 
     gradient: Sequence[Tensor]
-    """Or its parameters, to which a centre is drawn."""
+    """The gradient; where a centre lies on the servers, the worker's parameters."""
     edit: Sequence[Tensor]
+    """Values that the worker has written into its parameters, NaN elsewhere; empty where there are none."""
     unused: frozenset[int]
-    """Parameters, by their places among the cut's, for which there is no gradient."""
+    """Parameters without a gradient, by their places in the cut."""
 
 
 class KeptPart:
-    """`kept` is where it is as all set out; every holder of the part makes the same of the same decisions."""
+    """A part on one of its holders, which all carry out the same decisions; `kept` is its state as the era begins."""
 
     def __init__(self, kept: Shard | Centre, terms: ServerTerms, coding: EdgeCoding | None) -> None:
         self._kept, self._terms = kept, terms
         self._votes = tuple(kept.cut.layout.coded) if isinstance(kept, Shard) and coding and coding.votes else ()
-        """The parts of the cut of which workers send votes."""
+        """Numbers of the pieces of the cut of which workers send votes."""
         self._corrections = Corrections(terms, kept) if isinstance(kept, Shard) else None
         self._pulls: PullCodes | None = None
         if isinstance(kept, Shard) and coding is not None and terms.pulls == "coded":
@@ -46,29 +47,29 @@ class KeptPart:
 
     @property
     def count(self) -> int:
-        """Tensors in what readers are sent."""
+        """Number of tensors that a reader is sent."""
         return len(self._kept.cut.pieces)
 
     def write(self, edits: Sequence[PartPushed]) -> None:
-        """Let parameters be what workers have written into theirs."""
+        """Write the values into the parameters that workers have written into theirs."""
         for pushed in edits:
             if pushed.edit and isinstance(self._kept, Shard):
                 self._kept.write(pushed.edit)
 
     def draw(self, pushed: PartPushed) -> None:
-        """Let the centre go to a worker's parameters, as far as it does."""
+        """Move the centre by the fraction `elastic` of its distance towards a worker's parameters."""
         assert isinstance(self._kept, Centre)
         self._kept.draw(pushed.gradient, self._terms.elastic or 0.0)
 
     def step(self, taken: Sequence[tuple[Taken, PartPushed]], options: Sequence[dict[str, Any]], rate: float) -> None:
-        """A step of these gradients, at the learning rate of `options` times `rate`."""
+        """Make one step on the weighted sum of these gradients, at the learning rate of `options` times `rate`."""
         shard, corrections = self._kept, self._corrections
         assert isinstance(shard, Shard) and corrections is not None
         total = [torch.zeros_like(x) for x in shard.placed(taken[0][1].gradient)]
         for x, pushed in taken:
             gradient = corrections.corrected(x.source, shard.placed(pushed.gradient))
-            for there, numbers in zip(total, gradient, strict=True):
-                there.add_(numbers, alpha=x.factor)
+            for target, numbers in zip(total, gradient, strict=True):
+                target.add_(numbers, alpha=x.factor)
         for number in self._votes:
             elected_(total[number]).mul_(sum(x.factor for x, _ in taken))
         unused = frozenset.intersection(*(pushed.unused for _, pushed in taken))
@@ -77,49 +78,48 @@ class KeptPart:
         corrections.stepped()
 
     def read(
-        self, one: Decision, empty: Callable[[int, torch.dtype], Tensor], *, is_sent: bool
+        self, decision: Decision, empty: Callable[[int, torch.dtype], Tensor], *, is_sent: bool
     ) -> dict[int, list[Tensor]]:
-        """What each reader is sent, by whoever sends it; `empty(numel, dtype)` makes memory on the CPU."""
+        """Return the tensors for each reader of a decision; `empty(numel, dtype)` allocates memory on the CPU."""
         if not is_sent and self._pulls is None and not (self._corrections and self._corrections.is_on):
             return {}
         numbers: list[Tensor] = self._kept.copied(empty)
-        found = {}
-        for reader, _ in one.readers:
-            sent, has = numbers, numbers
-            if self._pulls is not None and one.is_whole:
+        sent = {}
+        for reader, _ in decision.readers:
+            tensors, copy = numbers, numbers
+            if self._pulls is not None and decision.is_whole:
                 self._pulls.begin_at(reader, numbers)
             elif self._pulls is not None:
-                sent, has = self._pulls.code(reader, numbers, one.version)
-            found[reader] = sent
+                tensors, copy = self._pulls.code(reader, numbers, decision.version)
+            sent[reader] = tensors
             if self._corrections is not None:
-                self._corrections.read(reader, has)
-        return found
+                self._corrections.read(reader, copy)
+        return sent
 
     @property
     def own_options(self) -> list[dict[str, Any]]:
-        """What the optimizer's own steps have written into its groups, as `Shard.own_options`."""
+        """Options that the optimizer's own steps have changed: see `Shard.own_options`."""
         return self._kept.own_options if isinstance(self._kept, Shard) else []
 
     @property
     def beside(self) -> dict[str, Any]:
-        """What the optimizer keeps beside parameters and options, as `Shard.beside`."""
+        """State of the optimizer outside parameters and options: see `Shard.beside`."""
         return self._kept.beside if isinstance(self._kept, Shard) else {}
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
-        """What the optimizer keeps, as `Shard.states`."""
+        """State of the optimizer: see `Shard.states`."""
         return self._kept.states if isinstance(self._kept, Shard) else ([], [])
 
 
 _TINY = 1e-7
-_FADES = 0.9
-"""Of the running mean of steps."""
+_DECAY = 0.9
 
 
 class Corrections:
-    """Those of one shard: delay compensation (Zheng et al. 2017) and gap-aware scaling (Barkai et al. 2020).
+    """Corrections of late gradients: delay compensation (Zheng et al. 2017) and gap-aware scaling (Barkai et al. 2020).
 
-    Cost: where either is on, a copy of the shard for every worker (what it has read), and three passes per gradient.
+    Cost: where either is on, a copy of the shard for every worker (its last read), and three passes per gradient.
     """
 
     def __init__(self, terms: ServerTerms, shard: Shard) -> None:
@@ -127,33 +127,35 @@ class Corrections:
         self._compensates, self._by_gap = terms.delay_compensation != "none", terms.staleness_scaling == "gap"
         self._begin = shard.copied() if self.is_on else []
         self._read = dict[int, Sequence[Tensor]]()
-        """What each worker has read last."""
+        """By worker: the parameters that it has read last."""
         self._squares = [torch.zeros_like(x) for x in self._begin]
         self._steps = [torch.zeros_like(x) for x in self._begin]
-        """The running mean of how far a step moves each number."""
-        self._made, self._before = 0, self._begin
+        """The running mean of the absolute change of each number in a step."""
+        self._steps_made, self._before = 0, self._begin
 
     @property
     def is_on(self) -> bool:
-        """Whether it goes by what workers have read."""
+        """Whether either correction is on."""
         return self._compensates or self._by_gap
 
     def corrected(self, source: int, gradient: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The gradient of worker `source`, of what it has read last, for where the parameters are now."""
+        """Return the gradient of worker `source`, corrected for the changes of the parameters since its last read."""
         if not self.is_on:
             return gradient
         now = self._shard.copied()
-        found = gradient
-        ways = [x - was for x, was in zip(now, self._read.get(source, self._begin), strict=True)]
+        corrected = gradient
+        deltas = [x - was for x, was in zip(now, self._read.get(source, self._begin), strict=True)]
         if self._compensates:
-            found = [
-                g + self._strength(place, g) * g * g * way
-                for place, (g, way) in enumerate(zip(found, ways, strict=True))
+            corrected = [
+                g + self._strength(place, g) * g * g * delta
+                for place, (g, delta) in enumerate(zip(corrected, deltas, strict=True))
             ]
-        if self._by_gap and self._made:
-            mean = [step / (1 - _FADES**self._made) for step in self._steps]
-            found = [g / (1 + way.abs() / (step + _TINY)) for g, way, step in zip(found, ways, mean, strict=True)]
-        return found
+        if self._by_gap and self._steps_made:
+            mean = [step / (1 - _DECAY**self._steps_made) for step in self._steps]
+            corrected = [
+                g / (1 + delta.abs() / (step + _TINY)) for g, delta, step in zip(corrected, deltas, mean, strict=True)
+            ]
+        return corrected
 
     def _strength(self, place: int, gradient: Tensor) -> float | Tensor:
         terms = self._terms
@@ -164,14 +166,14 @@ class Corrections:
         return terms.compensation / (square + _TINY).sqrt()
 
     def stepped(self) -> None:
-        """The shard has made a step."""
+        """Update the running mean after a step of the shard."""
         if self._by_gap:
             now = self._shard.copied()
             for mean, x, was in zip(self._steps, now, self._before, strict=True):
-                mean.mul_(_FADES).add_((x - was).abs(), alpha=1 - _FADES)
-            self._before, self._made = now, self._made + 1
+                mean.mul_(_DECAY).add_((x - was).abs(), alpha=1 - _DECAY)
+            self._before, self._steps_made = now, self._steps_made + 1
 
     def read(self, reader: int, numbers: Sequence[Tensor]) -> None:
-        """It has read these, which do not change any more."""
+        """Note that `reader` has read these numbers, which do not change any more."""
         if self.is_on:
             self._read[reader] = numbers

@@ -1,4 +1,4 @@
-"""Which ranks of a run are servers only."""
+"""The ranks of a run that are servers only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass
 class OwnServers:
-    """As one worker or server knows them; one of each place."""
+    """The separate servers of a run, as one worker or server knows them; each place has one."""
 
     ranks: Sequence[int] = ()
-    """They keep parameters for the workers, whose ranks are lower, and train nothing."""
+    """Ranks above those of the workers. They hold parameters, and train nothing."""
     has_served: bool = False
-    """Of a server: whether it came to a training."""
+    """Whether this rank, a server, has served a training."""

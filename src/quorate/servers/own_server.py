@@ -1,4 +1,4 @@
-"""A rank that keeps a part of the parameters for all workers, and trains nothing."""
+"""A separate server: a rank that holds a part of the parameters for all workers, and trains nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from quorate.wire.failure import ended, note_server
 
 _LOOK_SECONDS = 0.1
 _ENDED_EVERY = 10
-"""Looks, after which it asks the board whether any worker is left."""
+"""Number of looks after which it asks the board whether any worker is left."""
 
 
 class OwnServer:
-    """That of one optimizer; `wire` is the one that its workers have. Its `replica` says only how parameters are laid
-    out, and the optimizer's class; `check` raises where a worker called `distribute` otherwise.
+    """The separate server of one optimizer; `wire` is that of its workers. Only the layout of `replica` and the class
+    of its optimizer are used. `check` raises where a worker called `distribute` with other arguments.
 
-    Cost: of memory the model as the script has made it, and this server's part with what the optimizer keeps of it.
+    Cost: memory for the model that the script has built, and for this server's part with its optimizer state.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OwnServer:
         tolerates_death: bool,
         record: Callable[[Served], None],
     ) -> None:
-        """`record` takes what the server has done, now and then."""
+        """`record` is called with a row of the server's work from time to time."""
         self._wire = wire.channel("servers")
         cuts = cuts_of(replica.layout.bare, len(terms.servers))
         self._record = record
@@ -51,26 +51,26 @@ class OwnServer:
         note_server(wire.board, wire.rank, is_outlived=terms.replication > 1)
 
     def serve(self) -> None:
-        """Return when the training has ended, or no worker is left. Raises what ended it otherwise.
+        """Return when the training has ended, or no worker is left. Raises the error that ended the task otherwise.
 
-        Looks now and then, and so does not count as one that waits for others.
+        It polls, and so does not count as a rank that waits for others.
         """
         served, clock, looks = self._task.served, self._wire.clock, 0
         while not served.is_over:
             clock.sleep(_LOOK_SECONDS)
             looks += 1
             if self._task.book.is_due(clock.now()):
-                self._tell()
-            if looks % _ENDED_EVERY == 0 and self._are_all_away() and not served.is_over:
+                self._record_work()
+            if looks % _ENDED_EVERY == 0 and self._have_all_ended() and not served.is_over:
                 self._task.close()
-        self._tell()
+        self._record_work()
         served.wait()
 
-    def _tell(self) -> None:
+    def _record_work(self) -> None:
         row = self._task.book.row(self._wire.clock.now())
         if row is not None:
             self._record(row)
 
-    def _are_all_away(self) -> bool:
+    def _have_all_ended(self) -> bool:
         board, dead = self._wire.board, self._wire.dead
         return all(rank in dead or board.peek(ended(rank)) is not None for rank in range(self._wire.size))

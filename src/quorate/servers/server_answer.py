@@ -1,4 +1,4 @@
-"""What a worker waits for that has asked servers."""
+"""The answers of servers that a worker waits for."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from quorate.servers.server_task import READ
 
 @dataclass(frozen=True)
 class Asked:
-    """What answers are about, for sentences, and what to do where one does not come."""
+    """The subject of questions, for error messages when a server has died."""
 
     holders: Holders
-    whole: str
-    some: str
-    """What was on servers: all of it, or a part."""
+    all_parts: str
+    some_part: str
+    """Beginnings of sentences: that everything was on a server, or that a part was."""
     check: Callable[[], None]
-    """Raises what this worker's own server has ended with."""
+    """Raises the error with which this worker's own server has ended."""
 
     def lost_with(self, dead: Collection[int]) -> str | None:
-        """What nobody has any more; None: nothing."""
+        """Return the clause that says what is lost with the `dead`; None if nothing is."""
         if not self.holders.lost(dead):
             return None
-        return f"{self.whole if len(self.holders.servers) == 1 else self.some} on it alone"
+        return f"{self.all_parts if len(self.holders.servers) == 1 else self.some_part} on it alone"
 
 
 class ServerAnswer:
-    """What `server` answers next."""
+    """Waits for the next answer of `server`."""
 
     def __init__(self, wire: Wire, server: int, asked: Asked, tag: str = READ) -> None:
         self._wire, self._server, self._asked = wire, server, asked
@@ -44,7 +44,7 @@ class ServerAnswer:
         return self._work.done()
 
     def wait(self, timeout: float | None = None) -> Message | None:
-        """None where it has died, and others have what it had. Raises `PeerFailed` where nobody has."""
+        """Return the answer; None if the server died and others hold its parts. Raises `PeerFailed` if none does."""
         try:
             message = self._work.wait(timeout)[1]
         except PeerFailed as error:
@@ -63,127 +63,127 @@ class ServerAnswer:
 
 @dataclass(frozen=True)
 class PartRead:
-    """What a server has answered for one part."""
+    """One part in the answer of a server."""
 
     numbers: Sequence[Tensor]
     states: Sequence[Any]
     kept: Sequence[Tensor]
-    """What an optimizer keeps, as `states_to_plain` gives it."""
+    """The optimizer state with `states`, in the form of `states_to_plain`."""
     options: Sequence[dict[str, Any]]
-    """What the optimizer's own steps have written into its groups."""
+    """The options that the optimizer's own steps have changed, by parameter group."""
     beside: Mapping[str, Any]
-    """What the optimizer keeps beside parameters and options."""
+    """State of the optimizer outside parameters and options."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What all servers together have answered."""
+    """The answers of all servers together."""
 
     header: Mapping[str, Any]
     parts: Mapping[int, PartRead]
 
 
 class Answers:
-    """What servers answer to one worker, by the number of the push behind which it asked.
+    """The answers of servers to one worker, by question: the number of the push after which it asked.
 
-    Every living server answers each question, with the parts that it speaks for. Where one has died before, some are
-    missing: then the worker asks all for everything again, so that what it reads is of one version.
+    Every living server answers each question with the parts that it speaks for. If a server has died before, parts are
+    missing. Then the worker asks all servers for everything again, so that all parts are of one version.
     """
 
     def __init__(self, wire: Wire, asked: Asked, ask_again: Callable[[int], None]) -> None:
         self._wire, self._asked, self._ask_again = wire, asked, ask_again
         self._next: dict[int, ServerAnswer] = {}
-        self._came: dict[int, dict[int, list[Message]]] = defaultdict(dict)
-        """By server and number."""
+        self._received: dict[int, dict[int, list[Message]]] = defaultdict(dict)
+        """Answers that were not taken yet, by server and number of the question."""
 
     def of(self, number: int) -> Reading:
-        """What is answered to that question; behind it the worker asks no smaller one, but 0."""
+        """Return the answer to question `number`. Later questions have greater numbers, except 0."""
         for server in self._asked.holders.servers:
-            self._posted(server)
+            self._next_answer(server)
         return Reading(self, number)
 
     def have(self, number: int) -> bool:
-        """Whether all have answered it."""
+        """Whether all living servers have answered question `number`."""
         return all(self._has(server, number) for server in self._asked.holders.living(self._wire.dead))
 
     def take(self, server: int, number: int, timeout: float | None) -> Message | None:
-        """What one has answered to it; None where it has died before."""
-        came = self._came[server]
-        while number not in came:
-            if not self._comes(server, timeout):
+        """Return the answer of `server` to question `number`; None if the server has died before it answered."""
+        received = self._received[server]
+        while number not in received:
+            if not self._receive(server, timeout):
                 return None
-        found = came[number].pop(0)
-        if not came[number]:
-            del came[number]
-        return found
+        answer = received[number].pop(0)
+        if not received[number]:
+            del received[number]
+        return answer
 
     def ask_again(self, number: int) -> list[int]:
-        """Some of the answer is missing: ask all once more. The servers that answer."""
+        """Ask all servers question `number` once more, as a part is missing. Return the servers that answer."""
         self._ask_again(number)
         return self.servers
 
     @property
     def servers(self) -> list[int]:
-        """Who answers."""
+        """The servers that answer."""
         return list(self._asked.holders.servers)
 
     def _has(self, server: int, number: int) -> bool:
-        while number not in self._came[server] and self._posted(server).done():
-            if not self._comes(server, None):
+        while number not in self._received[server] and self._next_answer(server).done():
+            if not self._receive(server, None):
                 return True
-        return number in self._came[server]
+        return number in self._received[server]
 
-    def _comes(self, server: int, timeout: float | None) -> bool:
-        """Take in the next answer of one; False where it has died."""
-        message = self._posted(server).wait(timeout)
+    def _receive(self, server: int, timeout: float | None) -> bool:
+        message = self._next_answer(server).wait(timeout)
         if message is None:
             return False
         del self._next[server]
-        self._came[server].setdefault(int(message.header["number"]), []).append(message)
+        self._received[server].setdefault(int(message.header["number"]), []).append(message)
         return True
 
-    def _posted(self, server: int) -> ServerAnswer:
+    def _next_answer(self, server: int) -> ServerAnswer:
         if server not in self._next:
             self._next[server] = ServerAnswer(self._wire, server, self._asked)
         return self._next[server]
 
 
 class Reading:
-    """The work of one question."""
+    """Collects the answers to one question."""
 
     def __init__(self, answers: Answers, number: int) -> None:
         self._answers, self._number = answers, number
-        self._owed = answers.servers
+        self._outstanding = answers.servers
         self._header: Mapping[str, Any] = {}
         self._parts: dict[int, PartRead] = {}
 
     def done(self) -> bool:
-        return not self._owed or self._answers.have(self._number)
+        return not self._outstanding or self._answers.have(self._number)
 
     def wait(self, timeout: float | None = None) -> Read:
-        while self._owed:
-            message = self._answers.take(self._owed[0], self._number, timeout)
-            del self._owed[0]
+        while self._outstanding:
+            message = self._answers.take(self._outstanding[0], self._number, timeout)
+            del self._outstanding[0]
             if message is not None:
                 self._header = message.header
                 self._parts.update(_parts_of(message))
-            if not self._owed and len(self._parts) < len(self._answers.servers):
+            if not self._outstanding and len(self._parts) < len(self._answers.servers):
                 self._parts.clear()
-                self._owed = self._answers.ask_again(self._number)
+                self._outstanding = self._answers.ask_again(self._number)
         return Read(self._header, self._parts)
 
 
-def _beside(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"options": told.get("options", []), "beside": told.get("beside", {})}
+def _state_outside(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"options": entry.get("options", []), "beside": entry.get("beside", {})}
 
 
 def _parts_of(message: Message) -> dict[int, PartRead]:
-    tensors, found = list(message.tensors), {}
+    tensors, parts = list(message.tensors), {}
     numbers = []
-    for one in message.header["parts"]:
-        numbers.append(tensors[: one["numbers"]])
-        tensors = tensors[one["numbers"] :]
-    for one, mine in zip(message.header["parts"], numbers, strict=True):
-        found[int(one["part"])] = PartRead(mine, one["states"], tensors[: one["kept"]], **_beside(one))
-        tensors = tensors[one["kept"] :]
-    return found
+    for entry in message.header["parts"]:
+        numbers.append(tensors[: entry["numbers"]])
+        tensors = tensors[entry["numbers"] :]
+    for entry, part_numbers in zip(message.header["parts"], numbers, strict=True):
+        kept = tensors[: entry["kept"]]
+        parts[int(entry["part"])] = PartRead(part_numbers, entry["states"], kept, **_state_outside(entry))
+        tensors = tensors[entry["kept"] :]
+    return parts

@@ -1,4 +1,4 @@
-"""What one worker sends to servers, each its parts, and hears from them."""
+"""The messages of one worker to the servers, and their answers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from quorate.servers.shard import Cut
 
 
 class ServerLink:
-    """That of one optimizer's worker; `task` is its own server's."""
+    """Connects the worker of one optimizer with its servers; `task` is that of the worker's own server."""
 
     def __init__(self, wire: Wire, terms: ServerTerms, task: ServerTask) -> None:
         self._wire, self._terms, self._task = wire, terms, task
         self._holders = Holders(terms.servers, terms.replication)
-        whole, some = "all parameters were", "a part of the parameters was"
+        all_parts, some_part = "all parameters were", "a part of the parameters was"
         if terms.elastic is not None:
-            whole, some = "the centre was", "a part of the centre was"
-        self._asked = Asked(self._holders, whole, some, task.check)
+            all_parts, some_part = "the centre was", "a part of the centre was"
+        self._asked = Asked(self._holders, all_parts, some_part, task.check)
         self._answers = Answers(wire, self._asked, self._ask_again)
         self.cuts: list[Cut] = []
         """The parts that lie on servers."""
-        self.stretch = 0
-        """How often all have set out."""
+        self.era = 0
+        """Number of the era, from 1 on."""
 
     def cuts_on(self, server: int) -> dict[int, Cut]:
-        """What a server has, by part."""
+        """Return the cuts that lie on a server, by part."""
         return {part: self.cuts[part] for part in self._holders.parts_of(server)}
 
     def push(
@@ -45,7 +45,7 @@ class ServerLink:
         unused: Sequence[Sequence[int]],
         **header: Any,
     ) -> None:
-        """Send every server what it is given of its parts: `numbers` and `unused` by part."""
+        """Push to every server its parts of `numbers` and `edit`; `numbers` and `unused` are by part."""
         header |= {"has gradient": numbers is not None, "has edit": edit is not None}
         for server in self._terms.servers:
             tensors: list[Tensor] = []
@@ -54,25 +54,25 @@ class ServerLink:
             self.send("push", server, *tensors, **header, unused=[unused[p] for p in self._holders.parts_of(server)])
 
     def read(self, number: int) -> Reading:
-        """What is answered to the question behind push `number`; 0: that of a rest."""
+        """Return the answer to the question after push `number`; 0 is the question at a pause."""
         return self._answers.of(number)
 
     def tell(self, kind: str, **header: Any) -> None:
-        """Send a word to the servers that may decide."""
+        """Send a message without tensors to the servers that may decide."""
         terms = self._terms
         for server in terms.servers[:1] if terms.consistent and terms.replication == 1 else terms.servers:
             self.send(kind, server, **header)
 
     def send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
         """Send a message to one server."""
-        self._task.send(Message(tensors, {"kind": kind, "stretch": self.stretch, **header}, shared=True), server)
+        self._task.send(Message(tensors, {"kind": kind, "stretch": self.era, **header}, shared=True), server)
 
-    def alone(self, there: Collection[int]) -> Iterator[int]:
-        """The servers that want their parts of this worker, of those without a worker of their own among `there`."""
-        some = [server for server in self._holders.living(self._wire.dead) if server not in there]
-        for server in some:
+    def without_worker(self, workers: Collection[int]) -> Iterator[int]:
+        """Yield the servers without a worker of their own among `workers` that want their parts from this worker."""
+        servers = [server for server in self._holders.living(self._wire.dead) if server not in workers]
+        for server in servers:
             self.send("comes", server)
-        for server in some:
+        for server in servers:
             answer = ServerAnswer(self._wire, server, self._asked, WANTED).wait()
             if answer is not None and answer.header["wanted"]:
                 yield server

@@ -1,7 +1,7 @@
-"""The task that keeps a part of the parameters for all workers: gradients come, parameters go. Or a part of a centre:
-parameters come, and it goes.
+"""The task of one server: it holds parts of the parameters, receives gradients, and sends parameters.
 
-What one server has done: how stale gradients were and what they counted, how long it was busy, bytes in and out.
+Or it holds parts of a centre, receives parameters, and sends the centre. `ServerBook` counts the work of the server:
+the staleness and weights of gradients, seconds in which it was busy, and bytes in and out.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from quorate.servers.decisions import Decision, Push, Taken
 from quorate.servers.holders import Holders
 from quorate.servers.kept_part import KeptPart, PartPushed
 from quorate.servers.order import Order
-from quorate.servers.setting_out import WANTED, Coming, Receiver
+from quorate.servers.setting_out import WANTED, Receiver, WaitingWorkers
 from quorate.servers.shard import Shard
-from quorate.servers.succession import KINDS, Succession, Told
+from quorate.servers.succession import KINDS, NumberedDecision, Succession
 from quorate.wire.attendant import Attendant
 
 READ = "parameters"
-"""The tag under which a server answers."""
+"""The tag of the answers of servers."""
 
 
 @dataclass(frozen=True)
 class _Pushed:
-    """What a worker has pushed to this server."""
+    """A push of a worker to this server."""
 
     version: int
-    """Of the parameters that the gradient is of."""
+    """Version of the parameters at which the gradient was computed."""
     count: int
-    """Of how many steps it is; 0 where there is none."""
+    """Number of steps in the gradient; 0 where there is none."""
     options: Sequence[dict[str, Any]]
     parts: Mapping[int, PartPushed]
 
 
 class ServerTask:
-    """One rank's; `wire` is its main thread's. The first server decides on the order, unless each does."""
+    """The server task of one rank; `wire` is that of its main thread. The first server decides, unless each does."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ServerTask:
         name: str,
         coding: EdgeCoding | None,
     ) -> None:
-        """`name` is the optimizer's, and `coding` how workers write their gradients small."""
+        """`name` is that of the optimizer, and `coding` encodes the gradients of workers."""
         self._wire, self._terms, self._rank = wire, terms, wire.rank
         self._holders = Holders(terms.servers, terms.replication)
         self._succession = Succession(
@@ -66,45 +66,43 @@ class ServerTask:
         )
         decides = self._succession.decides
         self.book = ServerBook(wire.rank, name, decides=lambda: self._succession.decides)
-        """What it has done."""
         self._order = Order(terms, workers, version, decides=decides)
-        self._stretch = self._ended = 0
-        """The newest stretch of which something came here, and the newest in which all have left."""
+        self._newest_era = self._newest_ended = 0
+        """The newest era of which a message has arrived, and the newest era that has ended."""
         self._pushed: dict[tuple[int, int], _Pushed] = {}
-        self._told: deque[Told] = deque()
-        """Decisions to be carried out."""
+        self._decisions: deque[NumberedDecision] = deque()
         self._early: list[tuple[int, Message]] = []
-        self._given = deque[tuple[Mapping[int, Shard | Centre], float]]()
+        self._handed_over = deque[tuple[Mapping[int, Shard | Centre], float]]()
         self._next: tuple[Mapping[int, Shard | Centre], float] | None = None
-        """What it is to keep, and from which stretch on."""
-        self._has = self._set_out = 0.0
-        """The newest stretch for which it has its parts, and for which it has set out."""
+        """The parts for the next era, and its number."""
+        self._newest_with_parts = self._begun = 0.0
+        """The newest era for which the parts are here, and the newest that has begun here."""
         self._parts: dict[int, KeptPart] = {}
         self._reading = set[int]()
-        """Who has to read what all have come to, before anything changes: some of it may be asked for again."""
+        """Workers that have yet to read the final parameters of an era. Until then these do not change."""
         self._coding = coding
-        self._receiver, self._coming = receiver, Coming(self._tell)
+        self._receiver, self._waiting = receiver, WaitingWorkers(self._answer_start)
         self._error: Exception | None = None
         self.served = Attendant(wire, "server", self._take)
         self.send, self.close = self.served.send, self.served.close
 
     def check(self) -> None:
-        """Raise what the server has ended with."""
+        """Raise the error with which the server has ended."""
         if self._error is not None:
             raise self._error
 
     def hears_of_deaths(self) -> None:
-        """From now on this server goes on without who has died."""
+        """Make this server go on without workers and servers that die from now on."""
         self.served.hears_of_deaths()
 
-    def set_out(self, parts: Mapping[int, Shard | Centre], stretch: int) -> None:
-        """All set out (again), for the `stretch`-th time: this is what the server keeps."""
-        self._given.append((parts, stretch))
+    def set_out(self, parts: Mapping[int, Shard | Centre], era: int) -> None:
+        """Begin an era with these parts."""
+        self._handed_over.append((parts, era))
         self.send(Message(header={"kind": "set out"}), self._rank)
 
     def ends(self) -> None:
-        """This worker was to set out, and does not: its server goes on with what it keeps, whenever the others do."""
-        self._given.append(({}, math.inf))
+        """Let the server continue with its parts in all later eras, as its own worker has ended."""
+        self._handed_over.append(({}, math.inf))
         self.send(Message(header={"kind": "set out"}), self._rank)
 
     # -- the task
@@ -126,20 +124,20 @@ class ServerTask:
         header = message.header
         kind = header.get("kind")
         if "gone" in header:
-            self._die(header["gone"])
+            self._note_deaths(header["gone"])
         elif kind in KINDS:
-            for told in self._succession.came(source, header):
-                self._follow(told)
+            for decision in self._succession.receive(source, header):
+                self._follow(decision)
         elif kind == "set out":
-            self._is_given(*self._given.popleft())
+            self._take_parts(*self._handed_over.popleft())
         elif kind == "comes":
-            self._coming.came(source, is_known=header["stretch"] <= self._has)
+            self._waiting.announced(source, is_known=header["stretch"] <= self._newest_with_parts)
         elif kind == "part":
-            self._is_given(self._receiver.parts(message), header["stretch"])
-            self._coming.gave()
+            self._take_parts(self._receiver.parts(message), header["stretch"])
+            self._waiting.received()
         elif kind == "has read":
             self._has_read(source)
-        elif header["stretch"] > self._set_out or (self._reading and header["stretch"] > self._ended):
+        elif header["stretch"] > self._begun or (self._reading and header["stretch"] > self._newest_ended):
             self._early.append((source, message))
         else:
             self._handle(source, message)
@@ -147,18 +145,18 @@ class ServerTask:
             self._decide(self._order.decide())
         self._go_on()
 
-    def _tell(self, rank: int, is_wanted: bool) -> None:
+    def _answer_start(self, rank: int, is_wanted: bool) -> None:
         self._wire.send(Message(header={"wanted": is_wanted}), rank, WANTED)
 
-    def _is_given(self, parts: Mapping[int, Shard | Centre], stretch: float) -> None:
-        self._next, self._has = (parts, stretch), stretch
-        self._sets_out()
+    def _take_parts(self, parts: Mapping[int, Shard | Centre], era: float) -> None:
+        self._next, self._newest_with_parts = (parts, era), era
+        self._begin_era()
 
-    def _sets_out(self) -> None:
+    def _begin_era(self) -> None:
         if self._reading:
             return
         if self._next is not None:
-            (parts, self._set_out), self._next = self._next, None
+            (parts, self._begun), self._next = self._next, None
             if parts:
                 self._parts = {part: KeptPart(kept, self._terms, self._coding) for part, kept in parts.items()}
         early, self._early = self._early, []
@@ -166,149 +164,151 @@ class ServerTask:
             self._take_in(source, message)
 
     def _has_read(self, rank: int) -> None:
-        """It has all that it was to read at a rest."""
+        """Note that a worker has read the final parameters of an era, or has died."""
         self._reading.discard(rank)
-        self._sets_out()
+        self._begin_era()
 
     def _handle(self, source: int, message: Message) -> None:
         header = message.header
-        kind, is_of_now = header["kind"], header["stretch"] > self._ended
-        self._stretch = max(self._stretch, int(header["stretch"]))
+        kind, is_current = header["kind"], header["stretch"] > self._newest_ended
+        self._newest_era = max(self._newest_era, int(header["stretch"]))
         if kind == "push":
             number, version, count = int(header["number"]), int(header["version"]), int(header["count"])
-            self._pushed[source, number] = _Pushed(version, count, header["options"], self._opened(source, message))
+            self._pushed[source, number] = _Pushed(version, count, header["options"], self._decoded(source, message))
             self._succession.has_read(int(header["has read"]))
-            if is_of_now:  # else it has been decided
-                self._decide(self._order.came(Push(source, number, version, count, bool(header["reads"]))))
+            if is_current:  # else it has been decided
+                self._decide(self._order.pushed(Push(source, number, version, count, bool(header["reads"]))))
         elif kind == "again":
-            self._die(header["dead"])
+            self._note_deaths(header["dead"])
             self._decide(self._order.asks_again(source, int(header["number"])))
         elif kind == "joins":
             self._decide(self._order.comes(source, int(header["attempt"])))
         elif kind == "withdraws":
             self._decide(self._order.withdraws(source, int(header["attempt"])))
         elif kind == "read":
-            if is_of_now or source in self._order.ended:  # who has ended reads when all have
+            if is_current or source in self._order.ended:  # a worker that has ended reads when all have
                 self._decide(self._order.asks(source))
-        elif is_of_now:
+        elif is_current:
             self._decide(self._order.leaves(source, kind))
 
-    def _opened(self, source: int, message: Message) -> dict[int, PartPushed]:
-        """What it has pushed, by part."""
-        header, at, found = message.header, 0, {}
+    def _decoded(self, source: int, message: Message) -> dict[int, PartPushed]:
+        header, at, parts = message.header, 0, {}
         for part, unused in zip(self._holders.parts_of(self._rank), header["unused"], strict=True):
             cut = self._receiver.cut(part)
             count = len(cut.pieces) if header["has gradient"] else 0
             gradient: Sequence[Tensor] = message.tensors[at : at + count]
             if self._coding is not None and count:
                 gradient = self._coding.decode(gradient, cut.layout, int(header["draw"]), source).parts
-            more = len(cut.pieces) if header["has edit"] else 0
-            edit = message.tensors[at + count : at + count + more]
-            at += count + more
-            found[part] = PartPushed(gradient, edit, frozenset(unused))
-        return found
+            edit_count = len(cut.pieces) if header["has edit"] else 0
+            edit = message.tensors[at + count : at + count + edit_count]
+            at += count + edit_count
+            parts[part] = PartPushed(gradient, edit, frozenset(unused))
+        return parts
 
-    def _die(self, gone: Sequence[int]) -> None:
-        new = [int(rank) for rank in gone if rank not in self._succession.dead]
+    def _note_deaths(self, dead: Sequence[int]) -> None:
+        new = [int(rank) for rank in dead if rank not in self._succession.dead]
         self._succession.died(new)
         for rank in new:
             self._decide(self._order.died(rank))
             self._has_read(rank)
-        self._coming.died(new)
+        self._waiting.died(new)
 
     def _decide(self, decisions: Sequence[Decision]) -> None:
-        for one in decisions:
-            self._follow(self._succession.tell(one, self._stretch), is_ours=True)
+        for decision in decisions:
+            self._follow(self._succession.announce(decision, self._newest_era), is_own=True)
 
-    def _follow(self, told: Told, *, is_ours: bool = False) -> None:
-        self._told.append(told)
-        if not is_ours:
-            self._order.follow(told.one)
-        if told.one.is_last and not told.one.repeats:  # those that have rested set out together
-            self._order, self._ended = self._order.next_one(told.one), told.stretch
+    def _follow(self, numbered: NumberedDecision, *, is_own: bool = False) -> None:
+        decision = numbered.decision
+        self._decisions.append(numbered)
+        if not is_own:
+            self._order.follow(decision)
+        if decision.is_last and not decision.repeats:  # its readers begin the next era together
+            self._order, self._newest_ended = self._order.next_era(decision), numbered.era
 
     def _go_on(self) -> None:
         """Carry out the decisions that can be, in their order."""
-        while self._told and self._parts and self._told[0].stretch <= self._set_out:
-            told, dead = self._told[0], self._succession.dead
-            needed = {(x.source, x.number) for x in told.one.taken}.union(told.one.dropped)
+        while self._decisions and self._parts and self._decisions[0].era <= self._begun:
+            numbered, dead = self._decisions[0], self._succession.dead
+            needed = {(x.source, x.number) for x in numbered.decision.taken}.union(numbered.decision.dropped)
             if any(key not in self._pushed and key[0] not in dead for key in needed):
                 return
-            self._told.popleft()
-            self._carry_out(told)
+            self._decisions.popleft()
+            self._carry_out(numbered)
 
-    def _carry_out(self, told: Told) -> None:
-        one = told.one
-        taken = [(x, push) for x in one.taken if (push := self._pushed.pop((x.source, x.number), None)) is not None]
+    def _carry_out(self, numbered: NumberedDecision) -> None:
+        decision = numbered.decision
+        keys = [(x, (x.source, x.number)) for x in decision.taken]
+        taken = [(x, push) for x, key in keys if (push := self._pushed.pop(key, None)) is not None]
         if self._terms.elastic is not None:
-            self._answer(told)  # where it was before: the worker goes as far the other way
+            self._answer(numbered)  # the centre before it moves: the worker moves as far the other way
             for x, push in taken:
                 for part, kept in self._parts.items():
                     kept.draw(push.parts[part])
-                self.book.stepped([x], one.rate, len(self._order.everyone))
+                self.book.stepped([x], decision.rate, len(self._order.everyone))
             return
-        dropped = [(key[0], push) for key in one.dropped if (push := self._pushed.pop(key, None)) is not None]
-        self.book.dropped((rank, one.version - push.version) for rank, push in dropped if push.count)
-        known = {(x.source, x.number): push.options for x, push in taken}
+        dropped = [(key[0], push) for key in decision.dropped if (push := self._pushed.pop(key, None)) is not None]
+        self.book.dropped((rank, decision.version - push.version) for rank, push in dropped if push.count)
+        options_by_push = {(x.source, x.number): push.options for x, push in taken}
         for part, kept in self._parts.items():
             kept.write([push.parts[part] for _, push in (*taken, *dropped)])
             if taken:
-                options = known.get(one.options_of, taken[-1][1].options)
-                kept.step([(x, push.parts[part]) for x, push in taken], options, one.rate)
+                options = options_by_push.get(decision.options_of, taken[-1][1].options)
+                kept.step([(x, push.parts[part]) for x, push in taken], options, decision.rate)
         if taken:
-            self.book.stepped([x for x, _ in taken], one.rate, len(self._order.everyone))
-        if one.readers:
-            self._answer(told)
+            self.book.stepped([x for x, _ in taken], decision.rate, len(self._order.everyone))
+        if decision.readers:
+            self._answer(numbered)
 
-    def _answer(self, told: Told) -> None:
-        one, spoken = told.one, self._holders.speaks_for(self._rank, told.dead)
-        if one.is_last and not one.repeats and self._terms.replication > 1:
-            self._reading = {reader for reader, _ in one.readers} - self._succession.dead
-        ages = {x.source: x.staleness for x in one.taken}
+    def _answer(self, numbered: NumberedDecision) -> None:
+        decision, spoken_for = numbered.decision, self._holders.speaks_for(self._rank, numbered.dead)
+        if decision.is_last and not decision.repeats and self._terms.replication > 1:
+            self._reading = {reader for reader, _ in decision.readers} - self._succession.dead
+        ages = {x.source: x.staleness for x in decision.taken}
         parts: list[dict[str, Any]] = []
         kept: list[Tensor] = []
-        read = {part: kept.read(one, self._wire.empty, is_sent=part in spoken) for part, kept in self._parts.items()}
-        for part in spoken:
-            states, some = self._parts[part].states if one.is_last else ([], [])
-            parts.append({"part": part, "numbers": self._parts[part].count, "states": states, "kept": len(some)})
-            if one.is_last:
-                kept_part = self._parts[part]
+        empty = self._wire.empty
+        read = {part: kept.read(decision, empty, is_sent=part in spoken_for) for part, kept in self._parts.items()}
+        for part in spoken_for:
+            kept_part = self._parts[part]
+            states, state_tensors = kept_part.states if decision.is_last else ([], [])
+            parts.append({"part": part, "numbers": kept_part.count, "states": states, "kept": len(state_tensors)})
+            if decision.is_last:
                 parts[-1] |= {"options": kept_part.own_options, "beside": kept_part.beside}
-            kept += some
-        about: dict[str, Any] = {"index": told.index, "version": one.version, "there": one.there, "parts": parts}
-        about |= {"contributors": len(one.taken), "is whole": one.is_whole}
-        clocks = dict(one.joined)
-        for reader, number in one.readers:
-            mine = {"number": number, "staleness": ages.get(reader), "clock": clocks.get(reader)}
-            sent = [x for part in spoken for x in read[part][reader]]
-            answer = Message((*sent, *kept), {**about, **mine}, shared=True)
+            kept += state_tensors
+        common: dict[str, Any] = {"index": numbered.index, "version": decision.version, "there": decision.there}
+        common |= {"parts": parts, "contributors": len(decision.taken), "is whole": decision.is_whole}
+        clocks = dict(decision.joined)
+        for reader, number in decision.readers:
+            individual = {"number": number, "staleness": ages.get(reader), "clock": clocks.get(reader)}
+            sent = [x for part in spoken_for for x in read[part][reader]]
+            answer = Message((*sent, *kept), {**common, **individual}, shared=True)
             self._wire.send(answer, reader, READ)
             self.book.answered(reader, answer)
 
 
 EVERY_SECONDS = 5.0
-"""At most so long until it is told; all is told when all rest."""
+"""Longest time between two rows while the server works; another row is written at each pause."""
 
 
 @dataclass
 class _Total:
-    """Since the beginning."""
+    """Totals since the beginning."""
 
     busy: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
     steps: int = 0
     taken: Counter[int] = field(default_factory=Counter)
-    """Gradients, by staleness."""
+    """Number of gradients in steps, by staleness."""
     counted: Counter[int] = field(default_factory=Counter)
-    """Millionths of an equal share, by staleness."""
+    """Weights of these in millionths of an equal share, by staleness."""
     dropped: Counter[int] = field(default_factory=Counter)
     by_rank: Counter[int] = field(default_factory=Counter)
-    """Gradients in steps."""
+    """Number of gradients in steps, by rank."""
     dropped_by_rank: Counter[int] = field(default_factory=Counter)
 
     def copy(self) -> _Total:
-        """As it is now: each counter by itself, since the server goes on meanwhile."""
+        """Return a copy with counters of its own, as the server goes on meanwhile."""
         return replace(
             self,
             taken=self.taken.copy(),
@@ -323,61 +323,60 @@ _MILLION = 1_000_000
 
 
 class ServerBook:
-    """Written in the server's task, read in the training thread: what is read may lack the end of a step, which then
-    comes with the next row, and nothing is lost.
+    """Counts the work of a server, in its task; the training thread reads rows. A step may end in the next row.
 
-    Cost: some 5 µs a gradient; a row, some 100 µs, every `EVERY_SECONDS` and at every rest.
+    Cost: some 5 µs a gradient; a row, some 100 µs, every `EVERY_SECONDS` and at every pause.
     """
 
     def __init__(self, rank: int, optimizer: str, *, decides: Callable[[], bool]) -> None:
-        """`decides` says whether this server does, now."""
+        """`decides` returns whether this server decides on the order now."""
         self._rank, self._optimizer, self._decides = rank, optimizer, decides
-        self._now, self._told, self._since = _Total(), _Total(), 0.0
+        self._current, self._recorded, self._since = _Total(), _Total(), 0.0
 
     # -- in the server's task
 
     def handled(self, source: int, message: Message, seconds: float) -> None:
-        """A message has come, and was handled in so many seconds."""
-        self._now.busy += seconds
+        """Count a message that was handled in so many seconds."""
+        self._current.busy += seconds
         if source != self._rank:
-            self._now.bytes_in += _bytes_of(message)
+            self._current.bytes_in += _bytes_of(message)
 
     def answered(self, reader: int, message: Message) -> None:
-        """Parameters went out."""
+        """Count an answer."""
         if reader != self._rank:
-            self._now.bytes_out += _bytes_of(message)
+            self._current.bytes_out += _bytes_of(message)
 
     def stepped(self, taken: Sequence[Taken], rate: float, everyone: int) -> None:
-        """A step of these gradients was made, at the learning rate times `rate`, where `everyone` counts."""
-        total = self._now
+        """Count a step of these gradients, at the learning rate times `rate`, of `everyone` workers."""
+        total = self._current
         total.steps += 1
         if self._decides():
-            for one in taken:
-                total.taken[one.staleness] += 1
-                total.counted[one.staleness] += round(one.factor * rate * everyone * _MILLION)
-                total.by_rank[one.source] += 1
+            for gradient in taken:
+                total.taken[gradient.staleness] += 1
+                total.counted[gradient.staleness] += round(gradient.factor * rate * everyone * _MILLION)
+                total.by_rank[gradient.source] += 1
 
     def dropped(self, gradients: Iterable[tuple[int, int]]) -> None:
-        """Gradients count for nothing: rank and staleness of each."""
+        """Count dropped gradients, given as pairs of rank and staleness."""
         if self._decides():
             for rank, staleness in gradients:
-                self._now.dropped[staleness] += 1
-                self._now.dropped_by_rank[rank] += 1
+                self._current.dropped[staleness] += 1
+                self._current.dropped_by_rank[rank] += 1
 
     # -- in the training thread
 
     def set_out(self, now: float) -> None:
-        """All set out, at that time of the clock."""
+        """Begin an era, at that time of the clock."""
         self._since = now
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to tell."""
+        """Whether the next row is due."""
         return now - self._since >= EVERY_SECONDS
 
     def row(self, now: float) -> Served | None:
-        """What was done since the row before; None where that is nothing."""
-        new, old, since = self._now.copy(), self._told, self._since
-        self._told, self._since = new, now
+        """Return the row of the work since the row before; None if there was none."""
+        new, old, since = self._current.copy(), self._recorded, self._since
+        self._recorded, self._since = new, now
         if new == old:
             return None
         return Served(
@@ -393,13 +392,14 @@ class ServerBook:
 
     def _decided(self, new: _Total, old: _Total) -> dict[str, Any]:
         taken, counted, dropped = new.taken - old.taken, new.counted - old.counted, new.dropped - old.dropped
-        ours, theirs = new.by_rank - old.by_rank, new.dropped_by_rank - old.dropped_by_rank
+        by_rank, dropped_by_rank = new.by_rank - old.by_rank, new.dropped_by_rank - old.dropped_by_rank
+        ranks = sorted(by_rank.keys() | dropped_by_rank.keys())
         ages = sorted(taken.keys() | counted.keys())
         return {
             "taken": [(age, taken[age]) for age in ages],
             "counted": [counted[age] / _MILLION for age in ages],
             "dropped": [(age, dropped[age]) for age in sorted(dropped)],
-            "given": [(rank, ours[rank], theirs[rank]) for rank in sorted(ours.keys() | theirs.keys())],
+            "given": [(rank, by_rank[rank], dropped_by_rank[rank]) for rank in ranks],
         }
 
 

@@ -1,11 +1,5 @@
-"""Parameters on servers, as one worker of one optimizer reaches them; and this worker's own server.
-
-Momentum that a worker keeps of its own gradients before it pushes them to servers, which step without.
-
-What one worker reads of servers: whole parameters (or a centre), of one version, out of the answers of all.
-
-What parameters on servers ask of the worker, and call.
-"""
+"""Parameters on servers: one worker of one optimizer pushes gradients, with or without momentum of its own, and puts
+the answers of all servers together into parameters (or a centre) of one version."""
 
 from __future__ import annotations
 
@@ -39,14 +33,15 @@ from quorate.wire.work import Together
 
 
 class ServedParameters:
-    """Implements `core.servers.Servers`. While all rest, every replica is whole: parameters, and what the optimizer
-    keeps; as all set out again, each server takes its part from the replica of its own worker, or of another where it
-    has none that sets out. Where a centre lies on the servers, replicas stay the workers' own, and every worker has the
-    whole `centre` while all rest.
+    """Implements `core.servers.Servers`.
 
-    Cost: a thread per worker. A push sends each server its part once, a read gets it once; on one host both lie in
-    shared memory, and a step of the server is the optimizer's on its part. While all rest each worker reads everything,
-    what the optimizer keeps as well.
+    At a pause every replica is complete: parameters and optimizer state. At the start of the next era each server takes
+    its part from the replica of its own worker, or of another worker where it has none that starts. Where a centre lies
+    on the servers, replicas remain those of the workers, and every worker has the full `centre` at a pause.
+
+    Cost: a thread per worker. A push sends each server its part once, and a read receives it once; on one host both lie
+    in shared memory. A step of the server is the optimizer's on its part. At a pause each worker reads everything,
+    optimizer state included.
     """
 
     centre: Flat
@@ -69,21 +64,19 @@ class ServedParameters:
         self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
         self._number = 0
         self._is_away = False
-        self._is_outside = wire.is_newcomer
+        self._is_newcomer = wire.is_newcomer
         self._attempts = 0
         self.admission = OpenAdmission(wire)
-        """Who joins."""
         self._used = set[int]()
-        """Parameters that have a gradient in what is pushed next, by their places."""
+        """Places of the parameters that have a gradient in the next push."""
         self._asked: list[Work[Pulled]] = []
-        """What it has asked for, and not pulled."""
+        """Reads that were asked for and not pulled yet."""
         coding, rank = worker.coding, wire.rank
         self._pushes = None if coding is None else PushCodes(coding, rank, feeds_back=worker.feeds_back)
         self._draws = 0
-        """Pushes so far, in all."""
         receiver = Receiver(replica, lambda part: self._link.cuts[part])
-        of = self._wire, terms, range(wire.size), version, receiver
-        self._task = ServerTask(*of, name=timer.name, coding=coding)
+        workers = range(wire.size)
+        self._task = ServerTask(self._wire, terms, workers, version, receiver, name=timer.name, coding=coding)
         if worker.tolerates_death:
             self._task.hears_of_deaths()
         self._link = ServerLink(self._wire, terms, self._task)
@@ -102,9 +95,9 @@ class ServedParameters:
             self._used.update(place for place, grad in enumerate(grads) if grad is not None)
             if scale is not None:
                 grads = [None if grad is None else grad / float(scale) for grad in grads]
-            found = Flat.empty(self._replica.layout.bare, self._wire.empty)
-            pack(grads if self._momentum is None else self._momentum.of(grads), found)
-            return found
+            gradient = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            pack(grads if self._momentum is None else self._momentum.of(grads), gradient)
+            return gradient
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
         self._begin()
@@ -117,8 +110,8 @@ class ServedParameters:
         if gradient is not None:
             self._used = set()
         cuts = self._link.cuts
-        numbers = None if gradient is None else [self._written(part, gradient) for part in range(len(cuts))]
-        unused = [[place for place, one in enumerate(cut.places) if one not in used] for cut in cuts]
+        numbers = None if gradient is None else [self._encoded(part, gradient) for part in range(len(cuts))]
+        unused = [[number for number, place in enumerate(cut.places) if place not in used] for cut in cuts]
         self._push(numbers, edit, count=count, reads=reads, unused=unused, **header)
 
     def exchange(self) -> Flat:
@@ -135,7 +128,7 @@ class ServedParameters:
 
     @property
     def left_out(self) -> Flat | None:
-        """What its codec has left out of its gradients."""
+        """The numbers that the codec has left out of gradients so far."""
         layout = self._replica.layout.bare
         return None if self._pushes is None else self._pushes.left_out(self._link.cuts, lambda: Flat.zeros(layout))
 
@@ -146,7 +139,7 @@ class ServedParameters:
 
     @property
     def momenta(self) -> Flat | None:
-        """Those of its own gradients."""
+        """Momenta of this worker's own gradients."""
         return None if self._momentum is None else self._momentum.kept
 
     @momenta.setter
@@ -157,7 +150,7 @@ class ServedParameters:
     # -- for the worker
 
     def lay_out(self) -> None:
-        """Other parameters are trained than before, on all workers; nothing is under way."""
+        """Cut the parameters anew, as other parameters are trained than before on all workers; no push is under way."""
         self._link.cuts = cuts_of(self._replica.layout.bare, len(self._terms.servers))
         if self._pushes is not None:
             self._pushes.forget()
@@ -166,27 +159,27 @@ class ServedParameters:
         self.set_out()
 
     def set_out(self) -> None:
-        """All set out (again), with equal replicas, and nothing under way."""
-        if self._is_outside:  # it goes on from where the others are, when it has joined
+        """Begin an era, with equal replicas and no push under way."""
+        if self._is_newcomer:  # it begins where the others are when it has joined
             return
         link = self._link
-        link.stretch += 1
+        link.era += 1
         self._number, self._is_away = 0, False
         is_centre = self._terms.elastic is not None
         self._reads.set_out()
         if self._wire.rank in self._terms.servers:
             self._task.book.set_out(self._wire.clock.now())
-            mine = link.cuts_on(self._wire.rank)
-            self._task.set_out(
-                {p: Centre(c.of(self.centre), c) if is_centre else Shard(self._replica, c) for p, c in mine.items()},
-                link.stretch,
-            )
-        for server in link.alone(self._reads.there):
+            parts = {
+                part: Centre(cut.of(self.centre), cut) if is_centre else Shard(self._replica, cut)
+                for part, cut in link.cuts_on(self._wire.rank).items()
+            }
+            self._task.set_out(parts, link.era)
+        for server in link.without_worker(self._reads.workers):
             header, tensors = parts_of(self._replica, link.cuts_on(server), self.centre if is_centre else None)
             link.send("part", server, *tensors, **header, call=self._worker.call)
 
     def go_away(self, *, ended: bool) -> None:
-        """This worker pushes no more, until all set out again or for good. What it has asked to read it has read."""
+        """Announce that this worker pushes no more: until the next era, or never again. All its reads are complete."""
         if self._is_away and not ended:
             return
         how: Literal["rests", "ended"] = "ended" if ended else "rests"
@@ -196,7 +189,7 @@ class ServedParameters:
             self._task.ends()
 
     def quiesce(self) -> None:
-        """All are away: the replica, or `centre`, becomes what all have come to."""
+        """Read the final parameters of the era into the replica, or into `centre`. No worker pushes any more."""
         self._link.tell("read")
         is_centre = self._terms.elastic is not None
         x = self._reads.ask(0).wait().x
@@ -206,23 +199,23 @@ class ServedParameters:
             self._replica.parameters = x
         if self._terms.replication > 1:
             self._link.tell("has read")
-        self._tell()
+        self._record_work()
 
     def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
-        """What one that joins has to know."""
-        return {"stretch": self._link.stretch}, []
+        """Return the header and tensors that a newcomer needs."""
+        return {"stretch": self._link.era}, []
 
-    def comes(self, told: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
-        """This worker joins: servers count on it from now on, and it reads what they have."""
+    def comes(self, invitation: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
+        """Join with this worker: servers count it from now on, and it reads their parameters."""
         self._attempts += 1
-        self._link.stretch = int(told["stretch"])
+        self._link.era = int(invitation["stretch"])
         self._link.tell("joins", attempt=self._attempts)
         self._reads.set_out()
-        asked = self._reads.ask(-self._attempts)
+        answer = self._reads.ask(-self._attempts)
         while True:
             leave_if_over()
             try:
-                self._joined_at = asked.wait(KNOCK_SECONDS)
+                self._joined_at = answer.wait(KNOCK_SECONDS)
                 break
             except WireTimeout:
                 continue
@@ -232,29 +225,28 @@ class ServedParameters:
         self._number = self._reads.clock
 
     def withdraws(self) -> None:
-        """It is not let in."""
+        """Withdraw the attempt to join, as this worker is not let in."""
         self._link.tell("withdraws", attempt=self._attempts)
 
-    def follow(self, told: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
-        """It is let in, and goes on from the parameters (or the centre) that it has read."""
+    def follow(self, entry: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
+        """Continue from the parameters (or the centre) that were read, as this worker is let in."""
         self._replica.parameters = self._joined_at.x
 
     def enters(self) -> None:
-        """It is one of those that train."""
-        self._is_outside, self.momenta = False, None
+        """Make this worker one of those that train."""
+        self._is_newcomer, self.momenta = False, None
 
     def close(self) -> None:
-        """All have ended."""
+        """End this worker's server and the separate servers, as all workers have ended."""
         for server in self._terms.servers:
             if server >= self._wire.size:
                 self._task.send(CLOSE, server)
         self._task.close()
-        self._tell()
+        self._record_work()
 
     # -- inside
 
     def _begin(self) -> None:
-        """A push."""
         if self._is_away:
             raise ConfigurationError(
                 "this worker has called finish() on an optimizer, which ended the pushes of all workers"
@@ -263,8 +255,7 @@ class ServedParameters:
         self._task.check()
         self._number += 1
 
-    def _tell(self, *, only_if_due: bool = False) -> None:
-        """Record what this worker's server has done."""
+    def _record_work(self, *, only_if_due: bool = False) -> None:
         book, now = self._task.book, self._wire.clock.now()
         is_due = not only_if_due or book.is_due(now)
         if self._timer.recorder is not None and self._wire.rank in self._terms.servers and is_due:
@@ -279,9 +270,9 @@ class ServedParameters:
         self._link.push(numbers, edit, draw=self._draws, reads=reads, **header)
         if reads:
             self._asked.append(self._reads.ask(self._number))
-        self._tell(only_if_due=True)
+        self._record_work(only_if_due=True)
 
-    def _written(self, part: int, gradient: Flat) -> Sequence[Tensor]:
+    def _encoded(self, part: int, gradient: Flat) -> Sequence[Tensor]:
         cut = self._link.cuts[part]
         if self._pushes is None:
             return cut.of(gradient)
@@ -289,7 +280,7 @@ class ServedParameters:
             return self._pushes.code(part, cut, gradient, self._draws)
 
     def _forget_states(self) -> None:
-        """The servers keep them."""
+        """Delete the optimizer state, which servers keep from the first push on."""
         for p in self._replica.trained:
             self._replica.optimizer.state.pop(p, None)
 
@@ -301,8 +292,9 @@ _OFF = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.
 
 
 class PushedMomentum:
-    """That of SGD, as in DANA-Slim (Hakimi et al. 2019, Algorithm 5): v <- m v + g, and m v + g is pushed, so that what
-    is read is where the momentum of all leads next. Weight decay is in g.
+    """The momentum of SGD, as in DANA-Slim (Hakimi et al. 2019, Algorithm 5): v <- m v + g, and m v + g is pushed.
+
+    So workers read the parameters that the momentum of all workers leads to next. Weight decay is in g.
 
     Cost: a vector per worker, and three passes per step.
     """
@@ -315,49 +307,49 @@ class PushedMomentum:
                 f"{replica.plain.__name__}"
             )
         self._replica = replica
-        self._kept = dict[int, Tensor]()
+        self._momenta = dict[int, Tensor]()
 
     def of(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """What is pushed for these, which are of the trained parameters."""
+        """Return the gradients to push for those of the trained parameters."""
         groups = {id(p): group for group in self._replica.optimizer.param_groups for p in group["params"]}
-        found: list[Tensor | None] = []
+        pushed: list[Tensor | None] = []
         for p, grad in zip(self._replica.trained, gradients, strict=True):
-            found.append(None if grad is None else self._ahead(p, grad.detach(), groups[id(p)]))
-        return found
+            pushed.append(None if grad is None else self._with_momentum(p, grad.detach(), groups[id(p)]))
+        return pushed
 
-    def _ahead(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
+    def _with_momentum(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
         decays, beta = float(group["weight_decay"]), float(group["momentum"])
-        given = grad.add(p.detach(), alpha=decays) if decays else grad
+        decayed = grad.add(p.detach(), alpha=decays) if decays else grad
         if not beta:
-            return given
-        kept = self._kept.get(id(p))
-        kept = self._kept[id(p)] = given.clone() if kept is None else kept.mul_(beta).add_(given)
-        return given.add(kept, alpha=beta)
+            return decayed
+        momentum = self._momenta.get(id(p))
+        momentum = self._momenta[id(p)] = decayed.clone() if momentum is None else momentum.mul_(beta).add_(decayed)
+        return decayed.add(momentum, alpha=beta)
 
     @property
     def kept(self) -> Flat | None:
         """The momenta, as a vector over the parameters; None before the first."""
-        if not self._kept:
+        if not self._momenta:
             return None
-        found = Flat.zeros(self._replica.layout)
-        pack([self._kept.get(id(p)) for p in self._replica.trained], found)
-        return found
+        vector = Flat.zeros(self._replica.layout)
+        pack([self._momenta.get(id(p)) for p in self._replica.trained], vector)
+        return vector
 
     @kept.setter
     def kept(self, value: Flat | None) -> None:
-        self._kept.clear()
+        self._momenta.clear()
         if value is not None:
             for p, x in zip(self._replica.trained, value.segments(), strict=False):
-                self._kept[id(p)] = x.to(p.dtype, copy=True)
+                self._momenta[id(p)] = x.to(p.dtype, copy=True)
 
     @staticmethod
     def without(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The options of the servers."""
+        """Return the options for the servers, with momentum and weight decay off."""
         return [{**group, **_OFF} for group in options]
 
 
 class ServedReads:
-    """Those of one optimizer's worker."""
+    """Puts the answers of servers to one worker of one optimizer together."""
 
     def __init__(
         self,
@@ -374,69 +366,70 @@ class ServedReads:
         self._codes: list[PullCodes] = []
         self._newest: Pulled
         self.version, self.index = version, 0
-        """How many steps the servers had made, and decisions, when it read last."""
+        """Number of steps and of decisions that the servers had made at the newest read."""
         self.clock = 0
-        """With how many gradients of its own it has joined."""
-        self.there = tuple(range(wire.size))
-        """The workers that set out (again)."""
+        """Clock at which a newcomer begins: the number of gradients that it counts as having pushed."""
+        self.workers = tuple(range(wire.size))
+        """The workers that begin the next era."""
 
     def set_out(self) -> None:
-        """All set out (again), with equal replicas."""
+        """Begin an era, with equal replicas."""
         if self._coding is not None:
             now, coding = self._replica.parameters, self._coding
             self._codes = [PullCodes(coding, cut, [x.clone() for x in cut.of(now)]) for cut in self._link.cuts]
 
     def ask(self, number: int) -> Work[Pulled]:
-        """What is answered to the question behind push `number` (0: that of a rest; below, of one that joins)."""
+        """Return the read after push `number`; 0 is the question at a pause, and newcomers ask negative ones."""
 
-        def opened(found: list[Read]) -> Pulled:
-            return self._opened(found[0], is_last=not number)
+        def assembled(reads: list[Read]) -> Pulled:
+            return self._assembled(reads[0], is_last=not number)
 
-        return Together([self._link.read(number)], opened, self._wire.clock)
+        return Together([self._link.read(number)], assembled, self._wire.clock)
 
-    def _opened(self, found: Read, *, is_last: bool) -> Pulled:
-        about, x = found.header, Flat.empty(self._replica.layout.bare)
-        if about["index"] < self.index and self._terms.consistent:  # it has read all anew since
+    def _assembled(self, read: Read, *, is_last: bool) -> Pulled:
+        header, x = read.header, Flat.empty(self._replica.layout.bare)
+        if header["index"] < self.index and self._terms.consistent:  # a newer read has replaced it
             return self._newest
         for part, cut in enumerate(self._link.cuts):
-            read = found.parts[part]
-            numbers = read.numbers
-            if self._codes and about["is whole"]:
+            part_read = read.parts[part]
+            numbers = part_read.numbers
+            if self._codes and header["is whole"]:
                 self._codes[part].begin_at(self._wire.rank, numbers)
             elif self._codes:
-                numbers = self._codes[part].read(self._wire.rank, numbers, int(about["version"]))
-            for there, one in zip(cut.of(x), numbers, strict=True):
-                there.copy_(one)
+                numbers = self._codes[part].read(self._wire.rank, numbers, int(header["version"]))
+            for target, tensor in zip(cut.of(x), numbers, strict=True):
+                target.copy_(tensor)
             if is_last and self._terms.elastic is None:
-                mine = [self._replica.trained[place] for place in cut.places]
-                states_from_plain(self._replica.optimizer, mine, read.states, [one.clone() for one in read.kept])
-                put_options(self._replica.optimizer.param_groups, read.options)
+                optimizer, trained = self._replica.optimizer, self._replica.trained
+                parameters, kept = [trained[place] for place in cut.places], [x.clone() for x in part_read.kept]
+                states_from_plain(optimizer, parameters, part_read.states, kept)
+                put_options(optimizer.param_groups, part_read.options)
                 if cut.places:
-                    put_beside_parameters(self._replica.optimizer, read.beside)
-        self.version, self.index = int(about["version"]), int(about["index"])
-        if about["clock"] is not None:
-            self.clock = int(about["clock"])
-        if about["there"]:
-            self.there = tuple(about["there"])
+                    put_beside_parameters(optimizer, part_read.beside)
+        self.version, self.index = int(header["version"]), int(header["index"])
+        if header["clock"] is not None:
+            self.clock = int(header["clock"])
+        if header["there"]:
+            self.workers = tuple(header["there"])
         if self._terms.elastic is None:
             self._timer.rounds = self.version
-        if about["staleness"] is not None:
-            self._timer.staleness, self._timer.contributors = int(about["staleness"]), int(about["contributors"])
+        if header["staleness"] is not None:
+            self._timer.staleness, self._timer.contributors = int(header["staleness"]), int(header["contributors"])
         self._newest = Pulled(x, self.version)
         return self._newest
 
 
 @dataclass(frozen=True)
 class OnServers:
-    """Of one worker of one optimizer."""
+    """The worker of one optimizer, as parameters on servers use it."""
 
     leaves_out: Callable[[], bool]
-    """Whether its gradient of this step is left out."""
+    """Returns whether its gradient of this step is left out."""
     tolerates_death: bool
     """Whether the others go on when a worker dies."""
     call: Mapping[str, Any] = field(default_factory=dict)
-    """What it called `distribute` with, for servers that are no workers."""
+    """The arguments of its call of `distribute`, for separate servers."""
     coding: EdgeCoding | None = None
-    """How its gradients are written small."""
+    """Encodes its gradients; None: they are sent in full."""
     feeds_back: bool = False
-    """Whether what that leaves out is added to the next ones."""
+    """Whether the numbers that the code leaves out are added to the next gradients."""

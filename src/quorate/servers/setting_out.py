@@ -1,9 +1,9 @@
-"""How a server comes by its part where no worker of its own sets out: from the first worker that does.
+"""How a server without a worker of its own gets its part at the start of an era: from the first worker that arrives.
 
-Each worker says to such a server that it sets out. The first is asked for the part; the others are answered when it is
-there, or asked in turn where the one before has died. So nobody pushes before every server has its part.
+Each worker tells such a server that it starts. The server asks the first for the part, or the next if that one has
+died, and answers the others when the part has arrived. So nobody pushes before every server has its part.
 
-Cost: whenever all set out, a message each way per worker and such server, and each such part once.
+Cost: at each start, a message each way per worker and such server, and each such part once.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from quorate.core.vectors import Flat
 from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
 from quorate.servers.centre import Centre
-from quorate.servers.shard import Cut, Given, Shard
+from quorate.servers.shard import Cut, ReceivedShard, Shard
 
 WANTED = "wanted"
-"""The tag under which workers are told whether they are to send their part."""
+"""The tag of messages that say whether a worker is to send the part."""
 
 
-class Coming:
-    """The workers that have said to one server that they set out; `tell(rank, is_wanted)` answers one."""
+class WaitingWorkers:
+    """The workers that have announced their start to one server; `tell(rank, is_wanted)` answers a worker."""
 
     def __init__(self, tell: Callable[[int, bool], None]) -> None:
         self._tell = tell
         self._waiting: list[int] = []
         self._asked: int | None = None
 
-    def came(self, rank: int, *, is_known: bool) -> None:
-        """`rank` sets out; `is_known`: the server has the part for it."""
+    def announced(self, rank: int, *, is_known: bool) -> None:
+        """Worker `rank` starts; `is_known` says whether the server has its part already."""
         if is_known:
             self._tell(rank, False)
             return
         self._waiting.append(rank)
         self._ask()
 
-    def gave(self) -> None:
-        """The part has come."""
+    def received(self) -> None:
+        """The part has arrived."""
         waiting, self._waiting, self._asked = self._waiting, [], None
         for rank in waiting:
             self._tell(rank, False)
 
     def died(self, dead: Collection[int]) -> None:
-        """These ranks send nothing any more."""
+        """These ranks have died. If one of them was asked for the part, the next worker is."""
         self._waiting = [rank for rank in self._waiting if rank not in dead]
         if self._asked in dead:
             self._asked = None
@@ -62,16 +62,16 @@ class Coming:
 
 
 def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> tuple[dict[str, Any], list[Tensor]]:
-    """What a server needs of a whole replica, or of a centre, for some parts, as a header and tensors: copies."""
+    """Return the parts `cuts` of a replica, or of a centre, for a server: a header, and copies of the tensors."""
     parts: list[dict[str, Any]] = []
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for part, cut in cuts.items():
         states, kept = ([], []) if centre is not None else _states_of(replica, cut)
         numbers = cut.of(replica.parameters if centre is None else centre)
         parts.append({"part": part, "numbers": len(numbers), "states": states, "kept": len(kept)})
         parts[-1]["beside"] = {} if centre is not None else beside_parameters(replica.optimizer)
-        found += [x.clone() for x in (*numbers, *kept)]
-    return {"layout": replica.layout.digest, "centre": centre is not None, "parts": parts}, found
+        tensors += [x.clone() for x in (*numbers, *kept)]
+    return {"layout": replica.layout.digest, "centre": centre is not None, "parts": parts}, tensors
 
 
 def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]:
@@ -80,17 +80,17 @@ def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Receiver:
-    """What a server makes of the `parts_of` a worker."""
+    """Builds shards or centres from the `parts_of` a worker."""
 
     replica: Replica
-    """For its layout, and for the class of the optimizer."""
+    """Only its layout and the class of its optimizer are used."""
     cut: Callable[[int], Cut]
-    """A part."""
-    check: Callable[[Any], None] = lambda told: None
-    """Raises where the worker called `distribute` otherwise, which is what it has told."""
+    """Returns the cut of a part by its number."""
+    check: Callable[[Any], None] = lambda call: None
+    """Raises where the call of `distribute` that the worker sends differs from this server's."""
 
     def parts(self, message: Message) -> dict[int, Shard | Centre]:
-        """Raises `ConfigurationError` where the worker trains other parameters than the server knows."""
+        """Return the parts in a message. Raises `ConfigurationError` if the worker trains other parameters."""
         header = message.header
         self.check(header["call"])
         if header["layout"] != self.replica.layout.digest:
@@ -98,13 +98,14 @@ class Receiver:
                 "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
                 'with servers="all" each has one'
             )
-        found: dict[int, Shard | Centre] = {}
+        parts: dict[int, Shard | Centre] = {}
         tensors = list(message.tensors)
-        for one in header["parts"]:
-            cut, end = self.cut(one["part"]), one["numbers"] + one["kept"]
-            numbers, kept, tensors = tensors[: one["numbers"]], tensors[one["numbers"] : end], tensors[end:]
+        for entry in header["parts"]:
+            cut, end = self.cut(entry["part"]), entry["numbers"] + entry["kept"]
+            numbers, kept, tensors = tensors[: entry["numbers"]], tensors[entry["numbers"] : end], tensors[end:]
             if header["centre"]:
-                found[one["part"]] = Centre(numbers, cut)
+                parts[entry["part"]] = Centre(numbers, cut)
             else:
-                found[one["part"]] = Shard(self.replica, cut, Given(numbers, one["states"], kept, one["beside"]))
-        return found
+                contents = ReceivedShard(numbers, entry["states"], kept, entry["beside"])
+                parts[entry["part"]] = Shard(self.replica, cut, contents)
+        return parts

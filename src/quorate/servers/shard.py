@@ -1,4 +1,4 @@
-"""A part of a replica's parameters with numbers of its own, and an optimizer of the user's class that steps on them."""
+"""Copies of a part of a replica's parameters, and an optimizer of the user's class that steps on them."""
 
 from __future__ import annotations
 
@@ -37,34 +37,32 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cut:
-    """One of the shards of a layout: whole parameters."""
+    """A shard of a layout, cut between parameters."""
 
     places: tuple[int, ...]
-    """Of its parameters, among the layout's segments."""
+    """Places of its parameters among the layout's segments."""
     pieces: tuple[Piece, ...]
-    """What it is of vectors."""
     layout: Layout
-    """Of what `of` gives, as a vector of its own."""
+    """Layout of the tensors that `of` returns, as a vector of its own."""
     nbytes: int
 
     def of(self, x: Flat) -> list[Tensor]:
-        """What it is of this vector (views)."""
+        """Return the elements of vector `x` that belong to the cut, one view per piece."""
         return [x.parts[piece.part][piece.begin : piece.end] for piece in self.pieces]
 
     def views(self, tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-        """Its parameters in what `of` gives, in their shapes."""
-        there = {piece.part: (piece.begin, x) for piece, x in zip(self.pieces, tensors, strict=True)}
-        found = []
+        """Return one view per parameter, in its shape, of `tensors` that are laid out as by `of`."""
+        begins = {piece.part: (piece.begin, x) for piece, x in zip(self.pieces, tensors, strict=True)}
+        views = []
         for place in self.places:
             segment = layout.segments[place]
-            begin, x = there[segment.part]
-            found.append(x[segment.offset - begin : segment.offset - begin + segment.numel].view(segment.shape))
-        return found
+            begin, x = begins[segment.part]
+            views.append(x[segment.offset - begin : segment.offset - begin + segment.numel].view(segment.shape))
+        return views
 
 
 def cuts_of(layout: Layout, count: int) -> list[Cut]:
-    """`count` shards of about as many bytes each, cut between parameters in the order of their places; some may have
-    none."""
+    """Return `count` cuts of about equal size in bytes, between parameters in their order; some may be empty."""
     order = sorted(range(len(layout.segments)), key=lambda i: (layout.segments[i].part, layout.segments[i].offset))
     sizes = [layout.segments[i].numel * layout.segments[i].dtype.itemsize for i in order]
     total, before = sum(sizes), 0
@@ -81,84 +79,85 @@ def _cut(places: Sequence[int], layout: Layout) -> Cut:
     for part in sorted({layout.segments[i].part for i in places}):
         inside = [layout.segments[i] for i in places if layout.segments[i].part == part]
         pieces.append(Piece(part, min(s.offset for s in inside), max(s.offset + s.numel for s in inside)))
-    nbytes = sum((one.end - one.begin) * layout.parts[one.part].dtype.itemsize for one in pieces)
-    numbers = {one.part: (number, one.begin) for number, one in enumerate(pieces)}
+    nbytes = sum((piece.end - piece.begin) * layout.parts[piece.part].dtype.itemsize for piece in pieces)
+    numbers = {piece.part: (number, piece.begin) for number, piece in enumerate(pieces)}
     own = Layout(
         tuple(
             replace(s, part=numbers[s.part][0], offset=s.offset - numbers[s.part][1])
             for s in (layout.segments[place] for place in places)
         ),
-        tuple(replace(layout.parts[one.part], numel=one.end - one.begin) for one in pieces),
+        tuple(replace(layout.parts[piece.part], numel=piece.end - piece.begin) for piece in pieces),
         0,
     )
     return Cut(tuple(places), tuple(pieces), own, nbytes)
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a shard has in place of a replica's: parameters as `Cut.of` gives them, and what the optimizer keeps of
-    them, as `states_to_plain` gives it."""
+class ReceivedShard:
+    """The contents of a shard as a worker has sent them, to be used in place of those of the server's own replica."""
 
     numbers: Sequence[Tensor]
+    """The parameters, laid out as by `Cut.of`."""
     states: Sequence[Any]
     kept: Sequence[Tensor]
+    """The optimizer state with `states`, in the form of `states_to_plain`."""
     beside: Mapping[str, Any]
-    """What it keeps beside parameters, as `beside_parameters` gives it."""
+    """The optimizer state outside parameters, in the form of `beside_parameters`."""
 
 
 class Shard:
-    """The part `cut` of `replica`, as it is now, or with what is `given`; the replica is read here only.
+    """The part `cut` of `replica` as it is now, or of the contents `received`. The replica is read in `__init__` only.
 
-    Cost: a copy of the parameters, and of what the optimizer keeps of them.
+    Cost: a copy of the parameters and of their optimizer state.
     """
 
-    def __init__(self, replica: Replica, cut: Cut, given: Given | None = None) -> None:
+    def __init__(self, replica: Replica, cut: Cut, received: ReceivedShard | None = None) -> None:
         self.cut, self._layout = cut, replica.layout
-        mine = [replica.trained[place] for place in cut.places]
-        self._parameters = [Parameter(p.detach().clone()) for p in mine]
-        self._optimizer = _like(replica, dict(zip(map(id, mine), self._parameters, strict=True)))
+        originals = [replica.trained[place] for place in cut.places]
+        self._parameters = [Parameter(p.detach().clone()) for p in originals]
+        self._optimizer = _like(replica, dict(zip(map(id, originals), self._parameters, strict=True)))
         self._options = OptionsInForce(self._optimizer)
-        if given is None:
-            states, tensors = states_to_plain(replica.optimizer, mine)
+        if received is None:
+            states, tensors = states_to_plain(replica.optimizer, originals)
         else:
-            states, tensors = list(given.states), list(given.kept)
-            put_beside_parameters(self._optimizer, given.beside)
+            states, tensors = list(received.states), list(received.kept)
+            put_beside_parameters(self._optimizer, received.beside)
             with torch.no_grad():
-                for p, x in zip(self._parameters, cut.views(given.numbers, replica.layout), strict=True):
+                for p, x in zip(self._parameters, cut.views(received.numbers, replica.layout), strict=True):
                     p.copy_(x)
         states_from_plain(self._optimizer, self._parameters, states, [x.clone() for x in tensors])
 
     def copied(self, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> list[Tensor]:
-        """The parameters, as `Cut.of` gives them; `empty(numel, dtype)` makes memory on the CPU."""
-        found = []
+        """Return a copy of the parameters, laid out as by `Cut.of`; `empty(numel, dtype)` allocates CPU memory."""
+        copies = []
         for piece in self.cut.pieces:
             part, count = self._layout.parts[piece.part], piece.end - piece.begin
             if empty is not None and part.device.type == "cpu":
-                found.append(empty(count, part.dtype))
+                copies.append(empty(count, part.dtype))
             else:
-                found.append(torch.empty(count, dtype=part.dtype, device=part.device))
+                copies.append(torch.empty(count, dtype=part.dtype, device=part.device))
         with torch.no_grad():
-            for p, there in zip(self._parameters, self.cut.views(found, self._layout), strict=True):
-                there.copy_(p)
-        return found
+            for p, target in zip(self._parameters, self.cut.views(copies, self._layout), strict=True):
+                target.copy_(p)
+        return copies
 
     def placed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The same, laid out as `Cut.of` gives it, on the devices of the parameters."""
+        """Return tensors that are laid out as by `Cut.of`, moved to the devices of the parameters."""
         devices = [self._layout.parts[piece.part].device for piece in self.cut.pieces]
         return [x.to(device) for x, device in zip(tensors, devices, strict=True)]
 
     def write(self, edit: Sequence[Tensor]) -> None:
-        """Let parameters be what was written into them elsewhere; NaN where nothing was."""
+        """Set parameters to the values in `edit`, where they are not NaN."""
         with torch.no_grad():
             for p, x in zip(self._parameters, self.cut.views(edit, self._layout), strict=True):
-                there = x.to(p.device)
-                p.copy_(torch.where(there.isnan(), p, there))
+                values = x.to(p.device)
+                p.copy_(torch.where(values.isnan(), p, values))
 
     def step(
         self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]
     ) -> None:
-        """One step of the optimizer, with these options but `rate` times the learning rate, on a gradient that is laid
-        out as `Cut.of` gives it, of the parameters that are `used`."""
+        """Make one step of the optimizer, at `rate` times the learning rate of `options`, on a gradient that is laid
+        out as by `Cut.of`; `used` says whether each parameter has a gradient."""
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
         complete = self._options.complete(options)
@@ -166,33 +165,33 @@ class Shard:
             try:
                 step_unseen(self._optimizer)
             except RuntimeError as error:
-                told = second_order(error, type(self._optimizer))
-                if told is None:
+                clearer_error = second_order(error, type(self._optimizer))
+                if clearer_error is None:
                     raise
-                raise told from error
+                raise clearer_error from error
         for p in self._parameters:
             p.grad = None
 
     @property
     def own_options(self) -> list[dict[str, Any]]:
-        """What steps have left of the optimizer's own options, by group; nothing of groups that lie elsewhere."""
+        """The options that steps have changed, by parameter group; empty for groups without parameters here."""
         groups = self._optimizer.param_groups
         return [left if group["params"] else {} for left, group in zip(self._options.left, groups, strict=True)]
 
     @property
     def beside(self) -> dict[str, Any]:
-        """What the optimizer keeps beside parameters and options."""
+        """State of the optimizer outside parameters and options."""
         return beside_parameters(self._optimizer)
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
-        """What the optimizer keeps, in the order of the cut's places, as `states_to_plain` gives it: copies."""
+        """Copies of the optimizer state, in the order of the cut's places and in the form of `states_to_plain`."""
         states, tensors = states_to_plain(self._optimizer, self._parameters)
         return states, [x.clone() for x in tensors]
 
 
-def _like(replica: Replica, there: dict[int, Parameter]) -> Optimizer:
-    """An optimizer of the user's class that has these parameters in the place of the user's, and none of the others."""
+def _like(replica: Replica, copies: dict[int, Parameter]) -> Optimizer:
+    """Return an optimizer of the user's class for the `copies` of parameters, by the ids of the originals."""
     own = replica.optimizer
     kept = {name: x for name, x in own.__dict__.items() if not name.startswith("_") and name not in _OF_TORCH}
     again = replica.plain.__new__(replica.plain)
@@ -200,7 +199,7 @@ def _like(replica: Replica, there: dict[int, Parameter]) -> Optimizer:
     groups = []
     for group in own.param_groups:
         options = {name: copy.deepcopy(x) for name, x in group.items() if name != "params"}
-        groups.append({**options, "params": [there[id(p)] for p in group["params"] if id(p) in there]})
+        groups.append({**options, "params": [copies[id(p)] for p in group["params"] if id(p) in copies]})
     names: Any = own.state
     state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in names.items() if isinstance(key, str)})
     again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": state, "param_groups": groups})

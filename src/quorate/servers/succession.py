@@ -1,11 +1,12 @@
-"""How several servers come by one sequence of decisions, though the one that makes them may die.
+"""One sequence of decisions for several servers, which goes on when the server that decides has died.
 
-The first living server decides, and tells the others. Decisions are numbered; where parts lie on several servers, each
-server keeps those that another may lack. When the one that decides has died, the next asks the others for what it
-lacks, tells them what they lack, and decides from there on. What the dead one had told nobody was not decided.
+The first living server decides, and sends its decisions to the others. Decisions are numbered; where parts lie on
+several servers, each server keeps those that another may lack. When the server that decides has died, the next asks the
+others for the decisions that it lacks, sends them those that they lack, and decides from there on. A decision that the
+dead server had sent to nobody does not count.
 
-Cost: a message to every server per decision, some 300 bytes; where parts lie on several servers these are kept until a
-worker has read what came of them.
+Cost: a message to every server per decision, some 300 bytes. Where parts lie on several servers, decisions are kept
+until a worker has read their result.
 """
 
 from __future__ import annotations
@@ -21,50 +22,49 @@ from quorate.servers.holders import Holders
 
 
 @dataclass(frozen=True)
-class Told:
-    """A decision as all servers carry it out."""
+class NumberedDecision:
+    """A decision with its place in the sequence."""
 
     index: int
     """From 1 on."""
     dead: tuple[int, ...]
-    """The servers that had died when it was made: they answer for nothing."""
-    stretch: int
-    """Between which rests of all."""
-    one: Decision
+    """The servers that were dead when it was made, and so answer for no part."""
+    era: int
+    decision: Decision
 
 
 class Succession:
-    """As one server knows it; `send(message, server)` sends, and `is_alone` where each server decides for itself."""
+    """The sequence of decisions as one server knows it; with `is_alone` each server decides for itself."""
 
     def __init__(self, rank: int, holders: Holders, send: Callable[[Message, int], Any], *, is_alone: bool) -> None:
         self._rank, self._holders, self._send, self._is_alone = rank, holders, send, is_alone
         self.dead = set[int]()
-        """Servers and workers."""
         self._newest = 0
-        self._log = deque[Told]()
+        self._log = deque[NumberedDecision]()
         self._awaited = set[int]()
-        self._reached: dict[int, int] = {}
-        """How far the others had come, as they said when they were asked."""
+        """Servers whose newest decisions this one has asked for, before it decides."""
+        self._newest_of: dict[int, int] = {}
+        """By server, the newest decision that it had when it was asked."""
 
     @property
     def decides(self) -> bool:
         """Whether decisions are made here, now."""
         return self._is_alone or (self._holders.first(self.dead) == self._rank and not self._awaited)
 
-    def tell(self, one: Decision, stretch: int) -> Told:
-        """This server has made a decision."""
+    def announce(self, decision: Decision, era: int) -> NumberedDecision:
+        """Number a decision of this server, and send it to the others."""
         dead = tuple(sorted(self.dead.intersection(self._holders.servers)))
-        told = self._add(Told(self._newest + 1, dead, stretch, one))
+        numbered = self._add(NumberedDecision(self._newest + 1, dead, era, decision))
         if not self._is_alone and len(self._holders.servers) > 1:
-            header = {"kind": "decision", "told": _plain(told)}
+            header = {"kind": "decision", "told": _plain(numbered)}
             for server in self._others():
                 self._send(Message(header=header), server)
-        return told
+        return numbered
 
-    def died(self, gone: Iterable[int]) -> None:
-        """These ranks have."""
+    def died(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks have died; where this server is the next to decide, it asks the others."""
         before = self._holders.first(self.dead)
-        self.dead.update(gone)
+        self.dead.update(ranks)
         if self._awaited:
             self._hears_from(self.dead)
         if self._is_alone or self._holders.count == 1 or before == self._rank:
@@ -76,76 +76,77 @@ class Succession:
                     Message(header={"kind": "succeeds", "index": self._newest, "dead": sorted(self.dead)}), server
                 )
 
-    def came(self, source: int, header: Mapping[str, Any]) -> list[Told]:
-        """Server `source` has told decisions, or asks for them; those that are new here, in order."""
+    def receive(self, source: int, header: Mapping[str, Any]) -> list[NumberedDecision]:
+        """Handle a message of server `source`: decisions, or a request for them. Return the new decisions, in order."""
         if header["kind"] == "decision":
             return self._learn([header["told"]] if source == self._holders.first(self.dead) else [])
         if header["kind"] == "succeeds":
             self.died(header["dead"])
-            known = [_plain(told) for told in self._log if told.index > header["index"]]
-            self._send(Message(header={"kind": "decided", "index": self._newest, "told": known}), source)
+            newer = [_plain(numbered) for numbered in self._log if numbered.index > header["index"]]
+            self._send(Message(header={"kind": "decided", "index": self._newest, "told": newer}), source)
             return []
         new = self._learn(header["told"])
-        self._reached[source] = int(header["index"])
+        self._newest_of[source] = int(header["index"])
         self._hears_from({source})
         return new
 
     def has_read(self, index: int) -> None:
-        """A worker has read what came of that decision: all servers know it."""
+        """Forget decisions up to `index`: a worker has read their result, so all servers know them."""
         while self._log and self._log[0].index <= index:
             self._log.popleft()
 
-    def _hears_from(self, some: Collection[int]) -> None:
-        """These are not awaited any more; behind the last one all are told what they lack."""
-        self._awaited -= set(some)
+    def _hears_from(self, servers: Collection[int]) -> None:
+        """Await these servers no more; after the last one, send every server the decisions that it lacks."""
+        self._awaited -= set(servers)
         if not self._awaited:
             for server in self._others():
-                for told in self._log:
-                    if told.index > self._reached.get(server, self._newest):
-                        self._send(Message(header={"kind": "decision", "told": _plain(told)}), server)
+                for numbered in self._log:
+                    if numbered.index > self._newest_of.get(server, self._newest):
+                        self._send(Message(header={"kind": "decision", "told": _plain(numbered)}), server)
 
     def _others(self) -> list[int]:
         return [server for server in self._holders.living(self.dead) if server != self._rank]
 
-    def _learn(self, some: Iterable[Mapping[str, Any]]) -> list[Told]:
-        return [self._add(_of_plain(told)) for told in some if told["index"] == self._newest + 1]
+    def _learn(self, entries: Iterable[Mapping[str, Any]]) -> list[NumberedDecision]:
+        return [self._add(_of_plain(entry)) for entry in entries if entry["index"] == self._newest + 1]
 
-    def _add(self, told: Told) -> Told:
-        self._newest = told.index
+    def _add(self, numbered: NumberedDecision) -> NumberedDecision:
+        self._newest = numbered.index
         if self._holders.count > 1:
-            self._log.append(told)
-        return told
+            self._log.append(numbered)
+        return numbered
 
 
 KINDS = ("decision", "succeeds", "decided")
-"""What servers tell each other."""
+"""The kinds of messages between servers."""
 
 
-def _plain(told: Told) -> dict[str, Any]:
-    return asdict(told)
+def _plain(numbered: NumberedDecision) -> dict[str, Any]:
+    decision = asdict(numbered.decision)
+    return {"index": numbered.index, "dead": numbered.dead, "stretch": numbered.era, "one": decision}
 
 
-def _of_plain(told: Mapping[str, Any]) -> Told:
-    one = told["one"]
-    return Told(
-        int(told["index"]),
-        tuple(told["dead"]),
-        int(told["stretch"]),
+def _of_plain(entry: Mapping[str, Any]) -> NumberedDecision:
+    decision = entry["one"]
+    return NumberedDecision(
+        int(entry["index"]),
+        tuple(entry["dead"]),
+        int(entry["stretch"]),
         Decision(
-            version=int(one["version"]),
-            taken=tuple(Taken(**taken) for taken in one["taken"]),
-            rate=float(one["rate"]),
-            dropped=_pairs(one["dropped"]),
-            readers=_pairs(one["readers"]),
-            options_of=(one["options_of"][0], one["options_of"][1]),
-            is_last=bool(one["is_last"]),
-            there=tuple(one["there"]),
-            ended=tuple(one["ended"]),
-            repeats=bool(one["repeats"]),
-            joined=_pairs(one["joined"]),
+            version=int(decision["version"]),
+            taken=tuple(Taken(**taken) for taken in decision["taken"]),
+            rate=float(decision["rate"]),
+            dropped=_pairs(decision["dropped"]),
+            readers=_pairs(decision["readers"]),
+            options_of=(decision["options_of"][0], decision["options_of"][1]),
+            is_last=bool(decision["is_last"]),
+            there=tuple(decision["there"]),
+            ended=tuple(decision["ended"]),
+            repeats=bool(decision["repeats"]),
+            joined=_pairs(decision["joined"]),
         ),
     )
 
 
-def _pairs(some: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((a, b) for a, b in some)
+def _pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((a, b) for a, b in pairs)

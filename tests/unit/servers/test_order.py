@@ -63,7 +63,7 @@ class Play:
                 self.free.discard(rank)
                 self.clocks[rank] += 1
                 self.pushed.add((rank, self.clocks[rank]))
-                self._take(self.order.came(Push(rank, self.clocks[rank], self.versions[rank])))
+                self._take(self.order.pushed(Push(rank, self.clocks[rank], self.versions[rank])))
             yield
         assert self.gone | self.dead == set(range(self.size)), "somebody waits for ever"
         for rank in sorted(self.gone):
@@ -202,47 +202,47 @@ def test_learning_rates_are_shares_of_a_synchronous_step() -> None:
 def test_those_that_go_on_alone_after_a_backup_go_less_far(terms: dict[str, Any], rate: float) -> None:
     """Of three one is a backup, so two gradients are a whole step; three that come, one carried, are no more."""
     order = Order(ServerTerms(servers=(0,), backup=1, **terms), range(3))
-    order.came(Push(0, 1, 0))
-    (whole,) = order.came(Push(1, 1, 0))
-    order.came(Push(2, 1, 0))
-    order.came(Push(0, 2, 1))
-    more = [one for one in order.came(Push(1, 2, 1)) if one.taken]
+    order.pushed(Push(0, 1, 0))
+    (whole,) = order.pushed(Push(1, 1, 0))
+    order.pushed(Push(2, 1, 0))
+    order.pushed(Push(0, 2, 1))
+    more = [one for one in order.pushed(Push(1, 2, 1)) if one.taken]
     assert [whole.rate, *(one.rate for one in more)] == [1.0, 1.0]
     order.leaves(0, "ended")
     order.leaves(1, "ended")
-    assert [one.rate for one in order.came(Push(2, 2, 2)) if one.taken] == [rate]
+    assert [one.rate for one in order.pushed(Push(2, 2, 2)) if one.taken] == [rate]
 
 
 def test_an_age_divides_what_a_gradient_counts() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", softsync=1, staleness_scaling="inverse"), range(2), 10)
-    assert not [one for one in order.came(Push(0, 1, version=10, reads=False)) if one.taken]
-    (one,) = order.came(Push(1, 1, version=6, reads=False))
+    assert not [one for one in order.pushed(Push(0, 1, version=10, reads=False)) if one.taken]
+    (one,) = order.pushed(Push(1, 1, version=6, reads=False))
     assert [(x.staleness, x.factor) for x in one.taken] == [(0, 0.8), (4, 0.2)]
     assert one.rate == pytest.approx((1 + 1 / 4) / 2)
 
 
 def test_what_has_come_before_its_turn_counts_though_its_worker_leaves() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
-    assert not order.came(Push(1, 1, 0, reads=False))
+    assert not order.pushed(Push(1, 1, 0, reads=False))
     assert not order.leaves(1, "ended")
-    found = order.came(Push(0, 1, 0, reads=False))
+    found = order.pushed(Push(0, 1, 0, reads=False))
     assert [(x.source, x.number) for one in found for x in one.taken] == [(0, 1), (1, 1)]
     assert order.ended == {1}
-    assert order.came(Push(0, 2, 1, reads=False))[0].taken, "it is waited for no more"
+    assert order.pushed(Push(0, 2, 1, reads=False))[0].taken, "it is waited for no more"
 
 
 def test_what_the_dead_had_pushed_before_its_turn_is_dropped() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
-    order.came(Push(1, 1, 0, reads=False))
+    order.pushed(Push(1, 1, 0, reads=False))
     assert [one.dropped for one in order.died(1)] == [((1, 1),)]
 
 
 def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
-    order.came(Push(1, 1, 0, reads=False))
+    order.pushed(Push(1, 1, 0, reads=False))
     order.leaves(1, "rests")
     assert not order.asks(1)
-    order.came(Push(0, 1, 0, reads=False))
+    order.pushed(Push(0, 1, 0, reads=False))
     order.leaves(0, "rests")
     (last,) = order.asks(0)
     assert (last.is_last, readers(last)) == (True, [0, 1])
@@ -251,7 +251,7 @@ def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
 def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
     order = Order(ServerTerms(servers=(0,), mode=mode, softsync=2), range(2))  # type: ignore[arg-type]
-    found = [*order.came(Push(0, 1, 0, count=0)), *order.came(Push(1, 1, 0))]
+    found = [*order.pushed(Push(0, 1, 0, count=0)), *order.pushed(Push(1, 1, 0))]
     assert [(x.source, x.factor) for one in found for x in one.taken] == [(1, 1.0)]
     assert [key for one in found for key in one.dropped] == [(0, 1)]
     assert sorted(rank for one in found for rank in readers(one)) == [0, 1]
@@ -261,20 +261,20 @@ def test_who_has_no_gradient_is_read_to_and_does_not_count(mode: str) -> None:
 def test_shares_are_those_of_the_living() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async"), range(4))
     order.died(3)
-    assert order.came(Push(0, 1, 0))[0].rate == pytest.approx(1 / 3)
+    assert order.pushed(Push(0, 1, 0))[0].rate == pytest.approx(1 / 3)
 
 
 def test_a_dead_worker_does_not_hold_the_others() -> None:
     order = Order(ServerTerms(servers=(0,), mode="bounded", max_staleness=0), range(3))
-    order.came(Push(0, 1, 0))
-    assert not order.came(Push(1, 1, 0))
+    order.pushed(Push(0, 1, 0))
+    assert not order.pushed(Push(1, 1, 0))
     (one,) = order.died(2)
     assert (readers(one), len(one.taken)) == ([0, 1], 2)
 
 
 def test_those_that_rest_read_what_all_have_come_to_before_they_set_out() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", softsync=1), range(3))
-    order.came(Push(0, 1, 0, reads=False))
+    order.pushed(Push(0, 1, 0, reads=False))
     order.leaves(2, "ended")
     assert order.leaves(0, "rests")[0].taken, "nothing is left behind"
     assert not order.asks(0), "one trains on"
@@ -288,33 +288,33 @@ class TestJoining:
     def test_one_that_joins_begins_at_the_clock_of_the_last_and_is_waited_for(self) -> None:
         order = Order(ServerTerms(servers=(0,), mode="bounded", max_staleness=1), range(2))
         for source, number in ((0, 1), (1, 1), (0, 2), (1, 2), (0, 3)):
-            order.came(Push(source, number, 0))
+            order.pushed(Push(source, number, 0))
         (one,) = order.comes(2, 1)
         assert (one.joined, one.readers, one.is_whole) == (((2, 2),), ((2, -1),), True)
-        (read,) = order.came(Push(1, 3, 0))
+        (read,) = order.pushed(Push(1, 3, 0))
         assert readers(read) == [1]  # 3 <= 2 + 1
-        assert order.came(Push(0, 4, 0)) == []  # 4 > 2 + 1: until the new one has pushed
-        (read,) = order.came(Push(2, 3, 0))
+        assert order.pushed(Push(0, 4, 0)) == []  # 4 > 2 + 1: until the new one has pushed
+        (read,) = order.pushed(Push(2, 3, 0))
         assert readers(read) == [0, 2]
 
     def test_it_counts_for_shares(self) -> None:
         order = Order(ServerTerms(servers=(0,), mode="async"), range(3))
         order.comes(3, 1)
-        (one,) = order.came(Push(0, 1, 0))
+        (one,) = order.pushed(Push(0, 1, 0))
         assert one.rate == 1 / 4
         order.died(3)
-        assert order.came(Push(0, 2, 1))[0].rate == 1 / 3
+        assert order.pushed(Push(0, 2, 1))[0].rate == 1 / 3
 
     @pytest.mark.parametrize("mode", ["sync", "async"])
     def test_one_that_withdraws_was_never_there(self, mode: str) -> None:
         order = Order(ServerTerms(servers=(0,), mode=mode), range(2))  # type: ignore[arg-type]
         order.comes(2, 1)
-        first = order.came(Push(0, 1, 0))
-        last = [*order.came(Push(1, 1, 0)), *order.withdraws(2, 1)]
+        first = order.pushed(Push(0, 1, 0))
+        last = [*order.pushed(Push(1, 1, 0)), *order.withdraws(2, 1)]
         taken = [x.source for one in (*first, *last) for x in one.taken]
         assert sorted(taken) == [0, 1]
-        assert order.came(Push(0, 2, order.version)) == [] if mode == "sync" else True
-        found = order.came(Push(1, 2, order.version))
+        assert order.pushed(Push(0, 2, order.version)) == [] if mode == "sync" else True
+        found = order.pushed(Push(1, 2, order.version))
         assert found[-1].rate == (1 if mode == "sync" else 1 / 2)
         assert order.comes(2, 2)[0].readers == ((2, -2),)  # it may try again
 

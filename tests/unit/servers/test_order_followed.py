@@ -88,7 +88,7 @@ class Play:
             kind, what = self.way[at][rank].popleft()
             order = self.orders[at]
             if kind == "push":
-                found = order.came(what)
+                found = order.pushed(what)
             else:
                 found = order.leaves(what, "ended") if kind == "leaves" else order.asks(what)
             assert not found or order.decides
@@ -163,8 +163,8 @@ class TestAgain:
         terms = ServerTerms(servers=(0, 1), mode="async")
         first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
         push = Push(0, 1, 0)
-        (one,) = first.came(push)
-        second.came(push)
+        (one,) = first.pushed(push)
+        second.pushed(push)
         second.follow(one)
         assert one.readers == ((0, 1),)
         assert second.asks_again(0, 1) == []
@@ -176,7 +176,7 @@ class TestAgain:
         """Whether the second order hears of the question or of the answer first."""
         terms = ServerTerms(servers=(0, 1), mode="async")
         first, second = (Order(terms, range(2), decides=is_first) for is_first in (True, False))
-        for one in first.came(Push(0, 1, 0)):
+        for one in first.pushed(Push(0, 1, 0)):
             second.follow(one)
         (again,) = first.asks_again(0, 1)
         if is_asked_first:
@@ -195,15 +195,15 @@ class TestAgain:
         order.asks(0)
         (last,) = order.asks(1)
         assert (last.is_last, last.there, last.ended) == (True, (0, 1), (2,))
-        (again,) = order.next_one(last).asks_again(1, 0)
+        (again,) = order.next_era(last).asks_again(1, 0)
         assert (again.readers, again.there, again.ended, again.repeats) == (((1, 0),), (0, 1), (2,), True)
 
 
 def test_what_the_dead_had_pushed_and_nobody_has_decided_is_dropped() -> None:
     for in_order in (False, True):
         order = Order(ServerTerms(servers=(0, 1), mode="bounded", in_order=in_order), range(2), decides=False)
-        order.came(Push(1, 1, 0))
-        order.came(Push(1, 2, 0))
+        order.pushed(Push(1, 1, 0))
+        order.pushed(Push(1, 2, 0))
         order.died(1)
         found = order.decide()
         assert [key for one in found for key in one.dropped] == [(1, 1), (1, 2)]

@@ -10,7 +10,7 @@ import pytest
 from quorate.core.contracts import Message
 from quorate.servers.decisions import Decision
 from quorate.servers.holders import Holders
-from quorate.servers.succession import Succession, Told
+from quorate.servers.succession import NumberedDecision, Succession
 
 
 class Play:
@@ -24,7 +24,7 @@ class Play:
             Succession(rank, holders, lambda message, to, rank=rank: self._send(rank, to, message), is_alone=False)  # type: ignore[misc]
             for rank in range(size)
         ]
-        self.known: list[list[Told]] = [[] for _ in range(size)]
+        self.known: list[list[NumberedDecision]] = [[] for _ in range(size)]
         self.dead = set[int]()
         self.untold: list[tuple[int, int]] = []
         """Who is to hear of whose death."""
@@ -63,7 +63,7 @@ class Play:
         kind = self.draw.choice(kinds)
         if kind == "message":
             source, to = self.draw.choice(ready)
-            self.known[to] += self.servers[to].came(source, self.way[source, to].popleft().header)
+            self.known[to] += self.servers[to].receive(source, self.way[source, to].popleft().header)
         elif kind == "death":
             other, rank = self.untold.pop(self.draw.randrange(len(self.untold)))
             if other not in self.dead:
@@ -72,7 +72,7 @@ class Play:
             assert len(makers) == 1, "two decide"
             self.made += 1
             one = Decision(version=self.made, dropped=((7, self.made),), readers=((1, self.made),))
-            self.known[makers[0]].append(self.servers[makers[0]].tell(one, 1))
+            self.known[makers[0]].append(self.servers[makers[0]].announce(one, 1))
         return True
 
 
@@ -98,11 +98,11 @@ def test_decisions_that_all_know_are_forgotten() -> None:
     server = Succession(1, Holders((0, 1, 2), 2), lambda message, to: sent.append(message), is_alone=False)
     other = Succession(0, Holders((0, 1, 2), 2), lambda message, to: sent.append(message), is_alone=False)
     for number in range(10):
-        other.tell(Decision(version=number), 1)
+        other.announce(Decision(version=number), 1)
     for message in sent[::2]:
-        server.came(0, message.header)
+        server.receive(0, message.header)
     server.has_read(7)
-    server.came(2, {"kind": "succeeds", "index": 0, "dead": [0]})
+    server.receive(2, {"kind": "succeeds", "index": 0, "dead": [0]})
     assert [told["index"] for told in sent[-1].header["told"]] == [8, 9, 10]
 
 
@@ -110,6 +110,6 @@ def test_what_the_dead_had_on_the_way_does_not_count_when_another_decides() -> N
     sent: list[Message] = []
     holders = Holders((0, 1, 2), 2)
     first, last = (Succession(r, holders, lambda message, to: sent.append(message), is_alone=False) for r in (0, 2))
-    first.tell(Decision(version=1), 1)
-    last.came(1, {"kind": "succeeds", "index": 0, "dead": [0]})
-    assert last.came(0, sent[0].header) == []
+    first.announce(Decision(version=1), 1)
+    last.receive(1, {"kind": "succeeds", "index": 0, "dead": [0]})
+    assert last.receive(0, sent[0].header) == []

@@ -14,7 +14,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, Stopped
 from quorate.launch.worker.world import World
 from quorate.servers.own import OwnServers
-from quorate.servers.setting_out import Coming
+from quorate.servers.setting_out import WaitingWorkers
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.joined import joined
@@ -315,17 +315,17 @@ def test_a_server_whose_own_worker_has_ended_goes_on_from_the_parameters_of_the_
 
 def test_one_worker_at_a_time_is_asked_for_a_part_and_the_next_where_it_has_died() -> None:
     told: list[tuple[int, bool]] = []
-    coming = Coming(lambda rank, is_wanted: told.append((rank, is_wanted)))
+    waiting = WaitingWorkers(lambda rank, is_wanted: told.append((rank, is_wanted)))
     for rank in (2, 0, 1):
-        coming.came(rank, is_known=False)
+        waiting.announced(rank, is_known=False)
     assert told == [(2, True)]
-    coming.died({0})
+    waiting.died({0})
     assert told == [(2, True)]
-    coming.came(3, is_known=False)
-    coming.died({0, 2})
+    waiting.announced(3, is_known=False)
+    waiting.died({0, 2})
     assert told == [(2, True), (1, True)]
-    coming.gave()
-    coming.came(4, is_known=True)
+    waiting.received()
+    waiting.announced(4, is_known=True)
     assert told[2:] == [(3, False), (4, False)]
-    coming.came(1, is_known=False)
+    waiting.announced(1, is_known=False)
     assert told[4:] == [(1, True)]

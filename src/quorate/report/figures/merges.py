@@ -53,7 +53,7 @@ def _merge(one: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | No
     found = merged_in(one.number, one.told, one.taken, settles=one.settles)
     if found is None:
         return None
-    return Merge(number=one.number, fragment=found.fragment, time=seconds_at(one.time), given=found.given)
+    return Merge(number=one.number, fragment=found.fragment, time=seconds_at(one.time), given=found.shares)
 
 
 def merges_summary(runs: Sequence[MergeFigures]) -> MergesSummary | None:

@@ -328,7 +328,7 @@ class ReplayedRounds(IdleInReplays):
         tape = self._tape
         self._give_entries()
         if (
-            tape.is_gone
+            tape.is_dead
             and not self._entries.are_left
             and self._pending.times >= tape.last_times
             and self._look >= tape.last_look
@@ -431,7 +431,7 @@ class ReplayedEntries:
 
 
 def _when(tape: OptimizerTape, source: int, to: int, number: int) -> Position:
-    found = [at for at, other in tape.given.get(source, ()) if other == to and at.round == number]
+    found = [at for at, other in tape.sent_copies.get(source, ()) if other == to and at.round == number]
     if not found:
         raise ConfigurationError(
             f"rank {to} joined with a copy from rank {source}, and the records do not say when that rank sent it; such "
