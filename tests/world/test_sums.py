@@ -128,6 +128,18 @@ def test_a_broadcast_has_the_bits_of_the_root() -> None:
     assert run_real(3, broadcasts) == [[]] * 3
 
 
+def broadcasts_what_all_share(x: Tensor, wire: Wire) -> Tensor:
+    for _ in range(4):
+        wire.broadcast(x, 0).wait()
+    return x.clone()
+
+
+def test_memory_that_workers_share_can_be_broadcast() -> None:
+    x = noise(0, 4096, torch.float32).share_memory_()
+    for each in run_real(2, partial(broadcasts_what_all_share, x)):
+        assert torch.equal(each, noise(0, 4096, torch.float32))
+
+
 def many_at_once(wire: Wire) -> list[str]:
     """More than there are slots, of all kinds, on two channels that the workers use in different orders."""
     numels = [(5, LARGE, 2 * LARGE)[k % 3] for k in range(2 * SLOTS + 3)]

@@ -174,11 +174,11 @@ class RealWire(CollectivesByMessages):
         return self._launch(operation, lambda group: group.broadcast([carried], options), x, whole)
 
     def _broadcast_in_memory(self, operation: str, bits: Tensor, x: Tensor, root: int) -> Work[Tensor]:
-        """A sum of integers, to which all but the root give zeros, has the bits of what the root gives."""
-        if self.rank != root:
-            bits.zero_()
+        """A sum of integers, to which all but the root give zeros, has the bits of what the root gives. The zeros lie
+        elsewhere: workers may share the memory of `x`, as tensors that a script has sent to its processes."""
+        moved = bits if self.rank == root else self.empty(bits.numel(), bits.dtype).zero_()
         with self._alone():
-            work = self._in_memory(operation, bits, lambda sums: sums.start(operation, bits))
+            work = self._in_memory(operation, bits, lambda sums: sums.start(operation, moved))
         return Together([work], lambda _: x, self.clock)
 
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
