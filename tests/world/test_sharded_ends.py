@@ -94,9 +94,10 @@ def furthest(a: Tensor, b: Tensor) -> float:
 
 def test_one_bad_gradient_ends_all_where_that_was_asked_for() -> None:
     ends = outcomes_real_world(4, partial(train, "raise", "all-reduce", each=1, size=4, shards=True), 100.0)
-    for end in ends:
-        assert isinstance(end.error, NotFinite), end
-        assert end.error.ranks == (2, 3) and end.error_message.startswith("replica 1 (ranks 2 and 3) brought a ")
+    assert any(isinstance(end.error, NotFinite) and end.error.ranks == (2, 3) for end in ends), ends
+    for end in ends:  # one that is still exchanging pieces may hear of it from one that has ended already
+        assert isinstance(end.error, NotFinite | PeerFailed), end
+        assert "replica 1 (ranks 2 and 3) brought a " in end.error_message
 
 
 def stopped(strategy: str, asked: Sequence[int | None], world: Any) -> None:
