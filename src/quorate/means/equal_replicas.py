@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,19 +16,38 @@ from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_p
 
 _WORD = 8
 """Bytes."""
+_AT_ONCE = 1 << 25
+"""Bytes of one broadcast."""
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
     """Write `root`'s numbers into everyone's `tensors` (of equal kinds).
 
-    Cost: on the CPU one broadcast of the bytes of all; on other devices one per device and dtype.
+    Cost: on the CPU one broadcast for each 32 MB, which is also the memory that it takes beside the largest tensor; on
+    other devices one per device and dtype.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
     for x in map(local, tensors):
         by_device.setdefault(x.device, []).append(x.detach())
     with torch.no_grad():
         for device, some in by_device.items():
-            (_copy_bytes if device.type == "cpu" else _copy_by_broadcasts)(some, wire, root)
+            if device.type != "cpu":
+                _copy_by_broadcasts(some, wire, root)
+                continue
+            for group in _groups(some):
+                _copy_bytes(group, wire, root)
+
+
+def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors that travel together, in their order."""
+    group, nbytes = list[Tensor](), 0
+    for x in tensors:
+        if group and nbytes + x.numel() * x.itemsize > _AT_ONCE:
+            yield group
+            group, nbytes = [], 0
+        group.append(x)
+        nbytes += x.numel() * x.itemsize
+    yield group
 
 
 def _copy_bytes(tensors: list[Tensor], wire: Wire, root: int) -> None:

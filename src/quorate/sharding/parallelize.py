@@ -290,3 +290,6 @@ def _begin_alike(model: Module, wire: Wire) -> None:
             wire.broadcast(plain, 0).wait()
             if carried.data_ptr() != x.data_ptr():
                 x.detach().copy_(carried)
+    if wire.size > 1:
+        wire.barrier().wait()  # all have read it
+        wire.trim()  # no later message is as long

@@ -50,6 +50,7 @@ def begin(worker: StrategyWorker) -> None:
     compare_calls(worker.call, wire)
     compare_options(replica.optimizer, wire)
     copy_tensors([*replica.every, *beside(replica.model, replica.every)], wire)
+    wire.trim()  # of what the copy needed
     copy_optimizer(replica.optimizer, wire)
 
 
