@@ -3,7 +3,7 @@
 #   make venv         a virtual environment in .venv with everything below in it
 #   make demo         torch DDP and eager-SGD learn to read digits side by side, on four workers of which one is late in every
 #                     step, and a page about it: a minute and a quarter after installation
-#   make test         one case of every law of the test suite: some twenty minutes on two slow cores (torch is imported in
+#   make test         one case of every law of the test suite: a quarter of an hour on two slow cores (torch is imported in
 #                     3.5 s). `make test CASES=third` has every third case of laws with many (continuous integration runs
 #                     it), CASES=all has all of them: more than twice as long
 #   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes

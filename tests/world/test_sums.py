@@ -111,7 +111,7 @@ def broadcasts(wire: Wire) -> list[str]:
     """Those whose bits are not the root's, of any bits (some are no numbers) and of memory that is no whole words."""
     wrong = []
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.bool):
-        for numel in (3, 64, 1 << 16):
+        for numel in (3, 64, 1 << 16, 1 << 20):
             for root in (0, wire.size - 1):
                 for turn in range(4):  # the first two go by messages
                     draw = torch.Generator().manual_seed(root + 7 * turn)
@@ -135,9 +135,9 @@ def broadcasts_what_all_share(x: Tensor, wire: Wire) -> Tensor:
 
 
 def test_memory_that_workers_share_can_be_broadcast() -> None:
-    x = noise(0, 4096, torch.float32).share_memory_()
+    x = noise(0, 1 << 20, torch.float32).share_memory_()
     for each in run_real(2, partial(broadcasts_what_all_share, x)):
-        assert torch.equal(each, noise(0, 4096, torch.float32))
+        assert torch.equal(each, noise(0, 1 << 20, torch.float32))
 
 
 def many_at_once(wire: Wire) -> list[str]:

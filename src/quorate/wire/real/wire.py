@@ -48,6 +48,8 @@ _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.i
 
 _SUMS = "sums in shared memory"
 """The tag of what is said about them."""
+_LARGE_BYTES = 1 << 22
+"""Bytes from which a broadcast goes through blocks of shared memory: smaller ones would leave many blocks behind."""
 
 
 class RealWire(CollectivesByMessages):
@@ -164,7 +166,8 @@ class RealWire(CollectivesByMessages):
         operation = f"broadcast from {root} {describe(x)}"
         if self._goes_by_messages(operation, x):
             return super().broadcast(x, root)
-        bits = as_integers(x.detach()) if self._lies_here(x) else None
+        is_large = x.numel() * x.itemsize >= _LARGE_BYTES
+        bits = as_integers(x.detach()) if is_large and self._lies_here(x) else None
         if bits is not None:
             return self._broadcast_in_memory(operation, bits, x, root)
         whole = self._carried(x).contiguous()
