@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.on_gpu import needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import WorkersFailed
+from tests.support.sampled import Few
 from tests.support.sharded_trainings import Case, replicated
 from tests.world import (
     test_branches,
@@ -90,9 +92,9 @@ def of_the_cpu() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("test", list(of_the_cpu()))
-def test_cut_in_other_ways(test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_in_other_ways(test: Any, monkeypatch: pytest.MonkeyPatch, few: Few) -> None:
     def run(size: int, task: Any, timeout: float, **_: Any) -> Any:
         return run_on_gpu(size, task, timeout, gpus="nccl", has_data=True)
 
     monkeypatch.setattr(sys.modules[test.__module__], "run_real_world", run)
-    test()
+    test(few) if "few" in inspect.signature(test).parameters else test()
