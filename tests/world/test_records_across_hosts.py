@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux,
 SCRIPT = """
     import sys, time, types, torch, quorate
     from quorate.launch.worker import recording
-    from quorate.wire.real.endpoint import WallClock
+    from quorate.wire.real.wall_clock import WallClock
     from quorate.wire.real import clock_exchange
     import os
     clock_exchange.BETWEEN = 1.0

@@ -60,7 +60,7 @@ class Participant(Worker, Protocol):
 
     @property
     def reducer_state(self) -> Any:
-        """What the reducer of its means remembers: see `means.reducer.Reducer.state`."""
+        """The state of the reducer of its means: see `means.reducer.Reducer.state`."""
 
     @property
     def has_rounds(self) -> bool:

@@ -1,7 +1,6 @@
-"""How a worker becomes what one was that wrote a checkpoint.
+"""Restores a worker from a checkpoint: its replica, and the state of its strategy, rounds and reducer.
 
-What a strategy, its rounds and its reducer remember, in a world that may have another size than the one that kept
-it.
+The world may have another size than the one that wrote the checkpoint.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def _silently(sentence: str) -> None:
 
 
 def saving(place: Place) -> Saving:
-    """That of the worker of `place`; made before anything that has to be done first at its leaving."""
+    """Return the `Saving` of the worker of `place`. Make it before anything that must be done first when it leaves."""
     own = place.context(_Own)
     if own.saving is None:
         own.saving = Saving(place)

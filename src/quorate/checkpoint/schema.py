@@ -3,7 +3,7 @@
 Everything is taken strictly. Whatever passes can be read without going outside of the folder, or of an array; whether
 it is of this script's model and optimizer is asked where they are there to be compared with.
 
-What a checkpoint's trees must be where they hold rounds, and the numbers and vectors of all of them.
+Trees of rounds have a schema of their own here: the rounds, their numbers and their vectors.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _MomentumKept(TypedDict):
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
 class RoundsSettings(TypedDict):
-    """Those that change."""
+    """The settings that change from one round to the next."""
 
     wait_for: NotRequired[int | float | str]
     max_staleness: NotRequired[Count]

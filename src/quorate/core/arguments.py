@@ -1,17 +1,11 @@
-"""Calls of the API that leave an argument out, or give one that is not there: a sentence like any other.
-
-Packages that can be called: `quorate.launch(function)`, while `quorate.launch.local` is a module in it as before.
-"""
+"""Calls of the API that leave an argument out, or give one that is not there: a sentence like any other."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from quorate.core.errors import ConfigurationError
 
@@ -37,22 +31,3 @@ def one_sentence(advice: Mapping[str, str]) -> Callable[[Callable[P, R]], Callab
         return checked
 
     return of
-
-
-class CallableModule(ModuleType):
-    """A module that calls a function of another one, which is imported by the first call.
-
-    Python sets a submodule as an attribute of its package, and so would hide a function of the same name as soon as
-    anything in the submodule was imported. This way the name is one thing at all times.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        place, name = self.__dict__["__calls__"]
-        return getattr(importlib.import_module(place), name)(*args, **kwargs)
-
-
-def let_call(module: str, place: str, name: str) -> None:
-    """From now on the imported `module` can be called, and calls `name` of the module `place`."""
-    found = sys.modules[module]
-    found.__dict__["__calls__"] = place, name
-    found.__class__ = CallableModule

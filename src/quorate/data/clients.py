@@ -1,6 +1,6 @@
-"""Clients: many of them on each worker, which plays those that are drawn for a round one after the other.
+"""Clients: each worker simulates many, and plays those that are drawn for a round one after the other.
 
-What a script says of clients, held against its dataset and the world.
+The settings of a script for clients are checked against its dataset and the world.
 """
 
 from __future__ import annotations
@@ -180,11 +180,11 @@ class ClientSplit:
 
     @property
     def checksum(self) -> str | None:
-        """Of the labels; None where the partition needs none."""
+        """The checksum of the labels; None where the partition needs no labels."""
         return None if self.labels is None else f"(checksum {zlib.crc32(self.labels.tobytes()):08x})"
 
     def share(self, place: Place, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> ClientShare:
-        """That of the worker of `place`."""
+        """Return the share of the worker of `place`."""
         context = data_context(place)
         size, own = place.wire.size, place.wire.rank if context.seat is None else context.seat
         return ClientShare(
@@ -209,8 +209,8 @@ def clients_from(
     share: str | None,
     files: bool,
 ) -> ClientSplit | None:
-    """What `shard` was told of clients; None where nothing was. Raises `ConfigurationError` for what does not go
-    together."""
+    """Return the clients that `shard` was asked for; None where it was not. Raises `ConfigurationError` for arguments
+    that do not go together."""
     if partition is None and clients is None:
         if labels is not None:
             raise ConfigurationError('labels= needs partition=, such as partition="label"')

@@ -13,7 +13,7 @@ reducers: Registry[type[Any]] = Registry(
     "reducer",
     {
         "adasum": "quorate.means.adasum:Adasum",
-        "dense": "quorate.means.fault_tolerant_sum:Dense",
+        "dense": "quorate.means.dense:Dense",
         "gather": "quorate.means.coded:Coded",
         "halving-doubling": "quorate.means.algorithms.halving_doubling:HalvingDoubling",
         "hierarchical": "quorate.means.hierarchical:Hierarchical",

@@ -8,16 +8,6 @@ same if a part changed after it was sent.
 Cost in addition to the other reducer: two to four words exchanged with the board for each sum, a few tenths of a
 millisecond; memory for the kept contribution. A sum that is formed again, like every sum after a death, sends every
 worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if it is dense.
-
-`Dense`: the wire's own all-reduce sums every number of every part.
-
-Idea: Each part of the vector is passed to the wire unchanged. Workers of one host add in shared memory, hosts add among
-themselves in few large messages, and on GPUs the backend adds.
-
-Cost: Per worker, with P workers and n bytes, 2 (P - 1) / P n bytes are sent, as in a ring; no memory of its own.
-
-When it loses: Where one of the message-based algorithms fits the network better; `quorate explain ring -n 8` and the
-like give the numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -33,14 +23,9 @@ from quorate.aggregation.outcome import Outcome
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout
-from quorate.means.in_parts import InParts
+from quorate.means.dense import Dense
 from quorate.means.reducer import Reducer
-from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
@@ -311,17 +296,3 @@ class _Sum:
     def _over(self) -> None:
         self._is_over = True
         self._reducer.under_way.remove(self)
-
-
-class Dense(InParts):
-    """The wire's own all-reduce: in shared memory on one host, and in few large messages between hosts.
-
-    Cost per worker: `wire_bytes` sent, and as much received; no memory of its own.
-    """
-
-    def _sum(self, x: Tensor) -> Work[Tensor]:
-        return self.wire.all_reduce(x)
-
-    def wire_bytes(self, size: int) -> int:
-        """Bytes one worker sends for one sum among `size` workers."""
-        return sum(all_reduce_bytes(p.numel * p.dtype.itemsize, size) for p in self.layout.parts)

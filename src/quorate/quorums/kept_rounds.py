@@ -18,7 +18,8 @@ from quorate.core.vectors import Flat
 from quorate.means.headers import COUNTS
 from quorate.replica.momentum_state import kept_moments, restore_moments
 from quorate.replica.replica import Replica
-from quorate.rounds.buffer import Entry, Kept, Ledger
+from quorate.rounds.buffer import Entry, Kept
+from quorate.rounds.ledger import Ledger
 
 if TYPE_CHECKING:
     from quorate.rounds.of_worker import AnyRounds

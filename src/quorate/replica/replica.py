@@ -1,8 +1,7 @@
 """One worker's replica as numbers: parameters, what the optimizer keeps of them, and steps of the optimizer.
 
-The order in which vectors are over an optimizer's parameters: the same on every worker.
-
-Which of a model's trained parameters are tables of embeddings: their rows have directions, they have none.
+Vectors go over an optimizer's parameters in an order that is the same on every worker. Tables of embeddings are
+marked: their rows have directions, and they have none.
 """
 
 from __future__ import annotations

@@ -3,6 +3,6 @@
 Called, `quorate.report(run)` writes the report of a run and shows it in a notebook: see `quorate.notebook.reporting`.
 """
 
-from quorate.core.arguments import let_call
+from quorate.core.callable_module import let_call
 
 let_call(__name__, "quorate.notebook.reporting", "report")

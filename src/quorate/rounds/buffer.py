@@ -1,7 +1,4 @@
-"""What a worker holds for rounds: `pending.PendingGradients`, or `fragments.PendingFragments`.
-
-What became of a worker's contributions: nothing is lost uncounted.
-"""
+"""What a worker holds for rounds: `pending.PendingGradients`, or `fragments.PendingFragments`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any, Protocol
 
 from quorate.core.vectors import Flat
 from quorate.rounds.coding import Given
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
 
@@ -127,19 +125,3 @@ class Buffer(Protocol):
 
     def restore(self, kept: Kept) -> None:
         """Go on from there."""
-
-
-@dataclass
-class Ledger:
-    """Weights of contributions by what became of them."""
-
-    produced: float = 0.0
-    taken: float = 0.0
-    dropped: float = 0.0
-    replaced: float = 0.0
-    expired: float = 0.0
-
-    @property
-    def lost(self) -> float:
-        """Produced, and taken by no round."""
-        return self.dropped + self.replaced + self.expired

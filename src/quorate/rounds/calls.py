@@ -5,12 +5,11 @@ A step *calls* for a round if no round has started since that worker's previous 
 `wait_for`, or all that still step where they are fewer. So two starts are separated by a whole local step of the
 second's caller, and the fastest worker may leave, evaluate or end at any time without a silence.
 
-How long a round that may start waits for more workers to call; pure.
-
-As long as nobody is kept from anything by it: a worker that has called goes on for some seconds without the result
-(its slack), and what is left of them, after the time that it took until enough had called, and that an exchange takes,
-is for others. From the adaptive grace window of Decoupled DiLoCo (Douillard et al., 2026, after public descriptions):
-gamma (overlap x step time - time to the quorum - time of an exchange), between 0 and a cap.
+A round that may start waits for more workers to call, as long as it keeps nobody from anything (`window`): a worker
+that has called goes on for some seconds without the result (its slack), and what is left of them, after the time that
+it took until enough had called, and that an exchange takes, is for others. From the adaptive grace window of Decoupled
+DiLoCo (Douillard et al., 2026, after public descriptions): gamma (overlap x step time - time to the quorum - time of an
+exchange), between 0 and a cap.
 
 Where workers wait for results and hosts form the sum among themselves, a round waits for a twentieth of the time of an
 exchange: whoever misses it by less would cost another exchange, over the same links. Where nobody came in a window, the

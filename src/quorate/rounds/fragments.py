@@ -4,11 +4,10 @@ What a worker has not had taken is cumulative: each time it hands in, for every 
 round last took that fragment of it (and it has applied that round). So a newer handing-in stands for an older one, and
 nothing is given twice: what was handed in before a round that took some of it was applied is not given any more.
 
-What a worker's codec makes of the fragments that it hands in, and what it leaves out, by fragment.
-
-What is handed in is cumulative, and what a round takes of a fragment is given small; the error joins what the next
-round takes of it. A round that passes by gives both back as they were. Where all settle, what was handed in is given as
-it is, and the error waits on: all errors at once would be a way that an outer step with momentum takes too far.
+A codec encodes the fragments that a worker contributes, and its errors are kept by fragment. Contributions are
+cumulative, and a round takes a fragment in encoded form; the error joins what the next round takes of it. A round that
+passes by gives both back as they were. Where all settle, what was handed in is given as it is, and the error waits on:
+all errors at once would be a delta that an outer step with momentum takes too far.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from quorate.core.vectors import Flat, Layout, Part
-from quorate.rounds.buffer import Entry, Kept, Ledger, Snapshot
+from quorate.rounds.buffer import Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding, Given
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
 

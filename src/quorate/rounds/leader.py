@@ -12,9 +12,8 @@ hosts (`forming.spans_hosts`) answers are headers only, and the hosts form the s
 leader decides, and in another attempt where one that is needed dies or falls silent: at most 2.5 d numbers in and out
 of each, for any P. There a round is in force, and told of as such, when a majority has it (`votes`).
 
-Settings that change from one round to the next: asked for by any worker, decided by the one that leads.
-
-Who asks says after which round it asks (`request`). The newest such request is answered by the next round that is
+Settings may change from one round to the next: any worker asks for a change, and the leader decides. Who asks says
+after which round it asks (`request`). The newest such request is answered by the next round that is
 formed, whose result carries what is in force from the round after it on; so the change is a part of the log, and comes
 with it to a new leader, into a copy of a replica, and into a checkpoint. Of requests made after the same round, the one
 that comes first is answered; one older than what is in force comes to nothing. A worker says its request with all that

@@ -3,9 +3,7 @@
 Pure: takes messages and gives messages. `send(to, header, vector)` goes to another member or to this one; every
 message carries the term, and one of an older term than this member knows is not acted on.
 
-How one that was about to lead takes office, once enough have said where they are.
-
-What one that is about to lead asks all others: where they are.
+A member that is about to lead asks all others which rounds they have, and takes office once enough have answered.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds.buffer import Buffer, Entry, Kept, Ledger, Snapshot
+from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.learners import Learners
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, Marks
 from quorate.rounds.terms import Agreed
 

@@ -1,6 +1,7 @@
-"""`Rounds`: what the training thread of one worker has of them.
+"""`Rounds`: the training thread's view of the rounds of its worker.
 
-Where one worker stands in its rounds, for learners of several workers, which apply the same rounds in each step.
+`Standing` is the place of a worker in its rounds, for learners of several workers, which apply the same rounds in each
+step.
 """
 
 from __future__ import annotations

@@ -1,45 +1,29 @@
-"""A model in shards by torch's FSDP2. Importing this takes torch a second.
-
-How the C library gives memory back: once in a step, so that gathered parameters do not stay resident.
-
-glibc keeps what is freed for what comes next, and raises the size from which a piece is a mapping of its own, so
-gathered parameters and gradients stay resident. Giving back pieces of 128 KiB and more at once, which a fixed threshold
-does, is slower: what passes take is then mapped anew many times in a step. Measured with 25 million parameters in two
-shards, each time two workers: 0.82 s a step and 221 MB resident behind it with that threshold, 0.55 s and 215 MB where
-memory is given back at the end of the step.
-
-Parameters of a model in shards that every shard has whole: those without dimensions, and those without elements.
-
-FSDP2 cuts along the first dimension, and its kernels want elements. A stand-in of one number takes part in its
-collectives; the parameter that the script sees keeps its shape, as a replicated `DTensor`.
-"""
+"""A model in shards by torch's FSDP2. Importing this takes torch a second."""
 
 from __future__ import annotations
 
 import copy
-import ctypes
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-from torch.distributed.tensor import DTensor, Replicate
 from torch.nn import Module, Parameter
 
 from quorate.core.axes import Zero
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, local
+from quorate.sharding.allocator import give_back
 from quorate.sharding.collectives import Pieces
-from quorate.sharding.groups import groups_of, over_wires, split_by_dtype
+from quorate.sharding.groups import over_wires, split_by_dtype
 from quorate.sharding.mesh import Seat
 from quorate.sharding.offload import Offloaded, count
-from quorate.sharding.plain_modules import plain_classes, replace_parameters, without_hooks
+from quorate.sharding.plain_modules import plain_classes, without_hooks
+from quorate.sharding.replicated import put_back, stand_in
 from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
 from quorate.sharding.tensor_operations import define_operations
 from quorate.sharding.walks import Walk, note_calls
@@ -233,87 +217,3 @@ def _forget_without_backward(modules: Sequence[FSDPModule], *_: object) -> None:
     """After a forward pass that has no backward pass, which would do it."""
     if not torch.is_grad_enabled():
         _forget(modules)
-
-
-def give_back() -> bool:
-    """Let the kernel have what is free; whether the C library has given anything (glibc only)."""
-    trim = _trim()
-    return trim is not None and bool(trim(0))
-
-
-@cache
-def _trim() -> Callable[[int], int] | None:
-    try:
-        found: Callable[[int], int] = ctypes.CDLL("libc.so.6").malloc_trim
-    except (OSError, AttributeError):
-        return None
-    return found
-
-
-def is_uncut(p: Tensor) -> bool:
-    """Whether `p` has nothing to cut: no dimensions, or no elements."""
-    return p.dim() == 0 or p.numel() == 0
-
-
-@dataclass(frozen=True)
-class StoodIn:
-    """A parameter of `module` that has a stand-in."""
-
-    module: Module
-    key: str
-    parameter: Parameter
-
-
-def stand_in(model: Module) -> dict[tuple[int, str], StoodIn]:
-    """Replace what has nothing to cut by stand-ins of shape (1,); returns the parameters by module and name."""
-    kept: dict[tuple[int, str], StoodIn] = {}
-    stands: dict[int, Parameter] = {}
-    for module in model.modules():
-        for key, p in module._parameters.items():
-            if p is not None and not isinstance(p, DTensor) and is_uncut(p):
-                kept[id(module), key] = StoodIn(module, key, p)
-                numbers = p.detach().reshape(-1) if p.numel() else p.detach().new_zeros(1)
-                stands.setdefault(id(p), Parameter(numbers.clone(), requires_grad=p.requires_grad))
-    if stands:
-        replace_parameters(model, lambda p: stands.get(id(p), p))
-    return kept
-
-
-def put_back(modules: list[Any], kept: Mapping[tuple[int, str], StoodIn]) -> None:
-    """Give what `stand_in` has replaced its shape again: as a `DTensor` in the sharded `modules`, else as it was."""
-    for one in kept.values():
-        if not isinstance(one.module._parameters[one.key], DTensor):
-            one.module._parameters[one.key] = one.parameter
-    for group in (group for module in modules for group in groups_of(module)):
-        for sharded in group.fsdp_params:
-            info = sharded._module_info
-            if (id(info.module), info.param_name) in kept:
-                sharded.__class__ = _Replicated
-                sharded.begin(kept[id(info.module), info.param_name].parameter)
-
-
-class _Replicated(FSDPParam):
-    """Every worker sends its number, takes the first of them, and gets the mean of all gradients."""
-
-    def begin(self, p: Parameter) -> None:
-        spec: Any = self._sharding_spec
-        made = DTensor.from_local(
-            p.detach().to(self.device), spec.mesh, [Replicate()] * spec.mesh.ndim, run_check=False
-        )
-        self._sharding_spec = made._spec
-        self._orig_size = self.sharded_size = p.shape
-        self._contiguous_orig_stride = self.contiguous_sharded_stride = made.stride()
-        self._take(Parameter(made, requires_grad=p.requires_grad))
-        self._setattr_on_modules(self.sharded_param)
-
-    def _take(self, sharded_param: Any) -> None:
-        self.sharded_param = sharded_param
-        here = sharded_param._local_tensor
-        self._sharded_param_data = here.view(-1) if here.numel() else here.new_zeros(1)
-
-    def reset_sharded_param(self) -> None:
-        self._take(getattr(self._module_info.module, self._module_info.param_name))
-
-    def _get_grad_inner_tensor(self, grad: Tensor) -> Tensor:
-        numbers = grad.reshape(-1) if grad.numel() else grad.new_zeros(1)
-        return numbers.expand(self.mesh_info.shard_mesh_size)

@@ -4,8 +4,7 @@
 has not been formed. Here it is formed first, so all workers that share the tensor must read it. `p.copy_(x)` takes a
 whole tensor. Cost: where a script reads such a number, two small messages to each of these workers.
 
-Parameters in shards in arithmetic with whole tensors: `F.linear(x, block.weight)`, `loss + block.weight.norm()`.
-
+Arithmetic of tensors in shards with plain ones works too: `F.linear(x, block.weight)`, `loss + block.weight.norm()`.
 Where a script calculates with a tensor in shards (`DTensor`) and a plain tensor, the former is gathered, and the result
 is a plain tensor. The gradient of the gathered tensor is the mean over the workers of the replica, as of all others: a
 term that all workers add alike counts once. All workers that share the tensor calculate alike. The same holds for

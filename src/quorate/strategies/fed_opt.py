@@ -21,8 +21,6 @@ Honesty:
 
 Paper: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive federated optimization", ICLR 2021,
 Algorithm 2 (beta1 0.9, beta2 0.99, tau 0.001, no bias correction; v begins at tau squared).
-
-The second moments of the adaptive optimizers that take the mean way of clients for a gradient; pure.
 """
 
 from __future__ import annotations
@@ -41,6 +39,7 @@ from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
+from quorate.strategies.parts.server_moments import moved
 
 
 @dataclass(kw_only=True)
@@ -107,18 +106,3 @@ class FedOpt(FederatedSettings):
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
-
-
-def moved(kind: str, v: Tensor, delta: Tensor, beta2: float) -> Tensor:
-    """v after a mean way `delta` (Reddi et al. 2021, Algorithm 2), element by element; a new tensor.
-
-    adagrad  v + delta^2
-    yogi     v - (1 - beta2) delta^2 sign(v - delta^2)
-    adam     beta2 v + (1 - beta2) delta^2
-    """
-    square = delta.abs().square() if delta.is_complex() else delta.square()
-    if kind == "adagrad":
-        return v + square
-    if kind == "yogi":
-        return v - (1 - beta2) * square * (v - square).sgn()
-    return beta2 * v + (1 - beta2) * square

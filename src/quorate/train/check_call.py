@@ -1,10 +1,9 @@
-"""What a script gives to `distribute`: refused in one sentence where it cannot be, also in a world of one.
+"""Checks of the arguments of `distribute`: errors of one sentence, also in a world of one worker.
 
-Models whose forward passes write weights: refused where replicas have to stay equal.
-
-An embedding with `max_norm` renormalizes, in place, the rows that a worker's batch has, so that each worker writes
-other rows. Modules are refused when they are distributed; a call of `torch.nn.functional.embedding` or `embedding_bag`
-with `max_norm` before it writes.
+Models whose forward passes write weights are refused where replicas have to stay equal. An embedding with `max_norm`
+renormalizes, in place, the rows that a worker's batch has, so that each worker writes other rows. Modules are refused
+when they are distributed; a call of `torch.nn.functional.embedding` or `embedding_bag` with `max_norm` before it
+writes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
 
-What `distribute` takes beside a strategy object, as a type: editors complete it, and type checkers check it.
-
-Whether the steps of an optimizer are made on the host, and how.
-
-Strategies under which workers compute the same batches: that data is dealt out so.
+It also makes steps on the host for models whose optimizer is offloaded, and has data dealt out alike under strategies
+that compute the same batches on several workers. `OptionsBesideAStrategy` lets editors complete its options.
 """
 
 from __future__ import annotations

@@ -34,12 +34,13 @@ from quorate.replica.plain_step import (
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
-from quorate.train.joining import Beside, admit, begin, connect, enter, run_beside_each_other
+from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import Leaving
 from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
+from quorate.train.several_rounds import Beside, run_beside_each_other
 from quorate.train.step_watches import StepWatches
 from quorate.train.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.train.watched import Watched

@@ -1,6 +1,5 @@
-"""The row that says how an optimizer was distributed.
-
-What a worker will hold of a model and its optimizer, as far as it is known before the first step.
+"""The record of how an optimizer was distributed, and of the bytes that a worker will hold between steps, as far as
+they are known before the first one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parameters that freeze, thaw or come while training: they are laid out anew, on all workers from the same step on.
 
-Announcements, over the board, that a worker trains other parameters than before, so that who does not is named.
+A worker that trains other parameters than before announces it over the board, so that a worker that does not is named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Who looks on as the steps of one optimizer begin and end: none changes what is learnt; one says what is left out.
+"""Observers of the steps of one optimizer: none changes what is learnt; one says what is left out.
 
-Whether buffers that forward passes read part between workers, where each worker keeps its own between pauses.
-
-What a script writes into parameters between two steps, where that would let replicas part.
+`BufferWatch` looks whether buffers that forward passes read differ between workers. `Edits` finds what a script writes
+into parameters between two steps, where that would let replicas differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One worker of one optimizer as its strategy sees it.
 
-How a worker's rounds begin: with the settings of its strategy, and all that looks on.
+It begins the rounds of its worker, with the settings of the strategy and their observers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A wire among some of the workers, made of the whole wire's send and receive; the same in both worlds.
 
-Sums of large tensors by messages, in two exchanges: pieces to their owners, and the owners' sums to all.
-
-Workers may wait for what they have begun in any order, or for something else first. So the second exchange is not begun
-by who waits, but by a task, which is there while sums are under way: else two workers that wait for different sums
-would wait for ever.
+Large tensors are summed by messages in two exchanges: pieces to their owners, and the owners' sums to all. Workers may
+wait for what they have begun in any order, or for something else first. So the second exchange is not begun by who
+waits, but by a task, which is there while sums are under way: else two workers that wait for different sums would wait
+for ever.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat
 from quorate.means.coded import Coded
-from quorate.means.fault_tolerant_sum import Dense
+from quorate.means.dense import Dense
 from quorate.means.hierarchical import Hierarchical
 from quorate.means.remembering import is_finite
 from quorate.means.two_phase import TwoPhase, TwoPhaseState

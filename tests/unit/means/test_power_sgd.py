@@ -12,7 +12,7 @@ import torch
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat
-from quorate.means.fault_tolerant_sum import Dense
+from quorate.means.dense import Dense
 from quorate.means.power_sgd import PowerSGD, PowerSGDSettings
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld

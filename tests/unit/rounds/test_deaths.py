@@ -14,7 +14,7 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import PeerFailed
-from quorate.rounds.buffer import Ledger
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.rounds.buffer import Ledger
+from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld

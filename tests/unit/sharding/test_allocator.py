@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.sharding import by_fsdp
+from quorate.sharding import allocator
 
 
 @pytest.fixture(autouse=True)
 def _asks_again() -> Iterator[None]:
-    by_fsdp._trim.cache_clear()
+    allocator._trim.cache_clear()
     yield
-    by_fsdp._trim.cache_clear()
+    allocator._trim.cache_clear()
 
 
 def resident() -> int:
@@ -31,7 +31,7 @@ def test_what_is_free_is_given_back() -> None:
     held = resident()
     del small
     kept = resident()
-    assert by_fsdp.give_back()
+    assert allocator.give_back()
     assert held - kept < 60e6 < kept - resident()
     del last
 
@@ -42,4 +42,4 @@ def test_another_library_is_left_alone(error: type[Exception], monkeypatch: pyte
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not by_fsdp.give_back()
+    assert not allocator.give_back()

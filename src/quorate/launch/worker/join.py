@@ -1,19 +1,10 @@
-"""`join`: become one of the workers, however this process was started.
-
-Which backend torch's default process group has.
-
-Where the workers of one host meet whose launcher offers no place: rank 0 serves a board on a Unix socket.
-
-What a process learns of servers of their own as it joins, and what one is prepared with that is one.
-"""
+"""`join`: become one of the workers, however this process was started."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import sys
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -24,12 +15,13 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, unknown
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
 from quorate.core.telling import flush, tell
 from quorate.data.context import data_context
-from quorate.launch.local.newcomers import MOST, MOST_NEWCOMERS
+from quorate.launch.local.newcomers import MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.run.overrides import overrides_here
+from quorate.launch.worker.backend import backend_here, gpu_backend_here
 from quorate.launch.worker.between_hosts import (
     address_here,
     congestion_here,
@@ -41,23 +33,20 @@ from quorate.launch.worker.between_hosts import (
 from quorate.launch.worker.ending import end_well, status_after_error
 from quorate.launch.worker.gangs import board_in
 from quorate.launch.worker.launcher_news import LauncherNews
-from quorate.launch.worker.other_launchers import Seat, seat_here
+from quorate.launch.worker.meeting import meet_on_this_host
+from quorate.launch.worker.other_launchers import seat_here
+from quorate.launch.worker.own_servers import prepare_servers
 from quorate.launch.worker.preparing import prepare
 from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.worker.world import World
-from quorate.servers.own import OwnServers
 from quorate.sharding.mesh import Meshes
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
-from quorate.wire.board_server import BoardServer
-from quorate.wire.current import Place
-from quorate.wire.failure import note_server
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.gpus import GPU_BACKENDS, NCCL, gpu_backend
+from quorate.wire.real.gpus import gpu_backend
 from quorate.wire.real.wire import RealWire
-from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
-from quorate.wire.survivors import DeathTolerance, Survivors
+from quorate.wire.survivors import DeathTolerance
 
 
 @dataclass
@@ -254,105 +243,3 @@ def _number(name: str) -> int | None:
     if not (value.isdecimal() and len(value) < 10):
         raise ConfigurationError(f"{name}={value} is not a rank or size; a launcher sets a whole number")
     return int(value)
-
-
-BACKENDS = ("gloo", "mpi")
-
-
-def gpu_backend_here() -> str:
-    """By QUORATE_GPU_BACKEND how tensors of GPUs are summed: "nccl", "host", or "" where workers are to find out.
-
-    Raises `ConfigurationError` for any other.
-    """
-    chosen = os.environ.get("QUORATE_GPU_BACKEND", "").strip()
-    if chosen and chosen not in GPU_BACKENDS:
-        raise unknown("backend (QUORATE_GPU_BACKEND)", chosen, GPU_BACKENDS)
-    return chosen
-
-
-def backend_here(gpus: str = NCCL) -> str:
-    """As torch takes it: by QUORATE_BACKEND for tensors of the CPU, by default gloo; for those of GPUs NCCL, or with
-    `gpus="host"` gloo.
-
-    Raises `ConfigurationError` for an unknown one, for MPI where torch has been built without it, which is so of all
-    that is offered for download, and outside of mpirun.
-    """
-    chosen = os.environ.get("QUORATE_BACKEND", "").strip() or "gloo"
-    if chosen not in BACKENDS:
-        raise unknown("backend (QUORATE_BACKEND)", chosen, BACKENDS)
-    if chosen == "mpi":
-        if not dist.is_mpi_available():
-            raise ConfigurationError(
-                f"QUORATE_BACKEND=mpi, and torch {torch.__version__} has been built without MPI; build torch from "
-                "source where an MPI is installed, or leave the variable out: gloo works under mpirun too"
-            )
-        if "OMPI_COMM_WORLD_RANK" not in os.environ and "PMI_RANK" not in os.environ:
-            raise ConfigurationError("QUORATE_BACKEND=mpi works under mpirun only; start the workers with mpirun")
-    return f"cpu:{chosen},cuda:{'nccl' if gpus == NCCL else 'gloo'}" if torch.cuda.is_available() else chosen
-
-
-_BOARD, _OPEN = "board", "open"
-_LOOK_EVERY = 0.02
-
-
-def meet_on_this_host(seat: Seat, timeout: float) -> tuple[Board, Path]:
-    """The board of the workers that are started with this one, and the folder for their sockets.
-
-    Nothing listens on the network. Raises `WireTimeout` where rank 0 does not come.
-    """
-    if seat.rank == 0:
-        folder = make_socket_folder(seat.job)
-        server = BoardServer(folder / _BOARD)
-        (folder / _OPEN).touch()
-        atexit.register(_close, server, folder, os.getpid())  # after the worker's own end, which is registered later
-        return SocketBoard(server.path), folder
-    until = time.monotonic() + timeout
-    while True:
-        found = find_socket_folder(seat.job)
-        if found is not None and (found / _OPEN).exists():
-            return SocketBoard(str(found / _BOARD)), found
-        if time.monotonic() > until:
-            raise WireTimeout(
-                f"rank 0 of the {seat.size} workers that {seat.launcher} has started was not met on this host within "
-                f"{timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
-            )
-        time.sleep(_LOOK_EVERY)
-
-
-def _close(server: BoardServer, folder: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        server.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-SERVERS = "QUORATE_SERVERS"
-"""How many of the highest ranks are servers."""
-
-
-def prepare_servers(place: Place) -> None:
-    """Let this worker, or server, know which ranks are servers.
-
-    On one, what workers call together before `distribute` is its own, alone. Raises `ConfigurationError` for a number
-    that cannot be.
-    """
-    wire, own = place.wire, place.context(OwnServers)
-    text = os.environ.get(SERVERS, "")
-    if text:
-        most = min(MOST, wire.max_size - wire.size)
-        if not (text.isdecimal() and len(text) < 10 and int(text) <= most):
-            raise ConfigurationError(
-                f"{SERVERS} is {text!r}; it must be at most {most}, the number of ranks that are not workers"
-            )
-        own.ranks = range(wire.max_size - int(text), wire.max_size)
-    if wire.rank in own.ranks:
-        note_server(wire.board, wire.rank)
-        data_context(place).seat = None
-        place.context(DeathTolerance).survivors = Survivors(wire.channel("survivors"))
-        place.leaving.append(lambda: _check(own))
-
-
-def _check(own: OwnServers) -> None:
-    if not own.has_served:
-        raise ConfigurationError(
-            "this rank is a server (--servers), but the script never called quorate.distribute; leave out --servers"
-        )

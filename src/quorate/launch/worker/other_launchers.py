@@ -11,8 +11,6 @@ variables of Slurm too, and no step with several tasks: such a process is alone.
 
 Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
 Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
-
-Where rank 0 is, for a launcher that says only on which host it runs itself.
 """
 
 from __future__ import annotations

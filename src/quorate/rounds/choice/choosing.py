@@ -14,12 +14,11 @@ with `lateness` a, what a step of lateness costs where there is no noise. B is M
 ("An empirical model of large-batch training", 2018), in gradients of one worker, from the squares of single gradients
 and of their sum.
 
-What rounds would be under another quorum: the workers' own times, as they were measured, gone through again.
-
-Every worker repeats the times it has told, in their order, so that what was slow together stays together. The rules are
-those of `rounds.calls`: whoever finds that no round has started since its step before calls, and waits; whoever finds
-one goes on at once; a round starts with the call that makes the quorum, takes in all that is pending, and is there
-after `exchange` seconds. Pure. Cost: some 3 µs for each gradient that is gone through.
+The forecast for another quorum goes through the workers' own times again, as they were measured. Every worker repeats
+the times it has told, in their order, so that what was slow together stays together. The rules are those of
+`rounds.calls`: whoever finds that no round has started since its step before calls, and waits; whoever finds one goes
+on at once; a round starts with the call that makes the quorum, takes in all that is pending, and is there after
+`exchange` seconds. Pure. Cost: some 3 µs for each gradient that is gone through.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ Copies of replicas for workers that join, in a replay: from whom each was, and a
 
 Unlike other copies such a one has what is the giver's own as well: where it was in the data, and what its script keeps.
 
-Copies of replicas in a replay: who went on from another one, as it had been silent, does so where it did.
+A worker that went on from another replica, after a silence, does so at the same place in a replay.
 
 All replicas are the same after a round, as far as a copy goes, so that any worker that applied the round may give it:
 the one of the lowest rank does.
 
-What the rounds of a worker have nothing to do for in a replay.
+Calls that have nothing to do in a replay are empty here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Running a model in stages: micro-batches go forward and backward through them, in the order of a schedule.
 
-One micro-batch on its way forward through one stage.
+`Passing` is one micro-batch on its way forward through one stage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Learners that never wait: what one has done since its last merges, by fragment, and what a merge makes of it.
 
-The local steps of a learner, which may be of several workers: see `mates`.
+The local steps of a learner may be made by several workers: see `mates`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ against workers that follow the protocol (its honest-but-curious case, without t
 the same means). Cost: four exchanges; with n workers and d numbers, three times the bytes of a mean, 150 n^2 bytes of
 shares, and n d masks drawn by each.
 
-The keys, shares and masks of one masked sum: X25519, Shamir's scheme, ChaCha20.
+Keys are of X25519, shares of Shamir's scheme, and masks of ChaCha20.
 """
 
 from __future__ import annotations

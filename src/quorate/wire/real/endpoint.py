@@ -1,37 +1,31 @@
-"""What all wires of one process share: board, mailbox, clock, and the loop in which everything waits.
-
-What workers say of themselves on the board before they meet, and whether they go together.
-
-What the workers of a run between hosts do before they train: meet once more, on a board that outlives any host.
-
-The clock of the real world.
-"""
+"""What all wires of one process share: board, mailbox, clock, and the loop in which everything waits."""
 
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
-from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
+from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure, report_failure
 from quorate.wire.naming import named
 from quorate.wire.real.clock_exchange import ClockExchange
-from quorate.wire.real.encryption import Encryption, check_wishes, wish
+from quorate.wire.real.encryption import Encryption
 from quorate.wire.real.inbox import Inbox
+from quorate.wire.real.introduction import introduce
 from quorate.wire.real.kept_board import KeptBoard
 from quorate.wire.real.mailbox import Mailbox, address_for
-from quorate.wire.real.places import Places, are_here, part_from
+from quorate.wire.real.places import Places
+from quorate.wire.real.several_hosts import leave_meeting_place
 from quorate.wire.real.shared import is_possible
-from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
+from quorate.wire.real.trust import is_signed, machine, sign, signed
+from quorate.wire.real.wall_clock import WallClock
 from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
@@ -304,89 +298,3 @@ class Endpoint:
         self.leave_board()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Introduced:
-    """What one worker knows of the others then."""
-
-    token: bytes
-    """The run's, drawn by rank 0."""
-    key: bytes
-    """What is signed between hosts is signed with; empty on one host."""
-    places: dict[int, str]
-    """By rank, which machine it is on."""
-    is_local: bool
-    """Whether all are on this machine."""
-
-
-def introduce(
-    board: Board, prefix: str, rank: int, size: int, host: str, secret: str, *, is_encrypted: bool, timeout: float
-) -> Introduced:
-    """Say where this worker is and what it wants, and wait for the others to say so; `secret` is what all are given.
-
-    Raises `ConfigurationError`, on all of them, where they are on several machines and do not go together.
-    """
-    board.set(f"{prefix}/host/{rank}", host.encode())
-    board.set(f"{prefix}/wish/{rank}", wish(is_encrypted=is_encrypted))
-    if rank == 0:
-        board.set(f"{prefix}/token", secrets.token_hex(32).encode())
-    everyone = range(size)
-    board.wait([f"{prefix}/token"], timeout)
-    token = board.get(f"{prefix}/token") or b""
-    nonce = token + b" tls" if is_encrypted else token  # what was signed without it says nothing with it
-    board.set(f"{prefix}/place/{rank}", sign(key_of(secret, nonce) if secret else b"", "place", rank, machine()))
-    board.wait([f"{prefix}/place/{peer}" for peer in everyone], timeout)
-    written = [board.get(f"{prefix}/place/{peer}") or b"" for peer in everyone]
-    places = {peer: signed(place) for peer, place in zip(everyone, written, strict=True)}
-    if are_here(places, joins=rank >= size):
-        return Introduced(token, b"", places, is_local=True)
-    hosts = {peer: (board.get(f"{prefix}/host/{peer}") or b"").decode() for peer in everyone}
-    wishes = {peer: board.get(f"{prefix}/wish/{peer}") or b"" for peer in {*everyone, rank}}
-    try:
-        check_wishes(wishes, hosts | {rank: host})
-        key = check_token(secret, nonce, rank, written, hosts)
-    except ConfigurationError:
-        part_from(board, prefix, rank, everyone)
-        raise
-    return Introduced(token, key, places, is_local=False)
-
-
-def leave_meeting_place(
-    board: Board, kept: KeptBoard, rank: int, size: int, key: bytes, timeout: float, *, prefix: str
-) -> None:
-    """From now on all of `size` workers, and one that joins them, have `kept`; `board`, where they met, may go then.
-
-    What they said there below `prefix` of hosts and addresses is on it from the start.
-    """
-    board.set(f"{prefix}/copy/{rank}", sign(key, "copy", rank, kept.address))
-    wanted = [f"{prefix}/{what}/{peer}" for what in ("copy", "mail") for peer in range(size)]
-    board.wait(wanted, timeout)
-    known = {name: board.get(name) or b"" for name in _all_keys(prefix, size)}
-    addresses = {}
-    for peer in range(size):
-        written = known[f"{prefix}/copy/{peer}"]
-        if not is_signed(key, "copy", peer, written):
-            raise ConfigurationError(f"the address of rank {peer} is not signed with the token of this run")
-        addresses[peer] = signed(written)
-    kept.begin({peer: where for peer, where in addresses.items() if peer != rank}, known)
-
-
-def _all_keys(prefix: str, size: int) -> Iterable[str]:
-    return [f"{prefix}/{what}/{peer}" for what in ("host", "place", "mail", "copy", "wish") for peer in range(size)]
-
-
-class WallClock:
-    """The wall clock: monotonic seconds."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def pause(self) -> None:
-        """Nothing: processes run side by side."""
-
-    def compute(self, share: float) -> None:
-        """Nothing: computing takes the time it takes."""

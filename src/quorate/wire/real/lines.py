@@ -4,7 +4,7 @@ One connection each way, as of a mailbox, which proves that it knows the run's t
 lost: where a worker is not heard, its connection is opened anew, so that a cable that was cut for a while is in use
 again soon after it has healed, whatever the system has learnt to wait in the meantime.
 
-Our connection to one peer, for short messages, which only we write to; it never waits.
+`Line` is this worker's own connection to one peer. Writing to it never waits.
 """
 
 from __future__ import annotations

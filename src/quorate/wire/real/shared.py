@@ -4,8 +4,6 @@ Each process owns an `Arena`: a file in memory that has no name, of which the ot
 connection. It is cut into blocks; a block is used again when its owner and everyone it was sent to have let go of it.
 How often a reader has let go of a block stands in a table at the beginning of the file, where each cell has one
 writer. Linux only; elsewhere messages go through sockets.
-
-Memory of the host that a GPU copies from and to by itself, several times as fast as any other.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from quorate.wire.real import semaphores
+from quorate.wire.real.pinning import pin, unpin
 
 LEAST_BYTES = 1 << 16
 """Bytes from which a tensor is worth a block."""
@@ -250,25 +248,3 @@ class Lender:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def pin(address: int, nbytes: int) -> bool:
-    """Let the GPU of this process reach so many bytes from `address` on, until `unpin`; whether it does.
-
-    Nothing where this process has not begun to compute on a GPU. Cost: some 0.3 ms per MB, once.
-    """
-    return _has_begun() and bool(_runtime().cudaHostRegister(address, nbytes, 0) == _runtime().cudaError.success)
-
-
-def unpin(address: int) -> None:
-    """The end of it, before the memory is given back."""
-    if _has_begun():
-        _runtime().cudaHostUnregister(address)
-
-
-def _has_begun() -> bool:
-    return bool(torch.cuda.is_initialized())
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()

@@ -1,7 +1,7 @@
 """`RealWire`: sums in memory that the processes of one host share, and between hosts by messages; or over a c10d
 process group, as broadcasts are. Everything ragged and all messages over sockets.
 
-Process groups of torch's, for what is not summed in shared memory or sent in messages.
+Process groups of torch carry what is not summed in shared memory or sent in messages.
 """
 
 from __future__ import annotations

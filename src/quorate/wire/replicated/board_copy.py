@@ -1,6 +1,6 @@
-"""What a worker has of a replicated board: the writes in order, what they come to, and what it wants itself.
+"""A worker's copy of a replicated board: the writes in order, the resulting values, and its own pending writes.
 
-The writes of a replicated board that are in order, from the first that somebody may still lack.
+`WriteLog` keeps the ordered writes from the first that another worker may still lack.
 """
 
 from __future__ import annotations

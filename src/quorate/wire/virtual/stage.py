@@ -1,31 +1,21 @@
-"""What one run of a virtual world is played on: its workers' lives, and all that they share.
-
-The board of a virtual world: one dictionary for all, and waiting for its keys on the virtual clock.
-
-Messages between virtual workers, and boxes where they wait.
-"""
+"""What one run of a virtual world is played on: its workers' lives, and all that they share."""
 
 from __future__ import annotations
 
-import json
 import threading
 import zlib
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
-from quorate.core.contracts import Board, Message
+from quorate.core.contracts import Message
 from quorate.core.draws import common_seed, mixed
-from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError, WireTimeout
+from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.wire import current
-from quorate.wire.boxes import Boxes
 from quorate.wire.failure import (
-    FAILED,
-    GONE,
     ended,
     failure_in,
     gone_in,
@@ -36,15 +26,16 @@ from quorate.wire.failure import (
     report_outlived_error,
     report_outsider,
 )
-from quorate.wire.virtual.formation import copy, nbytes
+from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.ports import Traffic
+from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.rendezvous import Rendezvous
-from quorate.wire.virtual.scene import Awaited, Scene
+from quorate.wire.virtual.scene import Awaited
 from quorate.wire.virtual.scheduler import Scheduler, Strand
-from quorate.wire.virtual.waits import Departure, VirtualWork
+from quorate.wire.virtual.waits import VirtualWork
 
 HOST = "virtual"
 """What stands for the name of a machine."""
@@ -272,198 +263,3 @@ class Stage:
 def _in_words(error: BaseException) -> str:
     first_line, _, _ = str(error).partition("\n")
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-
-
-class Keys(VirtualWork[None]):
-    """Keys that `rank` waits for."""
-
-    __slots__ = ("lacking",)
-
-    def __init__(self, scene: Scene, rank: int, keys: Sequence[str], timeout: float) -> None:
-        super().__init__(scene, rank, "board.wait", timeout)
-        self.lacking = dict.fromkeys(keys)
-
-    def timed_out(self, seconds: float) -> WireTimeout:
-        keys = ", ".join(f'"{key}"' for key in self.lacking)
-        return WireTimeout(f"rank {self.rank} waited {seconds:g} s for {keys} in board.wait")
-
-
-class VirtualBoard(Board):
-    """See `Board`; reading and writing take no virtual time."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._values: dict[str, bytes] = {}
-        self._counters: dict[str, int] = {}
-        self._waits: dict[str, list[Keys]] = {}
-
-    def set(self, key: str, value: bytes) -> None:
-        self._values[key] = bytes(value)
-        if self._scene.is_traced:
-            self._scene.note(None, f"board {key} = {len(value)} bytes")
-        for wait in self._waits.pop(key, ()):
-            del wait.lacking[key]
-            if not wait.lacking and not wait.is_finished:
-                wait.finish(None)
-        if key == FAILED:
-            self._scene.learn_of_failure(self._values[key])
-        if key == GONE:
-            self._scene.learn_who_is_gone(self._values[key])
-
-    def get(self, key: str) -> bytes | None:
-        return self._values.get(key)
-
-    def add(self, key: str, amount: int = 1) -> int:
-        self._counters[key] = self._counters.get(key, 0) + amount
-        return self._counters[key]
-
-    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        if self._values.get(key) != expected:
-            return False
-        self.set(key, value)
-        return True
-
-    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
-        scene = self._scene
-        wait = Keys(scene, scene.scheduler.running().rank, keys, scene.timeout)
-        for key in keys:
-            if key in self._values:
-                wait.lacking.pop(key, None)
-        if not wait.lacking:
-            return
-        for key in wait.lacking:
-            self._waits.setdefault(key, []).append(wait)
-        try:
-            wait.wait(timeout)
-        finally:
-            for key in wait.lacking:
-                self._forget(key, wait)
-
-    def delete(self, prefix: str) -> None:
-        for table in (self._values, self._counters):
-            for key in [key for key in table if key.startswith(prefix)]:
-                del table[key]
-        if FAILED.startswith(prefix):
-            self._scene.learn_of_failure(None)
-
-    def _forget(self, key: str, wait: Keys) -> None:
-        waits = self._waits[key]
-        waits.remove(wait)
-        if not waits:
-            del self._waits[key]
-
-
-Address = tuple[str, int, str]
-"""Channel, receiver, tag."""
-
-
-class Receipt(VirtualWork[tuple[int, Message]]):
-    """A message that `rank` waits for, from `source` or (None) from anyone; in vain where one of `needs` has died."""
-
-    __slots__ = ("_address", "_needs", "_post", "source")
-
-    def __init__(
-        self, scene: Scene, post: Post, address: Address, source: int | None, timeout: float, needs: Sequence[int]
-    ) -> None:
-        super().__init__(scene, address[1], "receive", timeout)
-        self._post, self._address, self._needs = post, address, needs
-        self.source = source
-
-    def fill(self, source: int, message: Message) -> None:
-        """It is here."""
-        self.finish((source, message))
-
-    def missing(self) -> Sequence[int]:
-        """The sender, or all others; and the dead that were needed."""
-        dead = [rank for rank in self._needs if rank in self._scene.dead and rank != self.source]
-        if self.source is not None:
-            return (self.source, *dead)
-        return [rank for rank in range(self._scene.size) if rank != self.rank]
-
-    def can_come_from(self, rank: int) -> bool:
-        """Whether a message is on its way; a wait for anyone needs no particular worker."""
-        if self.source is None:
-            return rank not in self._needs or rank not in self._scene.dead
-        return rank == self.source and self._post.is_on_its_way(self._address, rank)
-
-
-class Post:
-    """All messages of a virtual world that were sent and not received."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._boxes = Boxes[Address, Receipt]()
-        self._on_their_way: dict[tuple[int, int, bool], deque[tuple[Address, Message]]] = {}
-        """From whom, to whom, and whether they overtake others."""
-        self._ports = scene.queues.ports
-
-    def send(self, source: int, address: Address, message: Message) -> Departure:
-        """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link, but
-        for urgent ones between hosts."""
-        scene, target = self._scene, address[1]
-        header, header_bytes = _as_json(message)
-        tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
-        copied = Message(tensors, header, message.shared, message.urgent)
-        size = nbytes(message.tensors) + header_bytes
-        now = scene.scheduler.own_now()
-        if scene.is_traced:
-            scene.note(source, f"send {size} bytes to {target} as {address[2]} on {address[0]}")
-        if source == target:
-            self._deliver(source, address, copied)
-            return Departure(scene, now, target)
-        link = scene.network.link(source, target)
-        way = (source, target)
-        scene.traffic.sent(source, target, nbytes(message.tensors), header_bytes)
-        overtakes = message.urgent and self._ports.are_between(source, target)
-        self._on_their_way.setdefault((*way, overtakes), deque()).append((address, copied))
-        if overtakes:
-            gone = now + link.transmission(size)
-            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target, overtakes=True))
-            return Departure(scene, gone, target)
-        gone = scene.queues.message(way, size, now)
-        if self._ports.are_between(source, target):
-            begins = gone - self._ports.seconds(size) + link.latency
-            scene.scheduler.at(begins, partial(self._enter, source, target, size))
-        else:
-            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
-        return Departure(scene, gone, target)
-
-    def tell(self, address: Address, message: Message) -> None:
-        """Give the receiver a message of its own, at any time."""
-        self._deliver(address[1], address, message)
-
-    def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
-        """The next message at `address` that is not promised to an earlier receive."""
-        receipt = Receipt(self._scene, self, address, source, timeout, needs)
-        self._boxes.ask(address, receipt)
-        return receipt
-
-    def is_on_its_way(self, address: Address, source: int) -> bool:
-        """Whether a message from `source` to `address` is on the link."""
-        ways = ((source, address[1], overtakes) for overtakes in (False, True))
-        return any(address == other for way in ways for other, _ in self._on_their_way.get(way, ()))
-
-    def _enter(self, source: int, target: int, size: int) -> None:
-        """The first byte is at the receiver's port."""
-        scheduler = self._scene.scheduler
-        scheduler.at(self._ports.enters(target, size, scheduler.now), partial(self._arrive, source, target))
-
-    def _arrive(self, source: int, target: int, *, overtakes: bool = False) -> None:
-        address, message = self._on_their_way[source, target, overtakes].popleft()
-        self._deliver(source, address, message)
-
-    def _deliver(self, source: int, address: Address, message: Message) -> None:
-        if self._scene.is_traced:
-            self._scene.note(address[1], f"got {address[2]} from {source} on {address[0]}")
-        self._boxes.put(source, address, message)
-
-
-def _as_json(message: Message) -> tuple[dict[str, object], int]:
-    """The header as the receiver will read it, and its bytes."""
-    if not message.header:
-        return {}, 0
-    try:
-        text = json.dumps(dict(message.header), separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the header of a message is plain JSON values: {error}") from None
-    return json.loads(text), len(text)

@@ -1,32 +1,24 @@
-"""A virtual world: a task, run by any number of virtual workers inside this process.
-
-The virtual clock, as one worker sees it.
-"""
+"""A virtual world: a task, run by any number of virtual workers inside this process."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError
+from quorate.wire.virtual.clock import VirtualClock
 from quorate.wire.virtual.compute import ComputeModel, Constant
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.stage import MAIN, Stage
 from quorate.wire.virtual.wire import VirtualWire
-
-if TYPE_CHECKING:
-    from quorate.wire.virtual.compute import ComputeModel
-    from quorate.wire.virtual.scheduler import Scheduler
-
 
 T = TypeVar("T")
 
@@ -190,43 +182,3 @@ def _kept_generators(is_needed: bool) -> Iterator[None]:
     finally:
         if mine is not None:
             mine.load()
-
-
-WHOLE_STEP = 1 - 1e-6
-"""The sum of shares from which on a step counts as computed."""
-
-
-class VirtualClock:
-    """See `contracts.Clock`. Time passes only while the worker sleeps, waits or says that it computes."""
-
-    def __init__(self, scheduler: Scheduler, rank: int, compute: ComputeModel) -> None:
-        self._scheduler = scheduler
-        self._rank = rank
-        self._compute = compute
-        self._step = 0
-        self._share = 0.0
-        self._step_seconds = 0.0
-
-    def now(self) -> float:
-        """Seconds since the world began."""
-        return self._scheduler.now
-
-    def sleep(self, seconds: float) -> None:
-        if not (seconds >= 0 and math.isfinite(seconds)):
-            raise ConfigurationError(f"a worker sleeps for a finite number of seconds from 0 on, not {seconds!r}")
-        self._scheduler.sleep(seconds)
-
-    def pause(self) -> None:
-        self._scheduler.pause()
-
-    def compute(self, share: float) -> None:
-        """Let `share` of this step's modelled time pass; a new step begins when the shares have reached 1."""
-        if not 0 <= share <= 1:
-            raise ConfigurationError(f"a share of a step's compute time is from 0 to 1, not {share!r}")
-        if self._share == 0.0:
-            self._step_seconds = self._compute(self._rank, self._step)
-        self._share += share
-        if self._share >= WHOLE_STEP:
-            self._share = 0.0
-            self._step += 1
-        self.sleep(share * self._step_seconds)

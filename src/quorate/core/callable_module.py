@@ -1,0 +1,27 @@
+"""Packages that can be called: `quorate.launch(function)`, while `quorate.launch.local` is a module in it as before."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class CallableModule(ModuleType):
+    """A module that calls a function of another one, which is imported by the first call.
+
+    Python sets a submodule as an attribute of its package, and so would hide a function of the same name as soon as
+    anything in the submodule was imported. This way the name is one thing at all times.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        place, name = self.__dict__["__calls__"]
+        return getattr(importlib.import_module(place), name)(*args, **kwargs)
+
+
+def let_call(module: str, place: str, name: str) -> None:
+    """From now on the imported `module` can be called, and calls `name` of the module `place`."""
+    found = sys.modules[module]
+    found.__dict__["__calls__"] = place, name
+    found.__class__ = CallableModule

@@ -1,0 +1,88 @@
+"""Parameters of a model in shards that every shard has whole: those without dimensions, and those without elements.
+
+FSDP2 cuts along the first dimension, and its kernels want elements. A stand-in of one number takes part in its
+collectives; the parameter that the script sees keeps its shape, as a replicated `DTensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn import Module, Parameter
+
+from quorate.sharding.groups import groups_of
+from quorate.sharding.plain_modules import replace_parameters
+
+
+def is_uncut(p: Tensor) -> bool:
+    """Whether `p` has nothing to cut: no dimensions, or no elements."""
+    return p.dim() == 0 or p.numel() == 0
+
+
+@dataclass(frozen=True)
+class StoodIn:
+    """A parameter of `module` that has a stand-in."""
+
+    module: Module
+    key: str
+    parameter: Parameter
+
+
+def stand_in(model: Module) -> dict[tuple[int, str], StoodIn]:
+    """Replace what has nothing to cut by stand-ins of shape (1,); returns the parameters by module and name."""
+    kept: dict[tuple[int, str], StoodIn] = {}
+    stands: dict[int, Parameter] = {}
+    for module in model.modules():
+        for key, p in module._parameters.items():
+            if p is not None and not isinstance(p, DTensor) and is_uncut(p):
+                kept[id(module), key] = StoodIn(module, key, p)
+                numbers = p.detach().reshape(-1) if p.numel() else p.detach().new_zeros(1)
+                stands.setdefault(id(p), Parameter(numbers.clone(), requires_grad=p.requires_grad))
+    if stands:
+        replace_parameters(model, lambda p: stands.get(id(p), p))
+    return kept
+
+
+def put_back(modules: list[Any], kept: Mapping[tuple[int, str], StoodIn]) -> None:
+    """Give what `stand_in` has replaced its shape again: as a `DTensor` in the sharded `modules`, else as it was."""
+    for one in kept.values():
+        if not isinstance(one.module._parameters[one.key], DTensor):
+            one.module._parameters[one.key] = one.parameter
+    for group in (group for module in modules for group in groups_of(module)):
+        for sharded in group.fsdp_params:
+            info = sharded._module_info
+            if (id(info.module), info.param_name) in kept:
+                sharded.__class__ = _Replicated
+                sharded.begin(kept[id(info.module), info.param_name].parameter)
+
+
+class _Replicated(FSDPParam):
+    """Every worker sends its number, takes the first of them, and gets the mean of all gradients."""
+
+    def begin(self, p: Parameter) -> None:
+        spec: Any = self._sharding_spec
+        made = DTensor.from_local(
+            p.detach().to(self.device), spec.mesh, [Replicate()] * spec.mesh.ndim, run_check=False
+        )
+        self._sharding_spec = made._spec
+        self._orig_size = self.sharded_size = p.shape
+        self._contiguous_orig_stride = self.contiguous_sharded_stride = made.stride()
+        self._take(Parameter(made, requires_grad=p.requires_grad))
+        self._setattr_on_modules(self.sharded_param)
+
+    def _take(self, sharded_param: Any) -> None:
+        self.sharded_param = sharded_param
+        here = sharded_param._local_tensor
+        self._sharded_param_data = here.view(-1) if here.numel() else here.new_zeros(1)
+
+    def reset_sharded_param(self) -> None:
+        self._take(getattr(self._module_info.module, self._module_info.param_name))
+
+    def _get_grad_inner_tensor(self, grad: Tensor) -> Tensor:
+        numbers = grad.reshape(-1) if grad.numel() else grad.new_zeros(1)
+        return numbers.expand(self.mesh_info.shard_mesh_size)

@@ -1,0 +1,85 @@
+"""Several optimizers of one worker that agree in rounds: each has rounds of its own, and the worker waits in one.
+
+Workers may wait for each other in a circle: one in the rounds of one optimizer, for a worker that waits for it in the
+rounds of another. So a worker that waits for long in some rounds tells the others, which start without it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from quorate.rounds.of_worker import AnyRounds
+from quorate.train.worker import StrategyWorker
+
+
+class TrainingInRounds(Protocol):
+    """The training of one optimizer: a `train.loop.Loop`."""
+
+    worker: StrategyWorker
+    rests: bool
+    beside: Beside | None
+
+    @property
+    def running_rounds(self) -> AnyRounds | None:
+        """Its rounds, before it has ended."""
+
+
+class Beside:
+    """The rounds of the other optimizers of the worker of `loop`. Implements `rounds.arrival.OtherRounds`.
+
+    Cost: two short messages to each leader where a worker waits longer than `seconds`.
+    """
+
+    def __init__(self, loop: TrainingInRounds, everyone: Sequence[TrainingInRounds]) -> None:
+        self._loop, self._others = loop, [other for other in everyone if other is not loop]
+        self.seconds, self._settles = loop.worker.rounds.agreed.grace, False
+
+    def wait(self) -> None:
+        """This worker waits in the rounds of `loop`.
+
+        Where all rounds wait for all workers, these come to the same rounds in the same order, and nobody is told,
+        unless workers have joined, which come in between.
+        """
+        if not (self._settles or self._are_in_lockstep()):
+            self._each(lambda rounds: rounds.waits())
+
+    def go_on(self) -> None:
+        """This worker goes on."""
+        if not (self._settles or self._are_in_lockstep()):
+            self._each(lambda rounds: rounds.goes_on())
+
+    def serve(self) -> None:
+        """Give copies of the other replicas to workers that join, or that have missed rounds."""
+        self._each(lambda rounds: rounds.give_copies())
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Inside, the rounds of `loop` settle. The others do not wait for this worker any more, until they settle in
+        their turn or, where that of `loop` has ended, are stepped again."""
+        self._each(lambda rounds: rounds.waits())
+        self._settles = True
+        try:
+            yield
+        finally:
+            self._settles = False
+        if self._loop.worker.has_ended:
+            self._each(lambda rounds: rounds.goes_on())
+
+    def _each(self, tell: Callable[[AnyRounds], None]) -> None:
+        for other in self._others:
+            if not other.rests and (rounds := other.running_rounds) is not None:
+                tell(rounds)
+
+    def _are_in_lockstep(self) -> bool:
+        every = [loop.worker.rounds for loop in (self._loop, *self._others) if loop.running_rounds is not None]
+        return all(rounds.waits_for_all and not rounds.rounds.some_joined for rounds in every)
+
+
+def run_beside_each_other(everyone: Sequence[TrainingInRounds]) -> None:
+    """Let the rounds of all optimizers of one worker know of each other."""
+    in_rounds = [loop for loop in everyone if loop.running_rounds is not None]
+    for loop in in_rounds if len(in_rounds) > 1 else ():
+        loop.beside = Beside(loop, in_rounds)
+        loop.worker.rounds.rounds.run_beside(loop.beside)

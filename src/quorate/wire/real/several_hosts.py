@@ -1,0 +1,34 @@
+"""What the workers of a run between hosts do before they train: meet once more, on a board that outlives any host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorate.core.contracts import Board
+from quorate.core.errors import ConfigurationError
+from quorate.wire.real.kept_board import KeptBoard
+from quorate.wire.real.trust import is_signed, sign, signed
+
+
+def leave_meeting_place(
+    board: Board, kept: KeptBoard, rank: int, size: int, key: bytes, timeout: float, *, prefix: str
+) -> None:
+    """From now on all of `size` workers, and one that joins them, have `kept`; `board`, where they met, may go then.
+
+    What they said there below `prefix` of hosts and addresses is on it from the start.
+    """
+    board.set(f"{prefix}/copy/{rank}", sign(key, "copy", rank, kept.address))
+    wanted = [f"{prefix}/{what}/{peer}" for what in ("copy", "mail") for peer in range(size)]
+    board.wait(wanted, timeout)
+    known = {name: board.get(name) or b"" for name in _all_keys(prefix, size)}
+    addresses = {}
+    for peer in range(size):
+        written = known[f"{prefix}/copy/{peer}"]
+        if not is_signed(key, "copy", peer, written):
+            raise ConfigurationError(f"the address of rank {peer} is not signed with the token of this run")
+        addresses[peer] = signed(written)
+    kept.begin({peer: where for peer, where in addresses.items() if peer != rank}, known)
+
+
+def _all_keys(prefix: str, size: int) -> Iterable[str]:
+    return [f"{prefix}/{what}/{peer}" for what in ("host", "place", "mail", "copy", "wish") for peer in range(size)]

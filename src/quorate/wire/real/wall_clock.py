@@ -1,0 +1,21 @@
+"""The clock of the real world."""
+
+from __future__ import annotations
+
+import time
+
+
+class WallClock:
+    """The wall clock: monotonic seconds."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def pause(self) -> None:
+        """Nothing: processes run side by side."""
+
+    def compute(self, share: float) -> None:
+        """Nothing: computing takes the time it takes."""
