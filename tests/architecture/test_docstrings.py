@@ -1,6 +1,6 @@
 """Every public class and function says what it is, and what is named in words is there.
 
-A method that a contract describes may leave it to that.
+A method may leave it to the class that describes it: a contract, or the class that it overrides.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ def test_what_is_public_is_documented() -> None:
         ("def f():\n    pass\n", ["x f"]),
         ("class A:\n    def f(self):\n        pass\n", ["x A", "x A.f"]),
         ('class P(Protocol):\n    """P."""\n    def f(self):\n        """Does."""\n', []),
+        (
+            'class A:\n    """A."""\n    def f(self):\n        """Does."""\n'
+            'class B(A):\n    """B."""\n    def f(self): ...\n',
+            [],
+        ),
         ('class A:\n    """A."""\n    @overload\n    def f(self): ...\n    @f.setter\n    def f(self, x): ...\n', []),
     ],
 )
@@ -32,13 +37,21 @@ def test_it_is_seen(source: str, found: list[str]) -> None:
 
 
 def undocumented(sources: Iterable[tuple[str, ast.Module]]) -> Iterator[str]:
-    """`place name` of what says nothing, and is described in no protocol or abstract class."""
+    """`place name` of what says nothing, and is described by no class of a contract or one that others are made of."""
     known = list(sources)
+    bases = {
+        _name(base)
+        for _, tree in known
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+    }
     described = {
         method.name
         for _, tree in known
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & {"Protocol", "ABC"}
+        if isinstance(node, ast.ClassDef)
+        and (node.name in bases or {_name(x) for x in node.bases} & {"Protocol", "ABC"})
         for method in node.body
         if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
     }

@@ -10,7 +10,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.means import reducers
-from quorate.means.in_parts import InParts
+from quorate.means.reducer import InParts
 from quorate.wire.delayed import Delayed
 from quorate.wire.exchange import sum_in_order
 from tests.contract.collective_checks import bits

@@ -186,6 +186,8 @@ class Trained:
     extras: dict[str, Any] = field(default_factory=dict)
     entered: Entered | None = None
     """What a worker that joined was given for its `load`."""
+    leading: Participant | None = None
+    """The worker of the first optimizer in order, whose exchanges count checkpoints."""
     missing: tuple[str, ...] = ()
     """The names of the optimizers that a worker that joins has to distribute before it enters."""
 
@@ -204,6 +206,7 @@ class Trained:
     def add(self, one: Distributed) -> None:
         """Another optimizer was distributed."""
         self.optimizers[one.name] = one
+        self.leading = self.ordered[0].worker
         if one.worker is None:
             one.optimizer.register_step_post_hook(one.stepped)
 

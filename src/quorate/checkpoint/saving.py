@@ -21,12 +21,13 @@ from typing import Any
 
 from quorate.checkpoint import generators
 from quorate.checkpoint.folder import Part, claims, write
-from quorate.checkpoint.participants import Distributed, Trained, checkpoint_context, trained
+from quorate.checkpoint.participants import Distributed, checkpoint_context, trained
 from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_files
 from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
+from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.wire.current import Place
 
 CHECKPOINTS = "checkpoints"
@@ -35,16 +36,24 @@ _REPEATS = 1024
 """Each call of `save` under rounds counts so many, so that one that came to nothing can be asked for again."""
 
 
-class Saving:
-    """One worker's checkpoints. Belongs to the training thread."""
+class Saving(StepObserver):
+    """The checkpoints of one worker. Belongs to the training thread.
+
+    As an observer it takes the parts that are due: it is called only while there is one.
+    """
+
+    phase = Phase.SAVE
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self._place, self._trained = place, trained(place)
+        self.due = NEVER
         self._memory = HostMemory()
         self._writing: Work[None] | None = None
-        self._due: tuple[int, int] | None = None
-        self._due_after_step: tuple[int, int] | None = None
-        self._is_said = True
+        self._awaited: tuple[int, int] | None = None
+        """The part that is taken at the next boundary: its number and term."""
+        self._awaited_after_step: tuple[int, int] | None = None
+        self.is_said = True
+        """Whether the header of an exchange has said that this worker has saved."""
         self.some_saved = False
         """Whether workers have said in the newest exchange that they save."""
         self._exchanges = self._calls = 0
@@ -59,16 +68,12 @@ class Saving:
         """Checkpoints that were found damaged."""
         self.opened: Open = FileOutput
         data_context(place).boundaries.append(self.boundary)
+        observers(place).add(self)
         place.leaving.append(self.flush)
-
-    @property
-    def trained(self) -> Trained:
-        """What is kept."""
-        return trained(self._place)
 
     def save(self, extras: Mapping[str, Any]) -> None:
         """See `quorate.save`."""
-        found = self.trained
+        found = self._trained
         if not found.optimizers:
             raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
         found.add_extras(extras)
@@ -84,7 +89,7 @@ class Saving:
             self._calls += 1
             in_rounds[0].worker.rounds.ask_for_save(self._calls * _REPEATS)
             return
-        self._is_said = False
+        self.is_said = False
         with self._all_met():
             moment = self._moment()
             self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
@@ -96,10 +101,10 @@ class Saving:
 
         All workers come here, as to a pause, and nothing is in flight; each optimizer is at the same round on all.
         """
-        everyone = [one for one in self.trained.ordered if one.worker is not None and not one.worker.finished]
+        everyone = [one for one in self._trained.ordered if one.worker is not None and not one.worker.finished]
         for one in everyone:
             one.pause()
-        moment, _ = self._step_of(self.trained.ordered[0])
+        moment, _ = self._step_of(self._trained.ordered[0])
         self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
         self._take(*self._since, writes_shared=True)
         for one in everyone:
@@ -111,7 +116,7 @@ class Saving:
 
         Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
         """
-        everyone = [(one, one.worker) for one in self.trained.ordered]
+        everyone = [(one, one.worker) for one in self._trained.ordered]
         waiting = [one for one, worker in everyone if worker and not worker.finished and worker.strategy.steps_apart]
         for one in waiting:
             one.pause()
@@ -130,7 +135,7 @@ class Saving:
 
     def _moment(self) -> int:
         """A number for the state as it is now, the same on all workers that step together."""
-        first = self.trained.ordered[0]
+        first = self._trained.ordered[0]
         if first.worker is None:
             return first.step
         if first.worker.finished:
@@ -141,9 +146,9 @@ class Saving:
 
     def says(self, worker: object) -> bool:
         """Whether `worker`'s next exchange is to say that this worker has saved since its last one."""
-        if self._is_said or not self._leads(worker) or self._place.wire.is_newcomer:
+        if self.is_said or self._trained.leading is not worker or self._place.wire.is_newcomer:
             return False
-        self._is_said = True
+        self.is_said = True
         return True
 
     def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
@@ -151,29 +156,36 @@ class Saving:
 
         `is_away` is this worker where it takes part without stepping, `all_away` are all.
         """
-        if not self._leads(worker):
+        if self._trained.leading is not worker:
             return
         self._exchanges += 1
         self.some_saved = said > 0
         if not 0 < said < size:
             return
-        due = self._exchanges, 0
+        moment = self._exchanges, 0
         if all_away:
-            self._due = due  # once they have been made equal
+            self._await(moment)  # once they have been made equal
         elif is_away:
-            self._take(*due, writes_shared=False)
+            self._take(*moment, writes_shared=False)
         else:
-            self._due_after_step = due
+            self._awaited_after_step, self.due = moment, 0
 
-    def _leads(self, worker: object) -> bool:
-        found = self.trained
-        return bool(found.optimizers) and found.ordered[0].worker is worker
+    def _await(self, moment: tuple[int, int]) -> None:
+        self._awaited, self.due = moment, 0
 
-    def stepped(self) -> None:
-        """A step has ended."""
-        if self._due_after_step is not None:
-            self._due, self._due_after_step = self._due_after_step, None
-        if self._due is not None:
+    # -- observe.step_observer.StepObserver
+
+    def backward_begins(self) -> None:
+        self.boundary(is_forward_done=True)
+
+    def step_begins(self) -> None:
+        self.boundary(is_forward_done=True)
+
+    def step_ended(self) -> None:
+        """Keep the states of the generators, where a part is due."""
+        if self._awaited_after_step is not None:
+            self._awaited, self._awaited_after_step = self._awaited_after_step, None
+        if self._awaited is not None:
             self._drawn = generators.states()
 
     # -- rounds
@@ -181,7 +193,7 @@ class Saving:
     def reached(self, number: int, term: int, *, in_step: bool) -> bool:
         """A marked round has been applied; returns whether the next one may be (this worker's part is taken)."""
         if in_step:
-            self._due = number, term
+            self._await((number, term))
             return False
         self._take(number, term, writes_shared=True)
         return True
@@ -192,10 +204,11 @@ class Saving:
         With `is_forward_done` the next step has begun to draw: its generators count as they were before. Several
         optimizers may then be in the middle of an iteration, and it waits.
         """
-        if self._due is not None and not (is_forward_done and len(self.trained.optimizers) > 1):
-            due, self._due = self._due, None
+        if self._awaited is not None and not (is_forward_done and len(self._trained.optimizers) > 1):
+            (number, term), self._awaited = self._awaited, None
+            self.due = NEVER if self._awaited_after_step is None else 0
             drawn, self._drawn = self._drawn if is_forward_done else None, None
-            self._take(*due, writes_shared=True, drawn=drawn)
+            self._take(number, term, writes_shared=True, drawn=drawn)
 
     # -- taking
 
@@ -205,7 +218,7 @@ class Saving:
             return  # a checkpoint is of the workers that there were at the start
         self._taken = number, term
         self.flush()
-        wire, found = self._place.wire, self.trained
+        wire, found = self._place.wire, self._trained
         part = partial(
             Part,
             root=self._root(),
@@ -229,7 +242,7 @@ class Saving:
         self, key: str, drawn: dict[str, Any] | None, *, writes_shared: bool
     ) -> tuple[list[TensorFile], dict[str, Any] | None]:
         """Copies of all that is kept here, and what the manifest says of what is shared."""
-        found, board = self.trained, self._place.wire.board
+        found, board = self._trained, self._place.wire.board
         self._memory.begin()
         files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
         shared = None
@@ -257,7 +270,7 @@ class Saving:
 
     def go_on(self, step: int) -> None:
         """What is now is step or round `step` of the whole training: names of checkpoints go on from there."""
-        self.offset = step - self._step_of(self.trained.ordered[0])[0]
+        self.offset = step - self._step_of(self._trained.ordered[0])[0]
 
     def flush(self) -> None:
         """Return when everything that was taken is written. Raises as `Work.wait`."""

@@ -75,7 +75,7 @@ class NeighbourExchange:
         self._worker_wire, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
         self._losses, self._worker = losses, worker
         self._incoming: dict[int, Incoming] = {}
-        self._answers: Answers | None = None
+        self.answers: Answers | None = None
         self._has_ended = self._is_away = False
         self._is_used = is_gossip
         self._late: list[Given] = []
@@ -202,8 +202,8 @@ class NeighbourExchange:
 
     def resume(self) -> None:
         """Answer the questions of all workers: this worker computes again, or has ended."""
-        if self._answers is not None:
-            self._answers.resume(math.inf if self._has_ended else self._pauses)
+        if self.answers is not None:
+            self.answers.resume(math.inf if self._has_ended else self._pauses)
 
     def go_away(self, *, ended: bool) -> None:
         """Tell all others, once, that this worker begins no exchange until the pause of all, or ever, if `ended`."""
@@ -239,9 +239,9 @@ class NeighbourExchange:
 
     def close(self) -> None:
         """End the task that answers questions; no worker asks any more."""
-        if self._answers is not None:
-            self._answers.close()
-            self._answers = None
+        if self.answers is not None:
+            self.answers.close()
+            self.answers = None
 
     # -- inside
 
@@ -287,9 +287,9 @@ class NeighbourExchange:
             other.ledger = self.ledger
 
     def _task(self) -> Answers:
-        if self._answers is None:
-            self._answers = Answers(self._wire, self._layout, self._pauses)
-        return self._answers
+        if self.answers is None:
+            self.answers = Answers(self._wire, self._layout, self._pauses)
+        return self.answers
 
 
 def hosts_of(wire: Wire) -> tuple[str, ...]:

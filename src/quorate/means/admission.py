@@ -20,26 +20,21 @@ class Admission:
 
     def __init__(self, wire: Wire, first: int) -> None:
         self._wire, self._first = wire, first
+        self.is_open = wire.max_size > wire.size
+        """Whether anybody may join at all."""
         self.members = set(range(wire.size))
         self.entering: list[int] = []
         """Let in by the newest sums, and not taken in yet."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether anybody may join at all."""
-        return self._wire.max_size > self._wire.size
-
     def put(self, header: Tensor | list[float]) -> None:
-        """Say who waits, in what this worker gives to a sum. Cost, where anybody may join: one word with the board."""
-        if self.is_open:
-            for rank in set(waiting(self._wire.board, self._wire.name)) - self.members:
-                header[self._first + rank] = 1.0
+        """Write into the header of a sum which workers wait; called where it `is_open`. Cost: a word with the board."""
+        for rank in set(waiting(self._wire.board, self._wire.name)) - self.members:
+            header[self._first + rank] = 1.0
 
-    def learn(self, header: Sequence[float], *, is_calm: bool) -> None:
-        """What a sum has said; `is_calm`: nobody ends or pauses."""
-        if self.is_open and is_calm:
-            outside = set(range(self._wire.size, self._wire.max_size)) - self.members - set(self.entering)
-            self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]
+    def learn(self, header: Sequence[float]) -> None:
+        """Read who is let in by a sum in which nobody ends or pauses; called where it `is_open`."""
+        outside = set(range(self._wire.size, self._wire.max_size)) - self.members - set(self.entering)
+        self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]
 
     def take_in(self) -> list[int]:
         """Those that have been let in are members now."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Work
-from quorate.means.in_parts import InParts
+from quorate.means.reducer import InParts
 from quorate.wire.cost import all_reduce_bytes
 
 if TYPE_CHECKING:

@@ -140,22 +140,20 @@ class BufferCopies:
     """
 
     def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, members: Callable[[], set[int]]) -> None:
-        self._buffers, self._wire, self._members = buffers, wire, members
+        self.buffers, self._wire, self._members = buffers, wire, members
         self._survivors: Callable[[], Survivors | None] = lambda: surviving_replicas(place)
         self._described: list[list[Any]] = []
         """Name, shape and dtype of the buffers that were copied last."""
         self._is_source = False
 
     def mark(self) -> float:
-        """What goes into this worker's next header of a gradient."""
+        """Return what goes into this worker's next header of a gradient; called where the model has such buffers."""
         self._is_source = self._wire.rank == min(self._members() - self._wire.dead)
-        if not self._buffers.slots or not self._is_source:
-            return 0.0
-        if not self._buffers.changed():
+        if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [
             [slot.name, list(x.shape), str(x.dtype).removeprefix("torch.")]
-            for slot in self._buffers.slots
+            for slot in self.buffers.slots
             if (x := slot.tensor) is not None and (slot.moves >= _USUAL or slot.is_silent or _has_moved(slot))
         ]
         is_same, self._described = described == self._described, described
@@ -170,7 +168,7 @@ class BufferCopies:
             self._copy_from_rank_0(has_others=mark != SAME)
         else:
             self._copy_among(left)
-        self._buffers.seen()
+        self.buffers.seen()
 
     def _copy_from_rank_0(self, *, has_others: bool) -> None:
         if has_others:
@@ -195,9 +193,9 @@ class BufferCopies:
 
     def _make_room(self) -> None:
         """For buffers that have another shape or dtype here than at the source."""
-        if not {slot.name for slot in self._buffers.slots}.issuperset(name for name, *_ in self._described):
-            self._buffers.find()
-        slots: Mapping[str, _Slot] = {slot.name: slot for slot in self._buffers.slots}
+        if not {slot.name for slot in self.buffers.slots}.issuperset(name for name, *_ in self._described):
+            self.buffers.find()
+        slots: Mapping[str, _Slot] = {slot.name: slot for slot in self.buffers.slots}
         for name, shape, dtype in self._described:
             x = slots[name].tensor if name in slots else None
             if x is None:
@@ -210,5 +208,5 @@ class BufferCopies:
                 slots[name].buffers[slots[name].key] = x.new_empty(shape, dtype=wanted)
 
     def _tensors(self) -> list[Tensor]:
-        slots = {slot.name: slot for slot in self._buffers.slots}
+        slots = {slot.name: slot for slot in self.buffers.slots}
         return [x for name, *_ in self._described if (x := slots[name].tensor) is not None]

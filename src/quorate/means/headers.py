@@ -85,7 +85,9 @@ class Announced:
     signatures of what has to be equal."""
 
     stop: Stop
-    flags: SaveFlags
+    saves: Saves
+    worker: object
+    """Whose saves are announced."""
     finite: Finite
     noise: NoiseWatch
     changes: LocalChanges
@@ -126,12 +128,17 @@ class Headers:
 
     def look(self, *parts: Tensor) -> None:
         """Before they travel: whether this worker's numbers are finite, and their squares. A GPU is asked last."""
-        self._announced.noise.look(parts)
-        finite = self._announced.finite
-        if finite.looks:
-            on_cpu = [part for part in parts if part.device.type == "cpu"]
-            self._sums += [part.sum().abs().double() for part in parts if part.device.type != "cpu"]
-            self._are_finite = self._are_finite and finite.sees(on_cpu)
+        announced = self._announced
+        if announced.noise.due_at <= announced.noise.timer.rounds:
+            announced.noise.look(parts)
+        if announced.finite.looks:
+            on_cpu = list[Tensor]()
+            for part in parts:
+                if part.device.type == "cpu":
+                    on_cpu.append(part)
+                else:
+                    self._sums.append(part.sum().abs().double())
+            self._are_finite = self._are_finite and announced.finite.sees(on_cpu)
 
     def of_gradient(self, weight: float, touched: Sequence[bool], *, waits: bool = True) -> list[float]:
         """Of this worker's gradient, all parts of which were looked at; `touched` are the parameters that have one.
@@ -147,9 +154,12 @@ class Headers:
         if not self._are_finite:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
             mine[self._bad_from + self._rank], self._are_finite, self._has_noted = 1.0, True, True
-        mine[SQUARE], mine[MEASURED] = self._announced.noise.take(weight)
-        if self._announced.buffers is not None:
-            mine[BUFFERS] = self._announced.buffers.mark()
+        noise = self._announced.noise
+        if noise.due_at <= noise.timer.rounds:
+            mine[SQUARE], mine[MEASURED] = noise.take(weight)
+        copies = self._announced.buffers
+        if copies is not None and copies.buffers.slots:
+            mine[BUFFERS] = copies.mark()
         mine[SIGNED:COUNTS] = self._announced.changes.signed_gradient()
         mine[COUNTS : COUNTS + self._count] = map(float, touched)
         return mine
@@ -180,9 +190,11 @@ class Headers:
         self._announced.changes.compare(header[SIGNED:COUNTS])
 
     def _put(self, header: Tensor | list[float], weight: float) -> None:
-        header[WEIGHT], header[STOPPING] = weight, self._announced.stop.mark
-        header[SAVING], header[VOTES] = self._announced.flags.mine(), float(self.votes)
-        self.admission.put(header)
+        announced = self._announced
+        header[WEIGHT], header[STOPPING], header[VOTES] = weight, announced.stop.mark, float(self.votes)
+        header[SAVING] = 0.0 if announced.saves.is_said else float(announced.saves.says(announced.worker))
+        if self.admission.is_open:
+            self.admission.put(header)
 
     def of_sum(self, sums: Flat) -> list[float]:
         """What was summed with it; of pieces, see `joined`."""
@@ -211,17 +223,22 @@ class Headers:
     def learn(self, header: Sequence[float], size: int, *, is_away: bool, all_away: bool) -> None:
         """What everyone has learnt in a mean of `size` workers; where some part of it is to be repeated, still the
         same. `is_away` is this worker where it takes part without stepping, `all_away` are all."""
-        self._announced.stop.learn(header[STOPPING])
-        self.admission.learn(header, is_calm=not (header[ENDED] or header[PAUSED]))
+        announced = self._announced
+        if header[STOPPING]:
+            announced.stop.learn(header[STOPPING])
+        if self.admission.is_open and not (header[ENDED] or header[PAUSED]):
+            self.admission.learn(header)
         pieces = 1 if self._within is None else self._within.size
-        self._announced.flags.learn(header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
+        announced.saves.exchanged(announced.worker, header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
         self.has_voted = self.has_voted or header[VOTES] > 0
 
     def learn_gradients(self, header: Sequence[float]) -> None:
         """The same of a mean of gradients: which parameters were used, and who brought what is not finite."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
-        self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+        self.bad = []
+        if any(header[self._bad_from :]):
+            self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
         if self._rank in self.bad and not self._has_noted:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
         self._has_noted = False
@@ -231,38 +248,21 @@ class Headers:
         if self._announced.buffers is not None:
             self._announced.buffers.copy(header[BUFFERS])
 
-    def measure(self, header: Sequence[float], mean: Flat, counted: int) -> Flat:
-        """The same `mean` of the gradients of `counted` workers, seen by who measures them; what has changed after it
-        had left was not measured as it is."""
-        if header[MEASURED] > 0 and not any(header[self.changed]):
+    def measure(self, header: Sequence[float], mean: Flat, counted: int) -> None:
+        """Measure the `mean` of the gradients of `counted` workers, unless parts have changed after they had left."""
+        if not any(header[self.changed]):
             gradients = counted - round(header[ENDED] + header[PAUSED])
             self._announced.noise.saw(header[SQUARE], header[MEASURED], header[WEIGHT], gradients, numbers_of(mean))
-        return mean
 
 
 class Saves(Protocol):
     """See `checkpoint.saving.Saving`."""
+
+    is_said: bool
+    """Whether a header has said that this worker has saved."""
 
     def says(self, worker: object) -> bool:
         """Whether the next header of `worker` is to say that it has saved since its last one."""
 
     def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
         """A mean of `worker` is over in which `said` workers of `size` said so."""
-
-
-class SaveFlags:
-    """How many workers have saved since the mean before: to and from the headers of the means of `worker`."""
-
-    def __init__(self, saving: Saves, worker: object) -> None:
-        self._saving, self._worker = saving, worker
-
-    def mine(self) -> float:
-        """What goes into this worker's next header."""
-        return float(self._saving.says(self._worker))
-
-    def learn(self, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
-        """The sum of everyone's, of `size` workers, which all have learnt in the same mean.
-
-        `is_away` is this worker where it takes part without stepping, `all_away` are all.
-        """
-        self._saving.exchanged(self._worker, said, size, is_away=is_away, all_away=all_away)

@@ -16,10 +16,10 @@ from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
-from quorate.means.headers import ENDED, PAUSED, VECTORS, WEIGHT, Announced, Headers
+from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers
 from quorate.means.reducer import Reducer
-from quorate.observe.backward import Spending
 from quorate.observe.exclusions import ExclusionWatch
+from quorate.observe.step_observer import Spending
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
@@ -81,6 +81,8 @@ class MeansOfAll:
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
+        self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
+        """Whether the reducer may leave workers out of a mean."""
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         self._stays = self.headers.is_alone
         flat = Flat.unwritten(self.layout) if self._stays else self._blank()
@@ -118,7 +120,8 @@ class MeansOfAll:
         self.reducer.weighs(weight if weight > 0 else 1.0)
 
     def _launch(self, part: int, x: Tensor) -> None:
-        self._watches.spending.backward_has_done(self._done_by[part])
+        if self._watches.spending.is_modelled:
+            self._watches.spending.backward_has_done(self._done_by[part])
         if part < len(self.layout.parts) - 1:
             self.headers.look(x)
         self.reducer.part_ready(part, x)
@@ -176,7 +179,8 @@ class MeansOfAll:
             headers.look(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
             mine[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
             header.copy_(torch.tensor(mine, dtype=header.dtype))
-            headers.put_flag(header)
+            if header.device.type != "cpu":
+                headers.put_flag(header)
             for part in dirty:
                 header[headers.changed.start + part] = 1.0
 
@@ -191,9 +195,13 @@ class MeansOfAll:
             for part, changed in enumerate(header[headers.changed]):
                 if changed:
                     self._repeat(part, sums[0])
-            headers.copy_buffers(header)
+            if header[BUFFERS]:
+                headers.copy_buffers(header)
             headers.compare(header)
-            return headers.measure(header, self._weighted(sums[0], header[WEIGHT]), self.reducer.counted)
+            mean = self._weighted(sums[0], header[WEIGHT])
+            if header[MEASURED] > 0:
+                headers.measure(header, mean, self.reducer.counted)
+            return mean
 
         return Together([launched], finish, self.wire.clock)
 
@@ -239,7 +247,8 @@ class MeansOfAll:
             self._learn(header)
             self.headers.compare(header)
         self._timer.contributors = round(contributors or 0)
-        self._watches.exclusions.saw(self.reducer.outcome)
+        if self._has_outcomes:
+            self._watches.exclusions.saw(self.reducer.outcome)
         factor = self.reducer.factor(self.size, weight) if weight else 1.0
         return sums if factor == 1.0 else sums.mul_(factor)
 
@@ -302,7 +311,8 @@ class MeansOfAll:
         for part, changed in enumerate(header[self.headers.changed]):
             if changed:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
-        self.headers.copy_buffers(header)
+        if header[BUFFERS]:
+            self.headers.copy_buffers(header)
         if header[VECTORS] > 0:
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 

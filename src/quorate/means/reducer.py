@@ -112,3 +112,17 @@ class Reducer(ABC):
 
     def follows(self, before: Reducer) -> None:  # noqa: B027  (most remember nothing)
         """Take over what `before` remembers, which sums no more: other parameters are trained than it was for."""
+
+
+class InParts(Reducer):
+    """A reducer that sums every part unchanged, each by itself and in place; all workers give equal parts in order."""
+
+    @abstractmethod
+    def _sum(self, x: Tensor) -> Work[Tensor]:
+        """Launch the sum of `x`, written into `x` itself; never waits."""
+
+    def part_ready(self, part: int, x: Tensor) -> None:
+        self._under_way[part] = self._sum(x)
+
+    def again(self, part: int, x: Tensor) -> Work[Tensor]:
+        return self._sum(x)

@@ -58,21 +58,21 @@ class Digests:
     def __init__(
         self, wire: Wire, strategy: str, every: int, named: Callable[[], tuple[Sequence[str], Sequence[Tensor]]]
     ) -> None:
-        self._wire, self._strategy, self._every, self._named = wire, strategy, every, named
+        self._wire, self._strategy, self.every, self._named = wire, strategy, every, named
 
     @property
     def compares(self) -> bool:
         """Whether replicas are compared at all."""
-        return self._every > 0
+        return self.every > 0
 
     def look(self, number: int) -> None:
         """The replica is as after round `number`. Raises `Diverged` where it is the last to say so, and one differs."""
-        if self._every and number and number % self._every == 0:
+        if self.every and number and number % self.every == 0:
             self._compare(number, f"round {number}")
 
     def look_at_end(self, number: int) -> None:
         """The training has ended, and all replicas are to be equal."""
-        if self._every:
+        if self.every:
             self._compare(number, "end")
 
     def look_unstepped(self, after: str = "the end", reason: str | None = None, *, tells: bool = False) -> None:
@@ -86,7 +86,7 @@ class Digests:
         Raises:
             Diverged: As `look`.
         """
-        if self._every:
+        if self.every:
             self._compare(0, f"unstepped/{after}", reason, tells=tells)
 
     def _compare(self, number: int, when: str, reason: str | None = None, *, tells: bool = False) -> None:

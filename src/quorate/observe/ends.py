@@ -8,10 +8,12 @@ sentence about it, which the first worker that is left writes on stderr.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 from quorate.core.telling import tell
+from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.records.rows import Log
@@ -31,6 +33,7 @@ class Ends:
         self._heard_at: int | None = None
         self._knows_stop = self._knows_end = False
         self._lock = Lock()
+        self.watches: list[EndWatch] = []
 
     def look(self, place: Place) -> None:
         """Learn what is on the board, as far as it is known here."""
@@ -38,9 +41,11 @@ class Ends:
         with self._lock:
             if first is not None and self._first is None:
                 self._first = json.loads(first)
+                for watch in self.watches:
+                    watch.due = 0
             if stop is not None and not self._knows_stop:
                 told, self._knows_stop = json.loads(stop), True
-                stop_of(place).reason = told["reason"]
+                stop_of(place).end(told["reason"])
                 reason = f": {told['reason']}" if told["reason"] else ""
                 _speak(place, f"rank {told['rank']} ends the training{reason}")
             if said is not None and not self._knows_end:
@@ -59,8 +64,7 @@ class Ends:
             values = {"stop": reason}
             recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
         place.wire.board.swap(_STOP, None, json.dumps({"rank": place.wire.rank, "reason": reason}).encode())
-        if stop_of(place).reason is None:
-            stop_of(place).reason = reason
+        stop_of(place).end(reason)
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
@@ -68,6 +72,11 @@ class Ends:
         if place.wire.size > 1 and not _is_asked(place):
             about = {"rank": place.wire.rank, "name": name, "steps": steps, "had_more": had_more}
             place.wire.board.swap(_FIRST, None, json.dumps(about).encode())
+
+    @property
+    def has_nothing_to_say(self) -> bool:
+        """Whether nobody has ended, as far as this worker knows, or it has been said."""
+        return self._first is None or self._knows_end
 
     def stepped(self, place: Place, name: str, steps: int) -> None:
         """This worker has made a step: say it if another has ended and this one trains on."""
@@ -81,6 +90,25 @@ class Ends:
         if steps - max(self._heard_at, first["steps"]) >= most:
             place.wire.board.swap(_SAID, None, _sentence(**first).encode())
             self.look(place)
+
+
+class EndWatch(StepObserver):
+    """Say after a step that another worker has ended its training, and this one trains on."""
+
+    phase = Phase.CHECK
+
+    def __init__(self, place: Place, optimizer: str, steps: Callable[[], int]) -> None:
+        """`steps` gives the number of steps of the optimizer so far."""
+        self.optimizer, self._place, self._ends, self._steps = optimizer, place, ends_of(place), steps
+        self._ends.watches.append(self)
+
+    def step_ended(self) -> None:
+        """Not called while a thread looks at the board, and finds nothing there."""
+        assert self.optimizer is not None
+        self._ends.stepped(self._place, self.optimizer, self._steps())
+        self.due = NEVER  # the thread may wake this observer from here on
+        if not (self._ends.is_attended and self._ends.has_nothing_to_say):
+            self.due = 0
 
 
 def _speak(place: Place, sentence: str) -> None:

@@ -44,14 +44,16 @@ class NoiseWatch:
 
     def __init__(self, timer: StepTimer, losses: Losses, size: int, *, is_on: bool, asked: Asked) -> None:
         """`losses` know the number of the newest update, and whether this worker writes the rows."""
-        self._timer, self._losses, self._size = timer, losses, size
+        self.timer, self._losses, self._size = timer, losses, size
+        self.due_at = 0
+        """The number of updates from which on `look` and `take` are to be called again."""
         self._is_possible, self._asked = is_on, asked
         self._norms: list[Tensor] = []
         self._smoothing = Smoothing()
 
     @property
     def _is_on(self) -> bool:
-        return self._is_possible and (self._timer.recorder is not None or self._asked.is_wanted)
+        return self._is_possible and (self.timer.recorder is not None or self._asked.is_wanted)
 
     # -- means of all workers
 
@@ -70,6 +72,7 @@ class NoiseWatch:
 
         A contribution is the gradient times its weight over the number of workers.
         """
+        self.due_at = (self._losses.version + 1) // EVERY * EVERY + EVERY - 1
         if not self._norms:
             return 0.0, 0.0
         norms, self._norms = self._norms, []
@@ -112,15 +115,15 @@ class NoiseWatch:
             return
         if self._asked.is_wanted:
             self._asked.measured(found)
-        recorder = self._timer.recorder
+        recorder = self.timer.recorder
         if recorder is None:
             return
         smoothed = self._smoothing.add(found)
         recorder.write(
             Noise(
-                step=self._timer.steps + 1,
-                time=self._timer.clock.now(),
-                optimizer=self._timer.name,
+                step=self.timer.steps + 1,
+                time=self.timer.clock.now(),
+                optimizer=self.timer.name,
                 gradients=found.gradients,
                 own=found.own,
                 mean=found.mean,

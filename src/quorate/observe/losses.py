@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from quorate.core.contracts import Wire
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.records.rows import Gone, Joined
 from quorate.wire.failure import read_deaths
 
 
-class Losses:
-    """Tells the records, on the first worker that is left, who has died since it was last asked, and who has joined.
+class Losses(StepObserver):
+    """Tell the records, on the first worker that is left, who has died since the step before and who has joined.
 
     The others hold these rows, and write them where those before them die: whoever reads takes the earliest of each.
     """
 
+    phase = Phase.RECORD
+
     def __init__(self, wire: Wire, timer: StepTimer, version: Callable[[], int]) -> None:
         """`version` counts the updates that this worker has applied."""
+        self.optimizer = timer.name
         self._wire, self._timer, self._version = wire, timer, version
         self._told: set[int] = set()
         self._joined: set[int] = set()
@@ -33,6 +37,9 @@ class Losses:
     def version(self) -> int:
         """How many updates this worker has applied."""
         return self._version()
+
+    def step_ended(self) -> None:
+        self.look()
 
     def look(self) -> None:
         """Called now and then, between two rounds."""

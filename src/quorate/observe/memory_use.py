@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from dataclasses import dataclass, field
 
@@ -99,18 +100,19 @@ class MemoryUse:
     """Of what is offloaded."""
     told: set[int] = field(default_factory=set)
     """Tensors that are in what was foreseen of some optimizer."""
+    look_at: float = math.inf
+    """When the next look is due, in seconds of the clock; inf where no rows are written."""
     _row_at: float = 0.0
-    _look_at: float = 0.0
 
     def begin(self, recorder: Recorder, now: float, *, is_on_gpu: bool) -> None:
         """Write rows from now on, the first one now: what there is before there is a model."""
-        self.recorder, self.is_on_gpu = recorder, is_on_gpu
+        self.recorder, self.is_on_gpu, self.look_at = recorder, is_on_gpu, now
         self.write(now, 0)
 
     def look(self, now: float) -> None:
         """Keep what is in use, if it is more than ever."""
-        if self.recorder is not None and now >= self._look_at:
-            self._look_at = now + LOOK_EVERY
+        if now >= self.look_at:
+            self.look_at = now + LOOK_EVERY
             self._see()
 
     def stepped(self, now: float, step: int) -> None:

@@ -50,7 +50,8 @@ class StepTimer:
         self.is_first = not timing(place).timers
         timing(place).timers.append(self)
         self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
-        consumed(place).follow_steps()
+        self._consumed, self._data = consumed(place), data_context(place)
+        self._consumed.follow_steps()
         self.steps = self.rounds = 0
         self._memory = memory_use(place)
         self.begin = self._clock.now()
@@ -83,7 +84,9 @@ class StepTimer:
     def saw(self, losses: Any) -> None:
         """What backward is called on: a scalar is the loss (the mean, of several)."""
         self._losses.add(losses)
-        self._memory.look(self._clock.now())
+        now = self._clock.now()
+        if now >= self._memory.look_at:
+            self._memory.look(now)
 
     @contextmanager
     def spending(self, on: Spent) -> Iterator[None]:
@@ -95,7 +98,7 @@ class StepTimer:
         try:
             yield
         finally:
-            self.spent(on, self._clock.now() - begin)
+            self._spent[on] += self._clock.now() - begin
             self._is_spending = False
 
     def spent(self, on: Spent, seconds: float) -> None:
@@ -161,14 +164,15 @@ class StepTimer:
         self.arrived(now)
         assert self._arrive is not None
         self.steps += 1
-        taken = consumed(self._place)
-        taken.stepped()
-        data, examples, tokens = taken.take() if self.is_first else (0.0, None, None)
-        if data_context(self._place).repeats:
+        taken = self._consumed
+        taken.steps = (taken.steps or 0) + 1
+        has_loaded = self.is_first and (taken.examples is not None or taken.seconds > 0)
+        data, examples, tokens = taken.take() if has_loaded else (0.0, None, None)
+        if self._data.repeats:
             examples, tokens = examples and 0, tokens and 0
         if self.recorder is not None:
             sent, received = self._exchanged()
-            told: dict[str, Any] = {**spent, **self._between_stages()}
+            told: dict[str, Any] = spent if self._traffic is None else {**spent, **self._between_stages()}
             loss, late = self._losses.of_script(is_scaled=is_scaled)
             self.recorder.step(
                 Step(
@@ -193,7 +197,7 @@ class StepTimer:
                 late,
             )
             self._bytes_out, self._bytes_in = sent, received
-            if self.is_first:
+            if self.is_first and now >= self._memory.look_at:
                 self._memory.stepped(now, self.steps)
         self.begin, self.waited_before = now, spent["wait"]
         self._reset()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
+from quorate.observe.step_observer import StepObserver
 from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
@@ -35,6 +36,10 @@ class Stop:
         """It is due by agreement only: others hold pieces of this worker's replica, and leave after the same step."""
         self.reason: str | None = None
         """Why all are to end their loops, once this worker knows."""
+        self.mark = 0.0
+        """The number in the headers of this worker."""
+        self.wakes: list[StepObserver] = []
+        """Observers that are called once this worker was asked to leave."""
         self.is_over = False
         """All have learnt in the same mean that their loops are to end."""
         self.since: list[int] | None = None
@@ -50,12 +55,19 @@ class Stop:
         """Leave, with this status; the first one counts. A signal handler and another thread may call this."""
         if self.asked is None:
             self.asked = status
+            self._sign()
+            for observer in self.wakes:
+                observer.due = 0
 
-    @property
-    def mark(self) -> float:
-        """What goes into a header."""
+    def end(self, reason: str) -> None:
+        """Let the loops of all workers end; the first reason counts."""
+        if self.reason is None:
+            self.reason = reason
+            self._sign()
+
+    def _sign(self) -> None:
         leaves = 0.0 if self.asked is None else 1.0 if self.asked == INTERRUPTED else _RETRY_MARK
-        return leaves if self.reason is None else leaves + _END_MARK
+        self.mark = leaves if self.reason is None else leaves + _END_MARK
 
     def learn(self, marks: float) -> None:
         """The sum of everyone's marks, which all workers have learnt in the same exchange."""

@@ -8,21 +8,24 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.observe.backward import Listener, listeners
+from quorate.observe.backward import observe_backward
 from quorate.observe.pacing import injected
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
 
 
-class Watch(Listener):
+class Watch(StepObserver):
     """Stops the time of a plain optimizer's steps by hooks around `backward` and `step`.
 
     With `model`, gradients are summed by somebody else (torch DDP) during the backward pass: the worker has come to
     the meeting point when its own last gradient is there, what follows until the end of the pass is waiting, and the
     bytes are those of one all-reduce of every gradient. Cost then: one call of a Python function per parameter.
     """
+
+    phase = Phase.TRAIN
 
     def __init__(self, optimizer: Optimizer, place: Place, name: str, model: Module | None = None) -> None:
         self._meter = Meter()
@@ -39,7 +42,7 @@ class Watch(Listener):
         self._is_exchanged = model is not None
         optimizer.register_step_pre_hook(self._before)
         optimizer.register_step_post_hook(self._after)
-        listeners(place).all.append(self)
+        observe_backward(place).add(self)
 
     def _note(self, parameter: Tensor) -> None:
         self._ready = self.timer.clock.now()

@@ -24,7 +24,7 @@ from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.means.reduction import Reduction
-from quorate.observe.backward import listeners
+from quorate.observe.backward import observe_backward
 from quorate.observe.finite import OnNonfinite
 from quorate.observe.memory_use import memory_use
 from quorate.observe.pacing import injected
@@ -50,8 +50,8 @@ from quorate.train.check_call import (
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import check_gains, measure_gains
-from quorate.train.leaving import LeavesAlone
-from quorate.train.loop import Loop
+from quorate.train.leaving import leaving_of
+from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
@@ -211,7 +211,7 @@ def distribute(
     label, chosen, reduction = told.strategy_name, None, Reduction()
     if baseline is None:
         label, chosen, reduction = _chosen(strategy, settings, told)
-    listeners(place)
+    watching = observe_backward(place)
     host = None if spread is None else host_step_of(spread, optimizer, chosen, place)
     _scale_learning_rates(optimizer, told.learning_rate_factor)
     told.optimizers += 1
@@ -233,7 +233,7 @@ def distribute(
         if host is not None:
             steps_on_host(optimizer, host)
             kept.pause = host.catch_up
-        listeners(place).all.append(LeavesAlone(place))
+        leaving_of(place, lambda: loops_of(place)).begins()
         if chosen is not None and chosen.client_terms is not None:
             data_context(place).bypassed = label
         if timing(place).recorder is not None or injected(place).pacing is not None:
@@ -269,7 +269,7 @@ def distribute(
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
-            measure_gains(optimizer, loop.worker, listeners(place).all)
+            measure_gains(optimizer, loop.worker, watching)
             deal_out(chosen, place, lambda: loop.worker.version)
         except BaseException:
             swapped.__class__ = plain
@@ -286,7 +286,7 @@ def distribute(
         looks = (
             StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat, loop.worker.timer)
         )
-        listeners(place).all[:0] = [looks, stepped]
+        watching.add(looks, stepped)
         place.leaving += [loop.finish, stepped.check]
         data_context(place).client_terms = chosen.client_terms or data_context(place).client_terms
         if chosen.waits or data_context(place).redundancy.by_round:

@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError
-from quorate.observe.backward import told_of_backward
+from quorate.observe.backward import observe_backward, observed_backward
 from quorate.sharding.parallelize import pipeline_of
 from quorate.sharding.stages.batches import MicroBatch, micro_batches, parts_of
 from quorate.wire import current
@@ -68,7 +68,7 @@ def forward_backward(
             (found if scaler is None else scaler.scale(found)).backward()
             return found.detach()
         scale: Callable[[Tensor], Tensor] = (lambda x: x) if scaler is None else scaler.scale
-        with told_of_backward(place) as forward_ended:
+        with observed_backward(observe_backward(place)) as forward_ended:
             found = pipeline.step(args, kwargs, value_of, scale)
             scale(found)  # a scaler that has scaled nothing refuses to unscale, and the loss is the last stage's
             forward_ended(found)

@@ -11,13 +11,15 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
-from quorate.observe.backward import Listener
+from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.optim.ada_scale import AdaScale, spread_of
 from quorate.train.worker import StrategyWorker
 
 
-class LocalSquare(Listener):
-    """The squared norm of this worker's own gradient, from before the mean; it listens before the loop does."""
+class LocalSquare(StepObserver):
+    """The squared norm of this worker's own gradient, from before the mean."""
+
+    phase = Phase.MEASURE
 
     def __init__(self, worker: StrategyWorker) -> None:
         self._worker = worker
@@ -31,29 +33,31 @@ class LocalSquare(Listener):
             self.newest = _square(self._worker.replica.gradients)
 
 
-class Gains(Listener):
-    """Gives the optimizer what the gradients of each step say; it listens after the loop, when the mean is there."""
+class Gains(StepObserver):
+    """Compare each mean gradient with the gradients of the workers, for the optimizer."""
 
-    def __init__(self, optimizer: AdaScale, worker: StrategyWorker, mine: LocalSquare) -> None:
-        self._optimizer, self._worker, self._mine = optimizer, worker, mine
+    phase = Phase.RECORD
+
+    def __init__(self, optimizer: AdaScale, worker: StrategyWorker, local: LocalSquare) -> None:
+        self._optimizer, self._worker, self._local = optimizer, worker, local
         self._mean: Tensor | None = None
 
     def backward_ended(self) -> None:
         """Cost: another pass over the gradient."""
-        if self._mine.newest is not None:
+        if self._local.newest is not None:
             self._mean = _square(self._worker.replica.gradients)
 
-    def step_begins(self, *_: object) -> None:
+    def take_in(self, *_: object) -> None:
         """Every worker is about to make the step. Raises `ConfigurationError` under a GradScaler."""
-        worker, mine, mean = self._worker, self._mine.newest, self._mean
-        self._mine.newest = self._mean = None
+        worker, local, mean = self._worker, self._local.newest, self._mean
+        self._local.newest = self._mean = None
         if worker.replica.is_scaled:
             raise ConfigurationError("AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16")
-        if mine is None or mean is None:
+        if local is None or mean is None:
             return
         reducer = worker.means.reducer
         size = reducer.counted if isinstance(reducer, FaultTolerantSum) else worker.size
-        squares = float(worker.means.of_number(mine))
+        squares = float(worker.means.of_number(local))
         if size > 1:
             self._optimizer.take_in(spread_of(squares, float(mean), size), size)
 
@@ -72,15 +76,13 @@ def check_gains(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whol
         raise ConfigurationError("AdaScale cannot be combined with a model in shards; use LARS or LAMB there")
 
 
-def measure_gains(optimizer: Optimizer, worker: StrategyWorker, listeners: list[Listener]) -> None:
-    """Where `optimizer` is AdaScale: let it know how the workers' gradients differ. `listeners` are this worker's, the
-    loop around `worker` the last of them."""
+def measure_gains(optimizer: Optimizer, worker: StrategyWorker, observers: Observers) -> None:
+    """Let `optimizer` know how the gradients of the workers differ, where it is AdaScale."""
     if isinstance(optimizer, AdaScale):
-        mine = LocalSquare(worker)
-        gains = Gains(optimizer, worker, mine)
-        listeners.insert(0, mine)
-        listeners.append(gains)
-        optimizer.register_step_pre_hook(gains.step_begins)
+        local = LocalSquare(worker)
+        gains = Gains(optimizer, worker, local)
+        observers.add(local, gains)
+        optimizer.register_step_pre_hook(gains.take_in)
 
 
 def _square(gradients: Sequence[Tensor | None]) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.saving import saving
 from quorate.data.context import data_context
-from quorate.observe.backward import Listener
+from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.observe.stopping import leave, stop_of
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
@@ -17,21 +18,16 @@ from quorate.wire.survivors import DeathTolerance
 _FURTHER_STEPS = 6
 
 
-def prepare_to_leave(place: Place, boundary: Callable[[], None]) -> None:
-    """Where the script keeps checkpoints, make one before leaving; ask `boundary` also where a loader gives a batch."""
-    stop, context = stop_of(place), checkpoint_context(place)
-    if not stop.before:
-        stop.before.append(lambda: None if context.tell is None else saving(place).save({}))
-        saving(place)  # its boundary comes first
-        data_context(place).boundaries.append(boundary)
-
-
 class Training(Protocol):
-    """One optimizer's training, as far as it can be left."""
+    """The training of one optimizer, as far as it can be left."""
 
     @property
     def step(self) -> int:
-        """Steps so far."""
+        """The number of steps so far."""
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step is being made, whose closure has called backward."""
 
     @property
     def is_finished(self) -> bool:
@@ -44,34 +40,57 @@ class Training(Protocol):
     def finish(self) -> None: ...
 
 
-class Leaving:
-    """That of one worker; its methods are called at the same places on every worker."""
+class Leaving(StepObserver):
+    """Leave where a backward pass or a pause begins, once this worker was asked to stop.
 
-    def __init__(self, place: Place, everyone: Callable[[], Sequence[Training]]) -> None:
-        """`everyone` gives this worker's part in every optimizer that is distributed, in order."""
-        self._place, self._everyone, self._stop = place, everyone, stop_of(place)
+    Its methods are called at the same places on every worker.
+    """
+
+    phase = Phase.CHECK
+
+    def __init__(self, place: Place, trainings: Callable[[], Sequence[Training]]) -> None:
+        """`trainings` gives those of all distributed optimizers of this worker, in an order that is the same on all."""
+        self._place, self._trainings, self._stop = place, trainings, stop_of(place)
+        self.due = NEVER if self._stop.asked is None else 0
+        self._stop.wakes.append(self)
+        context = checkpoint_context(place)
+        # Where the script keeps checkpoints, one is made before leaving.
+        self._stop.before.append(lambda: None if context.tell is None else saving(place).save({}))
+        saving(place)  # its boundary comes first
+        data_context(place).boundaries.append(self.between_steps)
+        observers(place).add(self)
+
+    def begins(self) -> None:
+        """The training of another optimizer begins."""
         self._stop.trainings += 1
-        prepare_to_leave(place, self.step_begins)
 
-    def step_begins(self) -> None:
-        """A backward pass begins, or a pause: who was asked to leave does so here, unless an iteration is under way."""
-        stop, everyone = self._stop, self._everyone()
+    def backward_begins(self) -> None:
+        """Leave, unless a step is being made."""
+        if not any(training.is_stepping for training in self._trainings()):
+            self.between_steps()
+
+    def between_steps(self) -> None:
+        """A step, a batch or a pause begins: leave here, unless an iteration is under way."""
+        stop = self._stop
+        if stop.asked is None and not stop.is_due:
+            return
         saving(self._place).boundary(is_forward_done=True)
-        settles = all(training.settles for training in everyone)
+        trainings = self._trainings()
+        settles = all(training.settles for training in trainings)
         if not stop.is_due and stop.asked is not None:
             stop.is_due = settles and not stop.is_agreed  # where no exchange has everyone, all are asked, and settle
-        if stop.is_due and (_is_even(everyone) or self._passed(everyone)):
-            leave(self._place, everyone, settles=settles)
+        if stop.is_due and (_is_even(trainings) or self._passed(trainings)):
+            leave(self._place, trainings, settles=settles)
 
-    def _passed(self, everyone: Sequence[Training]) -> bool:
+    def _passed(self, trainings: Sequence[Training]) -> bool:
         """Whether one has made several further steps since: they make unequally many, and there is no telling when."""
-        steps = [training.step for training in everyone]
+        steps = [training.step for training in trainings]
         if self._stop.since is None:
             self._stop.since = steps
         return any(now - then >= _FURTHER_STEPS for now, then in zip(steps, self._stop.since, strict=False))
 
     def finished(self) -> None:
-        """This training has ended."""
+        """A training has ended."""
         saving(self._place).boundary()
         self._stop.trainings -= 1
         if self._stop.trainings == 0:
@@ -79,19 +98,20 @@ class Leaving:
             self._place.context(DeathTolerance).tell_launcher()
 
 
-def _is_even(everyone: Sequence[Training]) -> bool:
-    return len({training.step for training in everyone if not training.is_finished}) <= 1
+@dataclass
+class _Own:
+    """The `Leaving` of one worker."""
+
+    leaving: Leaving | None = None
 
 
-class LeavesAlone(Listener):
-    """A listener for a worker without others: it leaves where its next backward pass begins."""
+def leaving_of(place: Place, trainings: Callable[[], Sequence[Training]]) -> Leaving:
+    """Return the `Leaving` of the worker of `place`."""
+    own = place.context(_Own)
+    if own.leaving is None:
+        own.leaving = Leaving(place, trainings)
+    return own.leaving
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        stop_of(place).trainings += 1
-        prepare_to_leave(place, self.backward_begins)
 
-    def backward_begins(self) -> None:
-        """Where it leaves, if it was asked to."""
-        if stop_of(self._place).asked is not None:
-            leave(self._place, ())
+def _is_even(trainings: Sequence[Training]) -> bool:
+    return len({training.step for training in trainings if not training.is_finished}) <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,10 @@ from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
 from quorate.means.headers import header_length
 from quorate.means.means import MeansOfAll
-from quorate.observe.backward import Listener, listeners
+from quorate.observe.backward import observe_backward
 from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.replica.plain_step import (
     NO_ARGUMENTS,
     StepArguments,
@@ -35,21 +37,26 @@ from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
 from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
-from quorate.train.leaving import Leaving
+from quorate.train.leaving import leaving_of
 from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
-from quorate.train.step_watches import StepWatches
+from quorate.train.step_watches import accumulating, leaves_out_own, meet_pieces, note_end, watches_of
 from quorate.train.survivors import agree_on_buffers, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 
 
-class Loop(Listener):
-    """Calls the strategy of one optimizer of one process (or virtual worker) with its `worker`."""
+class Loop(StepObserver):
+    """Call the strategy of one optimizer of one process (or virtual worker) with its `worker`.
+
+    It stands in the list of observers, as the training that the others observe.
+    """
+
+    phase = Phase.TRAIN
 
     def __init__(
         self,
@@ -61,18 +68,19 @@ class Loop(Listener):
         name: str,
         watched: Watched,
     ) -> None:
-        self._place, self._listeners = place, listeners(place)
-        self._pacing, self._saving = injected(place).pacing, saving(place)
+        self._place, self._observers, self.optimizer = place, observe_backward(place), name
+        self._pacing = injected(place).pacing
         wire = place.wire if watched.seat is None else watched.seat.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded, watched.host)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
+        self._trained = trained(place)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
         """Its parameters, where they are in memory that all workers have in common."""
-        self._watches = StepWatches(self.worker, place)
         self.relayout = Relayout(self.worker, place, self._synchronize, self.common)
-        self.leaving = Leaving(place, lambda: loops_of(place))
+        self.leaving = leaving_of(place, lambda: loops_of(place))
+        self.leaving.begins()
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
         self._has_stepped_inside = False
@@ -93,24 +101,31 @@ class Loop(Listener):
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.seat)
         enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
-        self._listeners.all.append(self)
+        self._may_differ = self.worker.has_rounds or self.worker.differs
+        """Whether replicas may differ between two steps, or rounds be under way."""
+        self._looks_at_own = self.worker.finite.looks and strategy.steps_apart
+        """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
+        self._observers.add(self, *watches_of(self.worker, place))
+        place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
 
-    # -- backward passes (observe.backward.Listener)
+    # -- observe.step_observer.StepObserver
 
     def backward_begins(self) -> None:
         """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
         self._has_stepped_inside = False
-        if self.worker.closure is None:
-            self.leaving.step_begins()
-        self.relayout.look(in_backward=True)
+        if not self.replica.is_laid_out:
+            self.relayout.look(in_backward=True)
         self._gradient_begins()
-        self.worker.neighbours.resume()
+        if self.worker.neighbours.answers is not None:
+            self.worker.neighbours.resume()
 
     def _gradient_begins(self) -> None:
-        self.worker.weight = self.worker.step_weight.of_step()
-        self.worker.means.gradient_begins(self.worker.weight)
+        worker = self.worker
+        if worker.step_weight.varies:
+            worker.weight = worker.step_weight.of_step()
+        worker.means.gradient_begins(worker.weight)
 
     def forward_ended(self, losses: Any) -> None:
         """What backward was called on; a worker that is to be late is late here."""
@@ -136,7 +151,7 @@ class Loop(Listener):
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
-        return self._watches.accumulating()
+        return accumulating(self.worker)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -164,14 +179,15 @@ class Loop(Listener):
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
-        if arguments:
+        if arguments is not NO_ARGUMENTS:
             check_arguments(worker)
         if self.replica.switch is not None:
             check_switched(worker)
         worker.arguments = arguments
-        self._watches.step_begins()
-        worker.schedules.step_begins()
-        worker.step, self.came_with, of_closure = worker.step + 1, None, None
+        if self._trained.missing:
+            self._trained.check_entered()
+        self._observers.step_begins(worker.name, worker.step + 1)
+        worker.step, worker.begun, self.came_with, of_closure = worker.step + 1, worker.begun + 1, None, None
         if closure is not None and (worker.has_rounds or worker.differs):
             with torch.enable_grad():
                 of_closure = closure()
@@ -183,22 +199,28 @@ class Loop(Listener):
             worker.changes.step_begins()
         worker.loss = None
         bad, worker.means.headers.bad = worker.means.headers.bad, []
-        self.relayout.look(in_backward=False)
-        worker.leaves_out = self._watches.leaves_out_own()
+        if self._may_differ:
+            self.relayout.look(in_backward=False)
+        worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:
             worker.means.ready.drop_graphs()
-        if not self._watches.leaves_out(bad):
+        if not (bad and worker.finite.leaves_out(bad, worker.updates + 1, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
         self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
-        self._watches.step_ended()
+        self._observers.step_ended(worker.name, worker.step)
         if self.common is not None:
             self.common.look()
-        if (training := self._open) is not None:
-            admit_openly(worker, training)
-        else:
+        if self.common is not None or worker.is_served:
+            if (training := self._open) is not None:
+                admit_openly(worker, training)
+        elif worker.means.headers.admission.entering:
             admit(worker)
         return loss
+
+    def step_ended(self) -> None:
+        """Write the row of the step."""
+        self.worker.timer.ended(is_scaled="found_inf" in self.replica.optimizer.__dict__)
 
     def _agree_without_backward(self) -> None:
         """Agree on a gradient that was written by hand. A worker that has none takes part without weight where the
@@ -230,7 +252,7 @@ class Loop(Listener):
         """Wait until no worker steps any more, and be where the one is that has come furthest."""
         if not self.worker.finished:
             with self.replica.in_training():
-                self._watches.training_pauses()
+                meet_pieces(self.worker, self._place, "a pause of training")
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
                 self._quiesce()
                 if self.common is not None:
@@ -323,7 +345,9 @@ class Loop(Listener):
 
     def _end(self) -> None:
         worker = self.worker
-        self._watches.training_ends()
+        meet_pieces(worker, self._place, "the end of training")
+        saving(self._place).boundary()
+        note_end(worker, self._place)
         self.relayout.look(in_backward=False, is_pause=True)
         worker.has_ended = True
         if self.common is not None:
@@ -360,6 +384,10 @@ class Loop(Listener):
         return self.worker.step
 
     @property
+    def is_stepping(self) -> bool:
+        return self.worker.closure is not None
+
+    @property
     def is_finished(self) -> bool:
         return self.worker.finished
 
@@ -376,7 +404,14 @@ def with_hooks(worker: StrategyWorker) -> None:
         worker.strategy.step(worker)
 
 
+@dataclass
+class _Loops:
+    """The loops of one worker, in the order in which its optimizers were distributed."""
+
+    all: list[Loop] = field(default_factory=list)
+
+
 def loops_of(place: Place) -> list[Loop]:
     """Of the worker of `place`, one for every optimizer that is distributed, in an order that is the same on all."""
-    found = [loop for loop in listeners(place).all if isinstance(loop, Loop)]
-    return found if len(found) < 2 else sorted(found, key=lambda loop: by_name(loop.worker.name))
+    loops = place.context(_Loops).all
+    return loops if len(loops) < 2 else sorted(loops, key=lambda loop: by_name(loop.worker.name))

@@ -8,8 +8,8 @@ from functools import partial
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
-from quorate.observe.backward import Listener
 from quorate.observe.signatures import Sample
+from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.replica.plain_step import has_gradient
 from quorate.train.loop import loops_of
 from quorate.train.worker import StrategyWorker
@@ -24,8 +24,8 @@ _COMPARED_AFTER = 6
 _MEETINGS = "calls of world.mean() or the like"
 
 
-class NeverStepped(Listener):
-    """Counts, as a listener, how often the parameters of `worker` changed behind a backward pass without a step.
+class NeverStepped(StepObserver):
+    """Count how often the parameters of `worker` changed behind a backward pass without a step.
 
     Loops without backward passes (updates of zeroth order) are compared among workers after 6, 12, 24 batches and so
     on, and after as many calls of `world.mean` and its like: equal replicas are right. Others end the training where a
@@ -37,6 +37,8 @@ class NeverStepped(Listener):
     gradients are not agreed on in it a sample of their numbers; none after it. Each comparison is a pass over the
     parameters, and a message to the board.
     """
+
+    phase = Phase.CHECK
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._place, self._updates = worker, place, 0
@@ -74,8 +76,11 @@ class NeverStepped(Listener):
         while self._looks:
             callbacks, look = self._looks.pop()
             callbacks.remove(look)
+        if self._worker.step:
+            self.due = NEVER
+            return
         self._count()
-        if self._updates >= _RAISED_AFTER and self._worker.step == 0 and not self._worker.agrees_in_backward:
+        if self._updates >= _RAISED_AFTER and not self._worker.agrees_in_backward:
             raise ConfigurationError(self._sentence())
         if self._updates == _TOLD_AFTER and self._versions is not None:
             tell(f"quorate: rank {self._worker.rank}: {self._sentence()}\n")

@@ -10,8 +10,8 @@ from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
-from quorate.observe.backward import listeners
 from quorate.observe.distance import note_distance
+from quorate.observe.step_observer import observers
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place
@@ -28,7 +28,7 @@ def pause(place: Place) -> None:
         if one.worker is None:
             one.pause()
     for loop in loops[:1]:
-        loop.leaving.step_begins()
+        loop.leaving.between_steps()
     keep_own(place)
     comes_again = True
     while comes_again:
@@ -40,7 +40,7 @@ def pause(place: Place) -> None:
         # Those that have only come to save go on stepping, and are to be waited for.
         comes_again = saving(place).some_saved and any(loop.strategy.steps_apart for loop in loops)
     for loop in loops[:1]:
-        loop.leaving.step_begins()
+        loop.leaving.between_steps()
 
 
 def go_away(place: Place) -> None:
@@ -88,15 +88,15 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
 @contextmanager
 def backward_is_local(place: Place) -> Iterator[None]:
     """Inside, backward passes are none of training: see `Loop.evaluating`."""
-    told = listeners(place)
+    watching = observers(place)
     with ExitStack() as inside:
         for loop in loops_of(place):
             inside.enter_context(loop.evaluating())
-        before, told.is_paused = told.is_paused, True
+        before, watching.is_paused = watching.is_paused, True
         try:
             yield
         finally:
-            told.is_paused = before
+            watching.is_paused = before
 
 
 def agree_on_buffers(place: Place) -> None:

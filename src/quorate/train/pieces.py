@@ -17,7 +17,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
-from quorate.observe.backward import Listener
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.quorums.whole_replica import WholeReplica
@@ -136,13 +136,15 @@ def lay_out_steps(kept: Distributed, replica: Replica, seat: Seat, watched: Watc
         replica.spread = OnPieces()
 
 
-class AfterPieces(Listener):
+class AfterPieces(StepObserver):
     """What is done when a backward pass over pieces has ended.
 
     Memory in which gathered pieces travelled is given back before the optimizer's step; after the first pass, a
     sentence tells of trained parameters that have no gradient, and after the second the records are told what each
     layer has sent along the tensor axis.
     """
+
+    phase = Phase.MEASURE
 
     def __init__(self, replica: Replica, seat: Seat, timer: StepTimer) -> None:
         self._replica, self._seat, self._timer, self._is_first = replica, seat, timer, True

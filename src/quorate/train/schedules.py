@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.replica.options_in_force import put_options
 from quorate.replica.plain_step import options_of
 
@@ -46,17 +47,22 @@ class _Followed:
     """Whether it was called last once for a step of the worker, with nothing."""
 
 
-class Schedules:
-    """The schedulers of one worker's optimizer.
+class Schedules(StepObserver):
+    """The schedulers of one worker's optimizer, which also observes where its steps begin in the training.
 
     `progress` gives the synchronous steps that the training has made as far as this worker's replica goes, or None
-    where its own steps are those. `enters` says whether it joins a training under way: its schedulers then catch up.
+    where its own steps are those. `steps` gives the number of steps that this worker has begun. `enters` says whether
+    it joins a training under way: its schedulers then catch up.
     """
 
-    def __init__(self, progress: Callable[[], float | None], *, enters: bool) -> None:
-        self._progress, self._enters = progress, enters
+    phase = Phase.CHECK
+
+    def __init__(
+        self, optimizer: str, progress: Callable[[], float | None], steps: Callable[[], int], *, enters: bool
+    ) -> None:
+        self.optimizer, self._progress, self._steps, self._enters = optimizer, progress, steps, enters
         self._known: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
-        self._begun = self._steps = 0
+        self._begun = 0
         self._runs = False
         self.moved = 0
         """How often a scheduler has made a step."""
@@ -67,28 +73,28 @@ class Schedules:
         return None if progress is None else int(progress + 1e-6)
 
     def step_begins(self) -> None:
-        """`optimizer.step()` was called."""
-        self._begun, self._steps = self._place or 0, self._steps + 1
+        """Keep where the training is as a step begins."""
+        self._begun = self._place or 0
 
     def called(self, scheduler: Any, step: Callable[..., Any], *given: Any, **named: Any) -> None:
         """The script has called `scheduler.step(*given, **named)`, whose own is `step`."""
         if getattr(scheduler, GOES_BY_ITSELF, False):
             self._run(scheduler, step, given, named)
             return
-        place, is_new = self._place, scheduler not in self._known
+        place, steps, is_new = self._place, self._steps(), scheduler not in self._known
         if self._runs or place is None or given[1:] or named.get("epoch") is not None or _is_initial(scheduler):
             if is_new and not self._runs:  # it is being made, or goes by its own numbers
-                self._known[scheduler] = _Followed(self._begun, self._steps)
+                self._known[scheduler] = _Followed(self._begun, steps)
             if place is None and not self._runs and not is_new:
                 one = self._known[scheduler]
-                one.is_per_step = self._steps - one.called == 1 and not given and not named
-                one.called = self._steps
+                one.is_per_step = steps - one.called == 1 and not given and not named
+                one.called = steps
             self._run(scheduler, step, given, named)
             return
         one = self._known.setdefault(scheduler, _Followed(self._begun, 0))
         if is_new:
             one.base = 0 if self._enters else self._begun - _count(scheduler, one)
-        since, one.called = self._steps - one.called, self._steps
+        since, one.called = steps - one.called, steps
         if since != 1:
             self._run(scheduler, step, given, named)
             one.base = place - _count(scheduler, one)

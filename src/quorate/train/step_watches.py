@@ -1,4 +1,4 @@
-"""Observers of the steps of one optimizer: none changes what is learnt; one says what is left out.
+"""Observers of the steps of one optimizer: replicas, buffers, edits between steps, workers of one replica.
 
 `BufferWatch` looks whether buffers that forward passes read differ between workers. `Edits` finds what a script writes
 into parameters between two steps, where that would let replicas differ.
@@ -14,139 +14,150 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.participants import trained
-from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
 from quorate.observe.digests import digest_of
-from quorate.observe.ends import ends_of
+from quorate.observe.ends import EndWatch, ends_of
+from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import stop_of
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 
 
-class StepWatches:
-    """Checkpoints, records, comparisons of replicas, numbers that are not finite, and the search for edits between
-    steps, of one worker.
-    """
+def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
+    """Return the observers of the steps of one optimizer that have something to do under its strategy."""
+    watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step)]
+    if worker.seat is not None:
+        watches.append(PieceWatch(worker, place))
+    if worker.digests.compares and not (worker.has_rounds or worker.differs):
+        watches.append(ReplicaWatch(worker))
+    if worker.digests.compares and worker.has_rounds and not worker.differs:
+        watches.append(Edits(worker))
+    if not worker.strategy.copies_buffers and worker.seat is None:
+        watches.append(BufferWatch(worker))
+    if worker.step_weight.varies:
+        watches.append(worker.step_weight)
+    if worker.has_rounds or worker.differs:
+        watches.append(worker.schedules)
+    if worker.tolerates_death:
+        watches.append(worker.losses)
+    return watches
+
+
+class PieceWatch(StepObserver):
+    """Keep the workers of a replica in pieces together: they forget gathered parameters, and stop alike."""
+
+    phase = Phase.CHECK
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
-        self._worker, self._saving, self._edits, self._stop = worker, saving(place), Edits(worker), stop_of(place)
-        self._place, self._ends, self._trained = place, ends_of(place), trained(place)
-        self._buffers = BufferWatch(worker)
-        self._stop.is_agreed |= worker.seat is not None
-        if worker.seat is not None:
-            worker.seat.traffic.pauses.append(lambda: worker.means.ready.pausing())
-
-    def step_begins(self) -> None:
-        """`optimizer.step()` was called. Raises as `Edits.step_begins` and `Trained.check_entered`."""
-        if self._trained.missing:
-            self._trained.check_entered()
-        self._saving.boundary(is_forward_done=True)
-        self._edits.step_begins()
-
-    def leaves_out(self, bad: list[int]) -> bool:
-        """Whether this step's update is left out, as `bad` have brought gradients that are not finite."""
-        worker = self._worker
-        return worker.finite.leaves_out(bad, worker.updates + 1, is_scaled=worker.replica.is_scaled)
-
-    def leaves_out_own(self) -> bool:
-        """Whether this worker's update of this step is left out, as its own gradient is not finite; the others go on.
-
-        Its neighbours get their exchange all the same. Raises `NotFinite` where that was asked for: on this worker, and
-        the others end with it. Where an exchange brings all workers together, it tells; then nothing is looked at here.
-        """
-        worker, finite, replica = self._worker, self._worker.finite, self._worker.replica
-        numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
-        gradients = [x for x in numbers if x is not None]
-        if not (gradients and finite.looks and worker.strategy.steps_apart):
-            return False
-        sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
-        on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
-        is_bad = not finite.sees([*on_cpu, *sums])
-        if not worker.means.headers.most_of_pieces(float(is_bad)):
-            return False
-        if is_bad:
-            finite.note(replica.names, numbers)
-        return self.leaves_out([worker.rank])
-
-    @contextmanager
-    def accumulating(self) -> Iterator[None]:
-        """Backward passes inside only add to `.grad`; of pieces, see `Traffic.reduces`."""
-        worker = self._worker
-        reduces = None if worker.seat is None else worker.seat.traffic.reduces
-        with worker.means.ready.pausing():
-            if reduces is not None:
-                reduces(False)
-            try:
-                yield
-            finally:
-                if reduces is not None:
-                    reduces(True)
-
-    def training_pauses(self) -> None:
-        """Raises `Mismatch` where workers of one replica are in the middle of a step."""
-        self._meet("a pause of training")
-
-    def training_ends(self) -> None:
-        """Raises as `training_pauses`."""
-        self._meet("the end of training")
-        self._saving.boundary()
-        had_more = any(loader.is_under_way for loader in loaders(self._place).values())
-        self._ends.ended(self._place, self._worker.name, self._worker.step, had_more=had_more)
-
-    def _meet(self, call: str) -> None:
-        self._trained.check_entered()
-        if self._worker.replica.host is not None:
-            self._worker.replica.host.catch_up()
-        if self._worker.seat is not None:
-            self._worker.seat.traffic.forget()
-            self._worker.seat.traffic.meet(call)
+        assert worker.seat is not None
+        self.optimizer, self._worker, self._traffic = worker.name, worker, worker.seat.traffic
+        self._stop = stop_of(place)
+        self._stop.is_agreed = True
+        self._traffic.pauses.append(lambda: worker.means.ready.pausing())
 
     def step_ended(self) -> None:
-        """The strategy has made its step. Raises as `Digests.look`."""
+        self._traffic.forget()
+        if self._worker.strategy.steps_apart:
+            self._stop.learn(self._worker.means.headers.most_of_pieces(self._stop.mark))
+
+
+class ReplicaWatch(StepObserver):
+    """Compare the replicas after every so many updates, where all workers step together. Raises as `Digests.look`."""
+
+    phase = Phase.CHECK
+
+    def __init__(self, worker: StrategyWorker) -> None:
+        self.optimizer, self._worker = worker.name, worker
+
+    def step_ended(self) -> None:
         worker = self._worker
-        if worker.seat is not None:
-            worker.seat.traffic.forget()
-        if worker.seat is not None and worker.strategy.steps_apart:
-            self._stop.learn(worker.means.headers.most_of_pieces(self._stop.mark))
-        if not (worker.has_rounds or worker.differs):
-            worker.digests.look(worker.updates)
-        self._edits.step_ended()
-        self._ends.stepped(self._place, worker.name, worker.step)
-        self._buffers.step_ended()
-        worker.step_weight.step_ended()
-        worker.timer.ended(is_scaled=worker.replica.is_scaled)
-        self._saving.stepped()
-        worker.losses.look()
+        worker.digests.look(worker.updates)
+        self.due = worker.step + worker.digests.every - worker.updates % worker.digests.every
+
+
+def leaves_out_own(worker: StrategyWorker) -> bool:
+    """Return whether this worker leaves out the update of its step, as its own gradient is not finite.
+
+    The others go on, and its neighbours get their exchange all the same. Called where no exchange brings all workers
+    together. Raises `NotFinite` where that was asked for: on this worker, and the others end with it.
+    """
+    finite, replica = worker.finite, worker.replica
+    numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
+    gradients = [x for x in numbers if x is not None]
+    if not gradients:
+        return False
+    sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
+    on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
+    is_bad = not finite.sees([*on_cpu, *sums])
+    if not worker.means.headers.most_of_pieces(float(is_bad)):
+        return False
+    if is_bad:
+        finite.note(replica.names, numbers)
+    return finite.leaves_out([worker.rank], worker.updates + 1, is_scaled=replica.is_scaled)
+
+
+@contextmanager
+def accumulating(worker: StrategyWorker) -> Iterator[None]:
+    """Backward passes inside only add to `.grad`; of pieces, see `Traffic.reduces`."""
+    reduces = None if worker.seat is None else worker.seat.traffic.reduces
+    with worker.means.ready.pausing():
+        if reduces is not None:
+            reduces(False)
+        try:
+            yield
+        finally:
+            if reduces is not None:
+                reduces(True)
+
+
+def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
+    """Bring the workers of a replica together before `call`, a pause or the end of training.
+
+    Raises `Mismatch` where they are in the middle of a step, and as `Trained.check_entered`.
+    """
+    trained(place).check_entered()
+    if worker.replica.host is not None:
+        worker.replica.host.catch_up()
+    if worker.seat is not None:
+        worker.seat.traffic.forget()
+        worker.seat.traffic.meet(call)
+
+
+def note_end(worker: StrategyWorker, place: Place) -> None:
+    """Tell the other workers that this one ends the training of an optimizer."""
+    had_more = any(loader.is_under_way for loader in loaders(place).values())
+    ends_of(place).ended(place, worker.name, worker.step, had_more=had_more)
 
 
 def _numbers_in(gradient: Tensor) -> Tensor:
-    """Those of a gradient; of a sparse one its values."""
+    """The numbers of a gradient, without the indices of a sparse one."""
     x = gradient.detach()
     return x._values() if x.layout == torch.sparse_coo else x
 
 
-class BufferWatch:
-    """Tells once, in one line, that a buffer is not the same on all workers after equally many steps of each.
+class BufferWatch(StepObserver):
+    """Tell once, in one line, that a buffer is not the same on all workers after equally many steps of each.
 
     Batch norm's running statistics are left out, as no forward pass of training reads them. Nobody waits: each worker
     writes digests on the board, and who writes last compares them. Cost, of models with such buffers: in steps 1, 2, 4,
     8 and so on, and every 1,024 from there, a sample of each one's numbers, and one message to the board.
     """
 
+    phase = Phase.CHECK
+
     def __init__(self, worker: StrategyWorker) -> None:
-        self._worker = worker
-        self._looks = not worker.strategy.copies_buffers and worker.seat is None
+        self.optimizer, self._worker = worker.name, worker
 
     def step_ended(self) -> None:
-        """This worker has made a step."""
         step, worker = self._worker.step, self._worker
-        if not self._looks or (step & (step - 1) and step % 1024):
+        self.due = min(1 << step.bit_length(), (step // _BUFFERS_EVERY + 1) * _BUFFERS_EVERY)
+        if step & (step - 1) and step % _BUFFERS_EVERY:
             return
         if worker.wire.is_newcomer or worker.wire.joined:  # whose steps are fewer
-            self._looks = False
+            self.due = NEVER
             return
         worker.buffers.find()
         own = {slot.name: f"{digest_of([x]):x}" for slot in worker.buffers.slots if (x := slot.tensor) is not None}
@@ -157,12 +168,12 @@ class BufferWatch:
         board.set(f"{key}/{wire.rank}", json.dumps(own).encode())
         if board.add(f"{key}/written") < len(wire.alive):
             return
-        told = [board.get(f"{key}/{rank}") for rank in wire.alive]
+        written = [board.get(f"{key}/{rank}") for rank in wire.alive]
         board.delete(f"{key}/")
-        every = [json.loads(one) for one in told if one is not None]
-        name = next((name for name in own if any(one.get(name) != own[name] for one in every)), None)
+        every = [json.loads(digests) for digests in written if digests is not None]
+        name = next((name for name in own if any(digests.get(name) != own[name] for digests in every)), None)
         if name is not None:
-            self._looks = False
+            self.due = NEVER
             if board.add("buffers/told") == 1:
                 tell(f"quorate: {self._sentence(name)}\n")
 
@@ -176,10 +187,12 @@ class BufferWatch:
 
 _TENSORS, _NUMBERS = 32, 64
 """How many tensors are looked at, and how many numbers of each."""
+_BUFFERS_EVERY = 1024
+"""Steps between two looks at buffers, once there have been so many."""
 
 
-class Edits:
-    """Notices that the parameters of a worker that agrees in rounds were written to between two of its steps.
+class Edits(StepObserver):
+    """Notice that the parameters of a worker that agrees in rounds were written to between two of its steps.
 
     Workers come to their steps at different rounds, so what each writes there would make replicas differ. Not looked
     at where every round waits for all, after a pause of all workers, in strategies whose replicas differ anyhow, and
@@ -187,15 +200,17 @@ class Edits:
     Cost: a sample of at most 2,048 numbers, copied and compared in every step.
     """
 
+    phase = Phase.CHECK
+
     def __init__(self, worker: StrategyWorker) -> None:
-        self._worker = worker
+        self.optimizer, self._worker = worker.name, worker
         self._seen: tuple[int, Sequence[Tensor], Tensor] | None = None
 
     def step_ended(self) -> None:
         """Keep a sample of the parameters as this step has left them."""
-        if self._looks():
-            trained = self._worker.replica.trained
-            self._seen = self._worker.rounds.version, trained, _sample(trained)
+        rounds, parameters = self._worker.rounds, self._worker.replica.trained
+        if not rounds.waits_for_all:
+            self._seen = rounds.version, parameters, _sample(parameters)
 
     def step_begins(self) -> None:
         """Raises `ConfigurationError` where the parameters are not what the step before has left."""
@@ -211,19 +226,13 @@ class Edits:
                 "inside `with world.evaluate():`"
             )
 
-    def _looks(self) -> bool:
-        worker = self._worker
-        if not worker.has_rounds or worker.differs or not worker.digests.compares:
-            return False
-        return not worker.rounds.waits_for_all
-
 
 def _sample(parameters: Sequence[Tensor]) -> Tensor:
     chosen = parameters[:: -(-len(parameters) // _TENSORS)] if parameters else ()
-    found = []
+    samples = []
     for p in map(local, chosen):
         if p.is_contiguous() and p.numel():
             numbers = p.detach().view(-1)[:: -(-p.numel() // _NUMBERS)]
-            found.append(torch.view_as_real(numbers).reshape(-1) if numbers.is_complex() else numbers)
-    device = found[0].device if found else torch.device("cpu")
-    return torch.cat([x.to(device, torch.float64) for x in found]) if found else torch.empty(0)
+            samples.append(torch.view_as_real(numbers).reshape(-1) if numbers.is_complex() else numbers)
+    device = samples[0].device if samples else torch.device("cpu")
+    return torch.cat([x.to(device, torch.float64) for x in samples]) if samples else torch.empty(0)

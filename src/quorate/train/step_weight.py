@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.strategy import Strategy
 from quorate.data.consumption import consumed
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.wire.current import Place
 
 Weight = Literal["equal", "examples", "tokens"]
@@ -35,11 +36,15 @@ def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
         )
 
 
-class StepWeight:
+class StepWeight(StepObserver):
     """The weight of one worker's steps, under the setting `weight` of `distribute`."""
 
-    def __init__(self, place: Place, weight: Weight) -> None:
-        self._place, self._weight = place, weight
+    phase = Phase.MEASURE
+
+    def __init__(self, place: Place, optimizer: str, weight: Weight) -> None:
+        self._place, self.optimizer, self._weight = place, optimizer, weight
+        self.varies = weight != "equal"
+        """Whether steps count differently: else nothing is to be observed."""
         self._until = self._loaded
         self._newest = self._largest = 1.0
 

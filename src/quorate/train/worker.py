@@ -26,10 +26,10 @@ from quorate.data.growth import growth
 from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.means.fault_tolerant_sum import SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
-from quorate.means.headers import Announced, SaveFlags, units_by_weight
+from quorate.means.headers import Announced, units_by_weight
 from quorate.means.means import MeansOfAll, Shadow, Watches
 from quorate.means.reduction import Reduction
-from quorate.observe.backward import listeners
+from quorate.observe.backward import observe_backward
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
@@ -93,8 +93,10 @@ class StrategyWorker:
         self.closure: Callable[[], Any] | None = None  # of the step that is being made
         self.arguments = NO_ARGUMENTS  # of the step that is being made
         self.loss: Any = None  # that its plain step has returned
-        self.step_weight = StepWeight(place, watched.weight)
-        self.schedules = Schedules(lambda: self.progress, enters=wire.is_newcomer)
+        self.step_weight = StepWeight(place, name, watched.weight)
+        self.begun = 0
+        """The number of steps that were begun, also before a checkpoint was loaded."""
+        self.schedules = Schedules(name, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer)
         replica.options.moved = lambda: self.schedules.moved
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
@@ -112,6 +114,8 @@ class StrategyWorker:
             told=strategy.steps_apart,
             whole_state=seat is None and watched.host is None,
         )
+        self.has_rounds = self.is_served = False
+        """Whether its strategy has agreed on rounds; whether its parameters lie on servers."""
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -137,10 +141,10 @@ class StrategyWorker:
             copies = BufferCopies(
                 self.buffers, self.wire, self._place, members=lambda: self.means.headers.admission.members
             )
-        flags = SaveFlags(saving(self._place), self)
+        place = self._place
         watches = Watches(
-            announced=Announced(stop_of(self._place), flags, self.finite, self.noise, self.changes, copies),
-            spending=listeners(self._place).spending,
+            announced=Announced(stop_of(place), saving(place), self, self.finite, self.noise, self.changes, copies),
+            spending=observe_backward(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
             within=self._row,
@@ -258,6 +262,7 @@ class StrategyWorker:
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
+        self.has_rounds = True
         self._rounds = begin_rounds(*of, fragments=fragments, units=units, settings=settings, row=self._row, **chosen)
 
     @property
@@ -273,6 +278,7 @@ class StrategyWorker:
         check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
         if self._servers is None:  # else other parameters are trained than before
             coding = served_coding_of(self._reduction, self.seed)
+            self.is_served = True
             asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.told, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
@@ -306,15 +312,6 @@ class StrategyWorker:
     @property
     def reducer_state(self) -> Any:
         return self.means.reducer.state
-
-    @property
-    def has_rounds(self) -> bool:
-        return self._rounds is not None
-
-    @property
-    def is_served(self) -> bool:
-        """Whether its parameters lie on servers."""
-        return self._servers is not None
 
     @property
     def with_single_ones(self) -> Sequence[NeighbourExchange | ServedParameters]:

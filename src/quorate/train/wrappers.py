@@ -14,11 +14,12 @@ from torch.nn import Module, Parameter
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from quorate.core.errors import ConfigurationError
-from quorate.observe.backward import Listener
+from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.replica.replica import Replica
 
 _AVERAGING, _SHARDING = ("DistributedDataParallel",), ("FullyShardedDataParallel", "FSDPModule")
 _alive: weakref.WeakSet[Module] = weakref.WeakSet()
+_checks: weakref.WeakSet[StillPlain] = weakref.WeakSet()
 _hooks: list[object] = []
 
 
@@ -31,6 +32,8 @@ def remember_wrappers() -> None:
 def _registered(module: Module, name: str, part: Module | None) -> None:
     if _wraps(module) is not None:
         _alive.add(module)
+        for check in list(_checks):
+            check.due = 0
 
 
 def _wraps(thing: object) -> str | None:
@@ -73,16 +76,19 @@ def _sentence(name: str) -> str:
     return f"the model is in torch's {name}, which {does}"
 
 
-class StillPlain(Listener):
-    """Whether a distributed model is still without a wrapper; asked, as a listener, as each backward pass begins."""
+class StillPlain(StepObserver):
+    """Check as the first backward pass begins, and in later ones while wrappers are alive, that a distributed model has
+    no wrapper."""
+
+    phase = Phase.CHECK
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._model, self._is_first = replica, replica.model, True
+        _checks.add(self)
 
     def backward_begins(self) -> None:
-        """Raises `ConfigurationError`. Cost: one look at a set; at the first backward pass, at every module."""
-        if not (self._is_first or _alive):
-            return
+        """Raises `ConfigurationError`. Cost: a look at every module."""
+        self.due = 0 if _alive else NEVER
         found = _around(self._model, self._replica.every)
         if found is None and self._is_first:
             found = next((name for module in self._model.modules() if (name := _wraps(module)) is not None), None)

@@ -51,6 +51,8 @@ class Metered(Wrapped):
     def __init__(self, inner: Wire, meter: Meter | None = None) -> None:
         super().__init__(inner)
         self.meter = Meter() if meter is None else meter
+        self._bytes_of_sums: dict[int, int] = {}
+        """The bytes that an all-reduce sends, by those of its tensor."""
 
     def _again(self, inner: Wire) -> Wire:
         return Metered(inner, self.meter)
@@ -60,7 +62,9 @@ class Metered(Wrapped):
         others, is_root = self.size - 1, peer == self.rank
         meter, nbytes = self.meter, _nbytes(given)
         if operation == "all_reduce":
-            both = all_reduce_bytes(nbytes, self.size)
+            both = self._bytes_of_sums.get(nbytes)
+            if both is None:
+                both = self._bytes_of_sums[nbytes] = all_reduce_bytes(nbytes, self.size)
             meter.sent(operation, both, 2 * others)
             meter.received(operation, both, 2 * others)
         elif operation == "reduce_scatter":

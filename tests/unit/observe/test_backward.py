@@ -9,12 +9,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from quorate.observe.backward import listeners
+from quorate.observe.backward import observe_backward
+from quorate.observe.step_observer import NEVER, StepObserver
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 
 
-class Told:
+class Told(StepObserver):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -34,7 +35,7 @@ def heard(kind: str) -> list[str]:
 
     def task(wire: object) -> list[str]:
         told = Told()
-        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
         layers = [nn.Linear(3, 3) for _ in range(3)]
         for _ in range(2):
             x = torch.ones(2, 3, requires_grad=True)
@@ -54,7 +55,7 @@ def test_once_per_outermost_backward(kind: str) -> None:
 def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
     def task(wire: object) -> list[str]:
         told = Told()
-        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
         x = torch.ones(2, requires_grad=True)
         y = torch.ones(2, requires_grad=True)
 
@@ -73,13 +74,25 @@ def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
 def test_a_backward_that_raises_is_not_told_as_ended() -> None:
     def task(wire: object) -> list[str]:
         told = Told()
-        listeners(current.enter(wire, thread_only=True)).all.append(told)  # type: ignore[arg-type]
+        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
         with pytest.raises(RuntimeError):
             torch.ones(1).sum().backward()
         torch.ones(1, requires_grad=True).sum().backward()
         return told.heard
 
     assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "begins", "forward ended", "ended"]
+
+
+def test_an_observer_with_nothing_to_do_is_not_called() -> None:
+    def task(wire: object) -> list[str]:
+        told = Told()
+        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
+        for due in (NEVER, 0, NEVER):
+            told.due = due
+            torch.ones(1, requires_grad=True).sum().backward()
+        return told.heard
+
+    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ def told(rank: int, gone: frozenset[int], *joined: tuple[int, ...]) -> list[dict
     recorder = SimpleNamespace(write=lambda row: rows.append(row.as_json()))
     living = [one for one in (0, 1) if one not in gone]
     wire = SimpleNamespace(rank=rank, size=2, dead=gone, alive=living)
-    timer = SimpleNamespace(recorder=recorder, clock=SimpleNamespace(now=lambda: 7.0))
+    timer = SimpleNamespace(name="1", recorder=recorder, clock=SimpleNamespace(now=lambda: 7.0))
     losses = Losses(wire, timer, lambda: 0)  # type: ignore[arg-type]
     for number, those in enumerate(joined, 5):
         losses.joined(those, number)

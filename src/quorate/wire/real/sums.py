@@ -186,6 +186,10 @@ class Sums:
     def _add(self, one: Sum) -> None:
         own = one.own.view(np.uint8)
         brought = [x.view(one.numbers.dtype) for x in self._segment.brought(one.number, own)]
+        if one.is_small and not one.is_looked_at and one.write is None:
+            with np.errstate(all="ignore"):
+                add_up(brought, one.numbers)
+            return
         mine = piece(len(one.numbers), self._segment.rank, self._segment.size)
         with np.errstate(all="ignore"):
             if one.is_looked_at:
@@ -193,9 +197,6 @@ class Sums:
                 return
             if one.write is not None:
                 self._put(one, mine, brought)
-                return
-            if one.is_small:
-                add_up(brought, one.numbers)
                 return
             for here in slices_at_once(mine, one.numbers.itemsize):
                 total = brought[0][here]
