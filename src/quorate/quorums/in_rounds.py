@@ -25,8 +25,6 @@ class InRounds:
 
     step: Callable[[], int]
     """Returns the number of steps that the worker has made."""
-    scheduled: Callable[[], int]
-    """Returns the number of steps that its schedulers have made."""
     share: Callable[[float | None], float]
     """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step."""
     apply: Callable[[Mean], None]

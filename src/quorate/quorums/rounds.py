@@ -96,9 +96,9 @@ class WorkerRounds:
             contribution = self._gradient(share) if vector is None else self._packed(vector, share)
             if vector is None and contribution is not None:
                 self.watch.measure_gradient(contribution, share)
-            self._progress_at[self.version] = self.progress
+            progress = self._progress_at[self.version] = self.progress
             own = self._replica.options.to_give()
-            options, place = self._options.of(own, self._worker.step(), self.progress, self._worker.scheduled())
+            options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
             about: dict[str, Any] = {"weight": share, "step": place, "options": options, "waits": waits}
             if self._measures and contribution is not None:

@@ -9,7 +9,7 @@ All other options are the script's: those of the round are in force during the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,9 +32,10 @@ class OptionsInForce:
     option of each parameter group before and after a step.
     """
 
-    def __init__(self, optimizer: Optimizer, moved: Callable[[], int] = lambda: 0) -> None:
-        """`moved` counts the steps of schedulers: what they write is the script's, also inside a step."""
-        self._optimizer, self.moved = optimizer, moved
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.moved = 0
+        """The number of steps of schedulers: what they write is the script's, also inside a step."""
         self._left: Options = []
         """What the newest step has left of the optimizer's own options."""
         self._others: list[set[str]] = []
@@ -76,7 +77,7 @@ class OptionsInForce:
 
         What the step writes stays. Other options are again what they were.
         """
-        forced, moved = complete if changed is None else changed, self.moved()
+        forced, moved = complete if changed is None else changed, self.moved
         groups = self._optimizer.param_groups
         before = [{key: _before(x) for key, x in group.items() if key != "params"} for group in groups]
         put_options(groups, forced)
@@ -84,7 +85,7 @@ class OptionsInForce:
         try:
             yield
         finally:
-            by_scheduler = self.moved() != moved
+            by_scheduler = self.moved != moved
             for place, group in enumerate(groups):
                 base = complete[place] if place < len(complete) else {}
                 there = forced[place] if place < len(forced) else {}

@@ -199,7 +199,7 @@ class Loop(StepObserver):
             worker.changes.step_begins()
         worker.loss = None
         bad, worker.means.headers.bad = worker.means.headers.bad, []
-        if self._may_differ:
+        if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
         worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:

@@ -38,6 +38,8 @@ class Relayout:
         self._changes = LayoutChanges(worker)
         self._announced: str | None = None
         """Where this worker has said that its parameters change, while it waits for all to pause."""
+        self.due = 0
+        """The step before which `look` is to be called although the same parameters are trained."""
 
     @property
     def _is_apart(self) -> bool:
@@ -65,7 +67,10 @@ class Relayout:
             return
         if replica.is_laid_out:
             if apart:
-                self._changes.pause_begins() if is_pause else self._changes.step_begins()
+                if is_pause:
+                    self._changes.pause_begins()
+                else:
+                    self.due = self._changes.step_begins()
             return
         if in_backward and not replica.trains_any:
             return  # a backward pass that is another optimizer's affair: these thaw again before their own step
@@ -191,20 +196,35 @@ class LayoutChanges:
             board.delete(f"{prefix}first")
         board.delete(own)
 
-    def step_begins(self) -> None:
-        """Raises `ConfigurationError` where another worker has changed its layout, and this one goes on without."""
+    def step_begins(self) -> int:
+        """Return the step at which this is to be called again.
+
+        Raises `ConfigurationError` where another worker has changed its layout, and this one goes on without.
+        """
         worker = self._worker
         if self._seen_at is None and not self._looks():
-            return
-        told = self._first()
-        if told is None:
+            return self._next_look
+        announced = self._first()
+        if announced is None:
             self._seen_at = None
-            return
+            return self._next_look
         if self._seen_at is None:
             self._seen_at = worker.step
         allowed = 0 if self._in_lockstep else _STEPS
-        if worker.step > told["step"] + allowed and worker.step >= self._seen_at + allowed:
-            raise ConfigurationError(_sentence(told, f"rank {worker.rank} is at its step {worker.step} without it"))
+        if worker.step > announced["step"] + allowed and worker.step >= self._seen_at + allowed:
+            raise ConfigurationError(
+                _sentence(announced, f"rank {worker.rank} is at its step {worker.step} without it")
+            )
+        return worker.step + 1
+
+    @property
+    def _next_look(self) -> int:
+        """The next step at which the board is asked, while nothing is known of a change."""
+        worker = self._worker
+        if self._in_lockstep:
+            return worker.step + 1
+        every = _LOOKS_UNASKED_EVERY if worker.has_rounds or worker.is_served else _LOOKS_EVERY
+        return (worker.step // every + 1) * every
 
     def pause_begins(self) -> None:
         """Raises `ConfigurationError` where another worker has changed its layout, and this one pauses without it."""

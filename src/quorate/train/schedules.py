@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.replica.options_in_force import put_options
+from quorate.replica.options_in_force import OptionsInForce, put_options
 from quorate.replica.plain_step import options_of
 
 SCHEDULES = "_quorate_schedules"
@@ -58,14 +58,20 @@ class Schedules(StepObserver):
     phase = Phase.CHECK
 
     def __init__(
-        self, optimizer: str, progress: Callable[[], float | None], steps: Callable[[], int], *, enters: bool
+        self,
+        optimizer: str,
+        options: OptionsInForce,
+        progress: Callable[[], float | None],
+        steps: Callable[[], int],
+        *,
+        enters: bool,
     ) -> None:
-        self.optimizer, self._progress, self._steps, self._enters = optimizer, progress, steps, enters
+        """`options` counts the steps that schedulers have made."""
+        self.optimizer, self._options, self._enters = optimizer, options, enters
+        self._progress, self._steps = progress, steps
         self._known: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
-        self.moved = 0
-        """How often a scheduler has made a step."""
 
     @property
     def _place(self) -> int | None:
@@ -130,7 +136,7 @@ class Schedules(StepObserver):
         before, self._runs = self._runs, True
         try:
             step(scheduler, *given, **named)
-            self.moved += 1
+            self._options.moved += 1
         finally:
             self._runs = before
 

@@ -96,8 +96,9 @@ class StrategyWorker:
         self.step_weight = StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
-        self.schedules = Schedules(name, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer)
-        replica.options.moved = lambda: self.schedules.moved
+        self.schedules = Schedules(
+            name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
+        )
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
         self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
@@ -254,7 +255,6 @@ class StrategyWorker:
             return
         asks = InRounds(
             step=lambda: self.step,
-            scheduled=lambda: self.schedules.moved,
             share=lambda weight: (self.weight if weight is None else weight) / self.step_weight.full,
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
