@@ -41,13 +41,15 @@ def digest(x: Tensor) -> int:
     return int(read[:whole].view(torch.int64).sum()) + int(read[whole:].sum(dtype=torch.int64))
 
 
-def digest_of(parts: Sequence[Tensor]) -> int:
-    """As `digest`, of several tensors (modulo 2^64), each by its place; of large ones of a sample of words, so that it
-    takes a millisecond."""
+def digest_of(parts: Sequence[Tensor], sample: int = _SAMPLE) -> int:
+    """Return the digest of several tensors (modulo 2^64), each by its place.
+
+    Of tensors with more than `sample` numbers it is that of about so many, evenly spaced: a millisecond by default.
+    """
     total = 0
     for place, part in enumerate(parts, 1):
         x = local(part).detach().reshape(-1)
-        stride = max(1, x.numel() // _SAMPLE)
+        stride = max(1, x.numel() // sample)
         total += place * digest(x[::stride] if stride > 1 else x)
     return total % 2**64
 

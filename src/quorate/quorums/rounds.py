@@ -26,6 +26,7 @@ from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
+from quorate.replica.flat_momentum import FlatMomentum
 from quorate.replica.options_by_place import OptionsByPlace
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
@@ -70,6 +71,7 @@ class WorkerRounds:
         self._saving, self.watch, self._tolerance = saving, watch, tolerance
         self.contributors = wire.size
         """Number of workers that contributed to the newest round."""
+        self._flat_momentum: FlatMomentum | None = None
         self._has_called, self._mean_holders, self._mean = False, 0, cast("Flat | None", None)
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
@@ -180,8 +182,13 @@ class WorkerRounds:
         if self._clip_norm is not None:
             norm = self._whole.norm(grads, self._replica.trained)
             grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
-        vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
-        pack(vectors, vector, scale=1 / self._wire.size)
+        flat, scale = self._flat_momentum, 1 / self._wire.size
+        if flat is None or flat.layout is not vector.layout:
+            flat = self._flat_momentum = FlatMomentum(momentum, self._replica.trained, vector.layout)
+        energies = flat.write_ahead(grads, vector, weight=weight, scale=scale)
+        if energies is None:
+            vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
+            pack(vectors, vector, scale=scale)
         vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
