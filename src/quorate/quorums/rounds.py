@@ -155,14 +155,19 @@ class WorkerRounds:
         """Return this worker's unscaled gradient; None if it has none, or a gradient scaler has found it infinite."""
         attributes: dict[str, Any] = self._replica.optimizer.__dict__
         grads, momentum = [x if x is None else local(x) for x in self._replica.gradients], self._replica.momentum
+        scale, vector = attributes.get("grad_scale"), self.rounds.blank()
+        flat = None if momentum is None else self._flat_momentum_for(momentum, vector.layout, grads)
+        if flat is not None:
+            pack(grads, vector, scale=1.0 if scale is None else 1 / float(scale))
         can_step, is_finite = self._whole.all_are(
             not float(attributes["found_inf"]) if "found_inf" in attributes else True,
-            (momentum is None and self._whole.is_here) or self.watch.are_finite(present(grads)),
+            (momentum is None and self._whole.is_here)
+            or self.watch.are_finite(present(grads) if flat is None else flat.numbers_of(vector)),
         )
         if not can_step or all(grad is None for grad in grads):
             return None
-        scale = attributes.get("grad_scale")
-        vector = self.rounds.blank()
+        if flat is not None and is_finite:
+            return self._stepped(flat, weight, vector)
         if momentum is not None and is_finite:
             unscaled = grads if scale is None else scaled(grads, 1 / float(scale))
             return self._ahead(momentum, unscaled, weight, vector)
@@ -182,15 +187,28 @@ class WorkerRounds:
         if self._clip_norm is not None:
             norm = self._whole.norm(grads, self._replica.trained)
             grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
-        flat, scale = self._flat_momentum, 1 / self._wire.size
-        if flat is None or flat.layout is not vector.layout:
-            flat = self._flat_momentum = FlatMomentum(momentum, self._replica.trained, vector.layout)
-        energies = flat.write_ahead(grads, vector, weight=weight, scale=scale)
-        if energies is None:
-            vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
-            pack(vectors, vector, scale=scale)
+        vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
+        pack(vectors, vector, scale=1 / self._wire.size)
         vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
+
+    def _stepped(self, flat: FlatMomentum, weight: float, vector: Flat) -> Flat:
+        """Do in place what `_ahead` does, with the gradient that is in `vector`."""
+        if self._clip_norm is not None and (norm := self._norm(vector)) > self._clip_norm:
+            for numbers in flat.numbers_of(vector):
+                numbers.mul_(self._clip_norm / (norm + 1e-6))
+        energies = flat.step(vector, weight=weight, scale=1 / self._wire.size)
+        vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
+        return vector
+
+    def _flat_momentum_for(
+        self, momentum: WorkerMomentum, layout: Layout, grads: Sequence[Tensor | None]
+    ) -> FlatMomentum | None:
+        """Return the momentum in one vector; None where it cannot be kept so, or these gradients do not allow it."""
+        flat = self._flat_momentum
+        if flat is None or flat.layout is not layout:
+            flat = self._flat_momentum = FlatMomentum(momentum, self._replica.trained, layout)
+        return flat if flat.takes(grads) else None
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
         for round in self.rounds.completed(in_step=not keeps_at_once, up_to=math.inf if up_to is None else up_to):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.local_tensor import local
-from quorate.core.vectors import Flat, Layout, pack
+from quorate.core.vectors import Flat, Layout
 from quorate.replica.worker_momentum import TINY, OwnMoment, WorkerMomentum, beta_of, is_decoupled
 
 BLOCK = 1 << 16
@@ -34,24 +34,31 @@ class FlatMomentum:
             self._ends[segment.part] = max(self._ends[segment.part], segment.offset + segment.numel)
         self._owns: list[OwnMoment] = []
 
-    def write_ahead(
-        self, gradients: Sequence[Tensor | None], vector: Flat, *, weight: float, scale: float
-    ) -> list[float] | None:
-        """Write `scale` times the momentum one step ahead into `vector`, and return the energies of the gradients.
+    def takes(self, gradients: Sequence[Tensor | None]) -> bool:
+        """Return whether `step` can be made: parameters have the same options and dense gradients on the CPU, in the
+        dtype of the vector, and either all have a momentum or none. Else `WorkerMomentum.ahead` does it."""
+        group, known = self._common_group(), self._momentum.own
+        if group is None or beta_of(group) == 0.0 or not self._are_plain(gradients):
+            return False
+        begun = sum(p in known for p in self._parameters)
+        return begun in (0, len(self._parameters))
 
-        Returns None, and changes nothing, where parameters differ in their options, or have no dense gradient in the
-        dtype of `vector` on the CPU: then `WorkerMomentum.ahead` does it. Gradients count `weight`.
+    def numbers_of(self, vector: Flat) -> list[Tensor]:
+        """The parts of a vector without its header."""
+        return [x[:end] for x, end in zip(vector.parts, self._ends, strict=True)]
+
+    def step(self, vector: Flat, *, weight: float, scale: float) -> list[float]:
+        """Turn the gradient in `vector` into `scale` times the momentum one step ahead, and return its energies.
+
+        Args:
+            vector: The gradient, which counts `weight`; it is overwritten.
+            scale: A factor of the result; it does not enter the momentum.
         """
-        group = self._common_group()
-        if group is None or not self._are_plain(gradients) or (beta := beta_of(group)) == 0.0:
-            return None
-        has_begun = self._adopt()
-        if has_begun is None:
-            return None
+        group = self._momentum.optimizer.param_groups[0]
+        beta, has_begun = beta_of(group), self._adopt()
         taken = 1 - float(group.get("dampening") or 0.0) if has_begun else 1.0  # torch takes the first as it is
         decay = float(group.get("weight_decay") or 0.0)
         with torch.no_grad():
-            pack(gradients, vector)
             if decay and not is_decoupled(group, self._momentum.plain):
                 parameters, segments = [local(p) for p in self._parameters], list(vector.segments())
                 torch._foreach_add_(segments, parameters, alpha=-decay if group.get("maximize") else decay)
@@ -82,12 +89,10 @@ class FlatMomentum:
                 return False
         return True
 
-    def _adopt(self) -> bool | None:
-        """Let momenta be views of one vector; whether they have begun, or None where only some have."""
+    def _adopt(self) -> bool:
+        """Let momenta be views of one vector; return whether they have begun."""
         known = self._momentum.own
         owns = [own for p in self._parameters if (own := known.get(p)) is not None]
-        if owns and len(owns) < len(self._parameters):
-            return None
         if owns and len(owns) == len(self._owns) and all(map(is_, owns, self._owns)):
             return True
         if self._numbers is None:

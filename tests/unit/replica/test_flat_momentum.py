@@ -12,7 +12,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.vectors import Flat, pack
 from quorate.replica import flat_momentum
 from quorate.replica.flat_momentum import FlatMomentum
-from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.replica.worker_momentum import OwnMoment, WorkerMomentum
 
 OPTIONS: list[dict[str, Any]] = [
     {"momentum": 0.9},
@@ -41,7 +41,9 @@ def stepped(options: dict[str, Any], *, is_flat: bool, weight: float = 1.0, step
     for step in range(steps):
         gradients, vector = gradients_of(step, parameters), Flat.zeros(layout)
         if is_flat:
-            assert flat.write_ahead(gradients, vector, weight=weight, scale=0.5) is not None
+            assert flat.takes(gradients)
+            pack(gradients, vector)
+            flat.step(vector, weight=weight, scale=0.5)
         else:
             pack(momentum.ahead(parameters, gradients, weight)[0], vector, scale=0.5)
         momentum.was_late(0.7)
@@ -66,27 +68,28 @@ def test_a_momentum_that_was_loaded_is_gone_on_with() -> None:
     other_parameters, other = made({"momentum": 0.9})
     layout = layout_of([(str(i), p) for i, p in enumerate(parameters)])
     flat, vector, expected = FlatMomentum(momentum, parameters, layout), Flat.zeros(layout), Flat.zeros(layout)
-    assert flat.write_ahead(gradients_of(0, parameters), vector, weight=1.0, scale=1.0) is not None
+    pack(gradients_of(0, parameters), vector)
+    flat.step(vector, weight=1.0, scale=1.0)
     other.ahead(other_parameters, gradients_of(0, parameters))
     for p, q in zip(parameters, other_parameters, strict=True):
         momentum.own[p].m, other.own[q].m = torch.ones_like(p), torch.ones_like(q)
         momentum.own[p] = type(momentum.own[p])(torch.ones_like(p.detach()))
-    flat.write_ahead(gradients_of(1, parameters), vector, weight=1.0, scale=1.0)
+    pack(gradients_of(1, parameters), vector)
+    flat.step(vector, weight=1.0, scale=1.0)
     pack(other.ahead(other_parameters, gradients_of(1, parameters))[0], expected)
     assert all(torch.equal(x, y) for x, y in zip(vector.segments(), expected.segments(), strict=True))
 
 
 def test_it_leaves_alone_what_it_does_not_know() -> None:
     parameters, momentum = made({"momentum": 0.9})
-    layout = layout_of([(str(i), p) for i, p in enumerate(parameters)])
-    flat, vector = FlatMomentum(momentum, parameters, layout), Flat.zeros(layout)
-    gradients = gradients_of(0, parameters)
-    for missing in (
-        [None, *gradients[1:]],
-        [torch.eye(5)[0].to_sparse(), *gradients[1:]],
-        [gradients[0].double(), *gradients[1:]],
-    ):
-        assert flat.write_ahead(missing, vector, weight=1.0, scale=1.0) is None
+    flat = FlatMomentum(momentum, parameters, layout_of([(str(i), p) for i, p in enumerate(parameters)]))
+    first, *others = gradients_of(0, parameters)
+    assert first is not None
+    assert flat.takes([first, *others])
+    for other in (None, first.to_sparse(), first.double()):
+        assert not flat.takes([other, *others])
+    momentum.own[parameters[0]] = OwnMoment(torch.zeros(3, 4))
+    assert not flat.takes([first, *others])
+    momentum.own.clear()
     momentum.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "momentum": 0.5})
-    assert flat.write_ahead(gradients, vector, weight=1.0, scale=1.0) is None
-    assert not momentum.own
+    assert not flat.takes([first, *others])
