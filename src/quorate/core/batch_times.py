@@ -30,7 +30,6 @@ class BatchTimes:
     greatest: float
     mean: float
     deviation: float
-    """Standard deviation."""
     scale: float
     """exp(μ): the median above `least`, if nothing were cut off."""
     sigma: float

@@ -1,7 +1,7 @@
-"""Seconds for every rank and step: constant, drawn, or read from a file; and how they are written.
+"""Seconds for every rank and step: constant, random, or read from a file; and their text form.
 
-Shared by what the virtual world takes for computing, and by the delays that are injected into training. Whatever is
-drawn is drawn by counting, so the same seed gives the same seconds on every worker, in any order.
+Used for the compute times of the virtual world and for the delays that are injected into training. Random numbers are
+counter-based, so the same seed gives the same seconds on every worker, in any order.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ U = TypeVar("U")
 
 
 class Registry(Generic[T]):
-    """What is known under which name, in one family.
+    """The objects of one family, by name.
 
     `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
     imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too: that of what the file
@@ -62,7 +62,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """What `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
+        """Return the object registered as `name`, imported if needed. Raises `ConfigurationError` if unknown."""
         name = self.registered(name)
         if name not in self._places:
             raise unknown(self.kind, name, self._places)
@@ -72,7 +72,7 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def registered(self, name: str) -> str:
-        """`name`; of the path of a Python file, the name that the file registers, once it has been run.
+        """Return `name`; for the path of a Python file, run it once and return the name that it registers.
 
         Raises `ConfigurationError` for a file that is not there, or does not register one thing of this kind.
         """
@@ -82,22 +82,22 @@ class Registry(Generic[T]):
         if path not in self._files:
             before = set(self._loaded)
             _run(path, self.kind)
-            found = sorted(set(self._loaded) - before)
-            if len(found) != 1:
+            names = sorted(set(self._loaded) - before)
+            if len(names) != 1:
                 raise ConfigurationError(
-                    f"{name} registers {' and '.join(found) or 'nothing'}; the file of a {self.kind} registers one "
+                    f"{name} registers {' and '.join(names) or 'nothing'}; the file of a {self.kind} registers one "
                     f'with @register("name")'
                 )
-            self._files[path] = found[0]
+            self._files[path] = names[0]
         return self._files[path]
 
     @property
     def places(self) -> Mapping[str, str]:
-        """By name, `module.path:attribute` of what it stands for."""
+        """The place, `module.path:attribute`, of each name."""
         return MappingProxyType(self._places)
 
     def name_of(self, thing: object) -> str | None:
-        """The name of a class or function that is registered; None for any other."""
+        """Return the name of a class or function that is registered; None for any other."""
         definition: Any = thing
         place = f"{definition.__module__}:{definition.__qualname__}"
         return next((name for name, known in self._places.items() if known == place), None)
@@ -107,18 +107,18 @@ class Registry(Generic[T]):
         return tuple(sorted(self._places))
 
     def summary(self, name: str) -> str:
-        """The first line of the documentation of what `name` stands for; "" where there is none.
+        """Return the first line of the documentation of `name`; "" where there is none.
 
-        Read from the source text, so that nothing is imported; where there is none (only bytecode is installed, or it
-        was registered by a script), it is loaded. Raises `ConfigurationError` for a name nobody knows.
+        It is read from the source text, without an import. Where there is no source (only bytecode is installed, or a
+        script registered it), the object is loaded. Raises `ConfigurationError` for an unknown name.
         """
         source = self.source(name)
         return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
 
     def source(self, name: str) -> Source | None:
-        """What the source text says of `name`: documentation and settings. Imports nothing, but runs a file.
+        """Return the documentation and settings of `name` from its source text. Imports nothing, but runs a file.
 
-        None where there is no source to read. Raises `ConfigurationError` for a name nobody knows, and as `registered`.
+        None where there is no source. Raises `ConfigurationError` for an unknown name, and as `registered` does.
         """
         name = self.registered(name)
         if name not in self._places:

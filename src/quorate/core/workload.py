@@ -1,6 +1,6 @@
-"""What a workload is: data, model, loss and quality under one name, the same on every worker by its seed.
+"""The interface of workloads: data, model, loss and quality under one name, equal on every worker by its seed.
 
-Torch is needed for the types only, so that reading this costs nothing.
+Torch is needed for the types only, and is not imported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What `collate` makes of examples; in practice a NamedTuple of tensors (which DataLoader can pin).
+    """The result of `collate`; in practice a NamedTuple of tensors (which DataLoader can pin).
 
     A batch whose work grows with more than its number of examples may have a property `tokens`: its cost in words,
-    frames or the like, an int, padding included where the model computes it. A pace of so much per token (`50us/token`)
-    goes by it; batches without one know no tokens.
+    frames or the like, an int, padding included where the model computes it. A pace per token (`50us/token`) uses it;
+    batches without it have no tokens.
     """
 
     def to(self, device: str | device) -> Self:
@@ -34,7 +34,7 @@ Counts = Mapping[str, float]
 
 
 class Workload(ABC, Generic[B]):
-    """Something to train. Its implementations are frozen keyword-only dataclasses: the fields are the settings.
+    """A model to train and its data. Implementations are frozen keyword-only dataclasses: the fields are the settings.
 
     Two objects with equal settings give equal data and, for equal seeds, equal models, in any process on the same
     machine. No method touches a global random generator.
