@@ -28,7 +28,7 @@ class Attack:
 
     name: Name
     count: int = 1
-    """How many workers attack: those with the greatest ranks."""
+    """Number of workers that attack, those with the greatest ranks."""
     scale: float | None = None
     """Strength; None: the default of the attack, see `ATTACKS`."""
     steps: int = 10

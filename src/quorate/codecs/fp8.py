@@ -56,7 +56,7 @@ class FP8(Codec):
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max
         largest = largest_of_each(rows)
-        # Beyond the largest number e4m3 has none and e5m2 is infinite; what rounding adds to it is rounded away again.
+        # Beyond its largest number e4m3 has none and e5m2 is infinite; excess from rounding is rounded away again.
         small, factors = torch.empty(rows.shape, dtype=self._dtype, device=x.device), (most / largest).unsqueeze(1)
         for piece in pieces(len(rows), x.device, of=self.block):
             small[piece] = rows[piece] * factors[piece]

@@ -11,7 +11,7 @@ from quorate.core.errors import ConfigurationError
 REPLICAS, STAGES, SHARDS, TENSOR = "replicas", "stages", "shards", "tensor"
 AXES = (REPLICAS, STAGES, SHARDS, TENSOR)
 Zero = Literal[1, 2, 3]
-"""A stage of ZeRO: what is sharded is the optimizer's state (1), gradients as well (2), and parameters (3)."""
+"""A stage of ZeRO: shards of the optimizer's state (1), of gradients as well (2), and of parameters (3)."""
 ZEROS: tuple[Zero, ...] = (1, 2, 3)
 Offload = Literal["optimizer", "all", "disk"]
 """Tensors kept in host memory: the optimizer's state, with its step computed there; parameters as well; or the

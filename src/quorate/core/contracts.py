@@ -2,7 +2,7 @@
 
 `Wire` moves tensors and small messages between workers and knows nothing of models. It has two families of
 implementation, over real processes and over virtual workers, and one contract suite (tests/contract) holds both
-to what is written here.
+to this description.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 Write = Callable[[Sequence["Tensor"]], None]
-"""Writes the same numbers to each of these tensors."""
+"""Writes the same numbers to each of the given tensors."""
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds any wait lasts at most by default."""
+"""Default limit of every wait, in seconds."""
 
 
 class Work(Protocol[T_co]):
@@ -107,11 +107,11 @@ class Message:
     tensors: tuple[Tensor, ...] = ()
     header: Mapping[str, Any] = field(default_factory=dict)
     shared: bool = False
-    """Neither side changes the tensors any more, also after the work is done: on one host, and in a message to
-    oneself, both may then look at the same memory."""
+    """Neither side changes the tensors any more, even after the work is done: on one host, and in a message to
+    oneself, both may read the same memory."""
     urgent: bool = False
-    """Without tensors: it may overtake what was sent before it, also under its tag. Between hosts it does, so that it
-    does not wait for large messages to get through."""
+    """A message without tensors that may overtake earlier ones, even of its tag. Between hosts it does, so that it does
+    not wait behind large messages."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class Wire(ABC):
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         """Sum `x` over all workers in place, and return it; the same bits on all workers.
 
-        Added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in float32, and
-        rounded before they go to other hosts. A backend of torch's, as for GPUs, has an order of its own.
+        Numbers are added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in
+        float32, rounded before they are sent to other hosts. Backends of torch, as for GPUs, have their own order.
         """
 
     @abstractmethod
@@ -294,7 +294,7 @@ class Wire(ABC):
 
     @abstractmethod
     def crash(self) -> None:
-        """End this worker here and now, without a word to anyone (fault injection)."""
+        """End this worker at once, without a message to others (fault injection)."""
 
     @abstractmethod
     def close(self) -> None:

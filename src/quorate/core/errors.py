@@ -1,4 +1,4 @@
-"""The errors a user can meet; each message is one sentence that says what was wrong and what is allowed."""
+"""Errors for users; each message is one sentence with the mistake and the allowed values."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Smoothed:
 
 
 class Smoothing:
-    """Exponentially weighted means of `Squares`, numerators and denominators apart, without a bias to their start."""
+    """Exponentially weighted means of `Squares`, separate for numerators and denominators, unbiased at the start."""
 
     def __init__(self, decay: float = DECAY) -> None:
         self._decay, self._weight = decay, 0.0

@@ -1,4 +1,4 @@
-"""Quantities as people write them: durations, bandwidths, factors."""
+"""Quantities in text: durations, bandwidths, sizes, factors."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def limit_from(text: str) -> float:
 
 
 def bytes_per_second_from(text: str) -> float:
-    """A bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes per second."""
+    """Return bytes per second from a bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes."""
     wanted = "a bandwidth such as 10Gbit or 1.25GB (per second)"
     return _quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted)
 
 
 def bytes_from(text: str) -> int:
-    """A size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
+    """Return the bytes of a size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
     return round(_quantity(text, _BYTES, "", "a size such as 24GB or 16GiB"))
 
 
 def number_from(text: str, within: str = "") -> float:
-    """A number from 0 on, without a unit."""
+    """Return a number from 0 on, without a unit."""
     return _quantity(text, {"": 1.0}, within, "a number such as 0.5")
 
 
 def factor_from(text: str, within: str = "") -> float:
-    """A factor: `x0.1`, `x2`."""
+    """Return a factor, written as `x0.1` or `x2`."""
     if not text.strip().startswith("x"):
         raise _wrong(text, within, "a factor such as x0.1 or x2")
     return _quantity(text.strip()[1:], {"": 1.0}, within, "a factor such as x0.1 or x2", shown=text)

@@ -1,8 +1,8 @@
-"""Names for the things a user can choose: one registry per family, listed without importing what it names.
+"""Names of choices for the user: one registry per family, listed without imports.
 
-A name may stand for a place in the source (`module.path:attribute`) that is imported when it is asked for. So the
-command line can list every strategy, with its one-line summary, before torch is loaded. In some families the
-path of a Python file stands for the one thing that the file registers.
+A name may stand for a place in the source (`module.path:attribute`) that is imported at its first use. So the command
+line can list every strategy, with its one-line summary, before torch is loaded. In some families the path of a Python
+file stands for the one object that the file registers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Registry(Generic[T]):
     """The objects of one family, by name.
 
     `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
-    imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too: that of what the file
-    registers. Iteration gives the names, sorted.
+    imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too, for the object that
+    the file registers. Iteration gives the names, sorted.
     """
 
     def __init__(self, kind: str, places: Mapping[str, str] | None = None, *, takes_files: bool = False) -> None:
@@ -41,11 +41,11 @@ class Registry(Generic[T]):
         """The name that each file has registered."""
 
     def register(self, name: str) -> Callable[[U], U]:
-        """A decorator that makes a class or function known as `name` and returns it as it is.
+        """Return a decorator that registers a class or function as `name` and returns it unchanged.
 
         Raises `ConfigurationError` if the name belongs to another definition. The *same* definition (module and
-        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual
-        world runs a user's script once per worker.
+        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual world
+        runs a user's script once per worker.
         """
 
         def enter(thing: U) -> U:
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
         return next((name for name, known in self._places.items() if known == place), None)
 
     def names(self) -> tuple[str, ...]:
-        """Every known name, sorted. Imports nothing."""
+        """Return every known name, sorted. Imports nothing."""
         return tuple(sorted(self._places))
 
     def summary(self, name: str) -> str:
@@ -139,7 +139,7 @@ class Registry(Generic[T]):
 
 
 def _run(path: Path, kind: str) -> None:
-    """Import a file that is in no package, under a name of its own."""
+    """Import a file outside of packages, under a unique name."""
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; name a {kind}, or a file that registers one")
     name = f"{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"

@@ -1,6 +1,6 @@
 """The state of a strategy when the number of workers changes: each field names its law.
 
-A strategy that keeps something returns from `start` a dataclass whose fields are made by `kept`:
+A strategy with state returns from `start` a dataclass whose fields are made by `kept`:
 
     @dataclass
     class State:
@@ -10,10 +10,10 @@ A strategy that keeps something returns from `start` a dataclass whose fields ar
 law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
 sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
-total     of every worker       everyone gets the sum of the old workers'; in a world of the same size, too
+total     of every worker       each gets the sum of the old workers'; in a world of the same size, too
 keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
 clients   of every worker       a dict by client: each client's goes to the worker that plays it
-average   of every worker       everyone gets the mean of the old workers'
+average   of every worker       each gets the mean of the old workers'
 own       of every worker       refused, with a sentence
 drop      not at all            as `start` makes it
 

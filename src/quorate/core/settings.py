@@ -68,7 +68,7 @@ def _checked(place: str, hint: Any, value: object) -> Any:
             try:
                 return adapter.validate_json(json.dumps(value), strict=True)
             except (ValidationError, TypeError):
-                pass  # the first error says what is wrong with the value as it was given
+                pass  # the first error describes the value as it was given
         ways = dict.fromkeys(wanted_in_words(line["msg"]) for line in error.errors())
         if "a number" in ways:
             ways.pop("a whole number", None)

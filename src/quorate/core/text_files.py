@@ -18,7 +18,7 @@ def text_of(path: Path, label: str) -> str:
     `FileNotFoundError` where it does not exist.
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # who opens a pipe waits for its writer
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for its writer
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigurationError(
                     f"{label} {path} is not a regular file, but {_kind(os.fstat(file.fileno()).st_mode)}"

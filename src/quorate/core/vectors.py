@@ -1,5 +1,5 @@
-"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers, which `pack` and
-`unpack` copy there and back."""
+"""Many tensors as one vector: `Segment` and `Layout` describe the places, `Flat` holds the numbers, and `pack` and
+`unpack` copy tensors into it and back."""
 
 from __future__ import annotations
 

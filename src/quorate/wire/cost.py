@@ -1,6 +1,6 @@
 """Bytes that one worker sends for each collective, by the formulas of the field.
 
-P is the number of workers, n the bytes of the whole tensor. A backend may send other numbers of bytes, by its choice of
+P is the number of workers, n the bytes of the full tensor. A backend may send other numbers of bytes, by its choice of
 algorithm; these are the figures that reports and plans use (Thakur, Rabenseifner, Gropp, 2005, ring forms).
 """
 

@@ -75,7 +75,7 @@ def assembled(x: Tensor, pieces: Sequence[Tensor]) -> Tensor:
 
 
 class CollectivesByMessages(Wire):
-    """A wire whose collectives are made of its own `send` and `receive`."""
+    """A wire whose collectives consist of its own `send` and `receive`."""
 
     def __init__(self) -> None:
         self._calls = itertools.count()

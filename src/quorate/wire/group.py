@@ -1,4 +1,4 @@
-"""A wire among some of the workers, made of the whole wire's send and receive; the same in both worlds.
+"""A wire among some of the workers, made of send and receive of their parent; the same in both worlds.
 
 Large tensors are summed by messages in two exchanges: pieces to their owners, and the owners' sums to all. Workers may
 wait for their sums in any order, or for something else first. So a task, which lives while sums are under way, begins

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Wrapped(Wire):
-    """Passes every call on to `inner`, through `_call`. Channels, groups and tasks of it are wrapped alike."""
+    """Passes every call on to `inner`, through `_call`. Its channels, groups and tasks are wrapped, too."""
 
     def __init__(self, inner: Wire) -> None:
         self.inner = inner

@@ -26,7 +26,7 @@ class Awaited(Protocol):
 
 
 class Scene(Protocol):
-    """One run: its clock, its network, and who has died. `Stage` is one."""
+    """One run: its clock, its network, and its dead workers. `Stage` implements it."""
 
     size: int
     network: Network
