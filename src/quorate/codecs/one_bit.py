@@ -53,8 +53,8 @@ class OneBit(Codec):
             below, above = means[2 * first : 2 * last].view(2, -1, *([1] if self.by == "row" else [])).unbind()
             matrix, is_positive = decoded[begin:end].view(rows, columns), bits[begin:end].view(rows, columns)
             for piece in pieces(rows, code.device, of=columns):
-                some = piece if self.by == "row" else slice(None)
-                torch.lerp(below[some], above[some], is_positive[piece].float(), out=matrix[piece])
+                means_of = piece if self.by == "row" else slice(None)
+                torch.lerp(below[means_of], above[means_of], is_positive[piece].float(), out=matrix[piece])
         return decoded
 
     def wire_bytes(self, shapes: Shapes) -> int:

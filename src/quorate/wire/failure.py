@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
-from quorate.wire.naming import seat_in_words
+from quorate.wire.naming import coordinates_in_words
 
 GONE = "gone"
 """Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
@@ -55,7 +55,7 @@ def report_failure(
         "rank": rank,
         "host": socket.gethostname() if host is None else host,
         "reason": reason,
-        "seat": seat_in_words(board, rank),
+        "seat": coordinates_in_words(board, rank),
         "kind": kind,
         "ranks": list(ranks),
     }

@@ -25,7 +25,7 @@ def note_axes(board: Board, axes: Axes) -> None:
         board.set(_MESH, b"[]")
 
 
-def seat_in_words(board: Board, rank: int) -> str:
+def coordinates_in_words(board: Board, rank: int) -> str:
     """Return `replica 1, shard 0`; "" for a rank that is in no mesh, and where the board cannot be read."""
     with suppress(QuorateError, OSError, ValueError, TypeError):
         written = board.peek(_MESH)
@@ -44,10 +44,10 @@ def seat_in_words(board: Board, rank: int) -> str:
 def named(board: Board, ranks: Iterable[int]) -> str:
     """Return ranks in words, in a mesh with coordinates: `ranks 2 (replica 1, shard 0) and 3 (replica 1, shard 1)`."""
     in_order = sorted(ranks)
-    seats = {rank: seat for rank in in_order if (seat := seat_in_words(board, rank))}
-    if not seats:
+    coordinates = {rank: text for rank in in_order if (text := coordinates_in_words(board, rank))}
+    if not coordinates:
         return ranks_in_words(in_order)
-    words = [f"{rank} ({seats[rank]})" if rank in seats else str(rank) for rank in in_order]
+    words = [f"{rank} ({coordinates[rank]})" if rank in coordinates else str(rank) for rank in in_order]
     return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -58,8 +58,8 @@ def namer(board: Board) -> Callable[[int], str]:
 
 def named_at(board: Board, rank: int, host: str) -> str:
     """Return `rank 3 (host h)`; in a mesh `rank 3 (replica 1, shard 1; host h)`."""
-    seat = seat_in_words(board, rank)
-    return f"rank {rank} ({seat}; host {host})" if seat else f"rank {rank} (host {host})"
+    coordinates = coordinates_in_words(board, rank)
+    return f"rank {rank} ({coordinates}; host {host})" if coordinates else f"rank {rank} (host {host})"
 
 
 def ranks_of_world(wire: Wire, ranks: Iterable[int]) -> list[int]:

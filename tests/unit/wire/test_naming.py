@@ -12,7 +12,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.wire.failure import read_failure, report_failure
 from quorate.wire.metered import Meter, Metered
-from quorate.wire.naming import named, named_at, note_axes, ranks_of_world, seat_in_words
+from quorate.wire.naming import coordinates_in_words, named, named_at, note_axes, ranks_of_world
 from quorate.wire.virtual.world import VirtualWorld
 
 
@@ -23,7 +23,7 @@ def alone(wire: Wire) -> Any:
 def test_without_a_mesh_ranks_are_ranks() -> None:
     (board,) = VirtualWorld(1).run(alone)
     assert named(board, [3, 1]) == "ranks 1 and 3" and named_at(board, 3, "h") == "rank 3 (host h)"
-    assert seat_in_words(board, 0) == ""
+    assert coordinates_in_words(board, 0) == ""
 
 
 def test_in_a_mesh_they_have_seats() -> None:

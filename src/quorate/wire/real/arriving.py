@@ -79,7 +79,7 @@ class Arriving:
     def close(self) -> None:
         self.sock.close()
         if self.lender is not None:
-            self.lender.settle()
+            self.lender.report_releases()
             self.lender.close()
         elif self.fd is not None:
             os.close(self.fd)

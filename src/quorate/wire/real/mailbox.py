@@ -112,7 +112,7 @@ class Mailbox:
         if self._arena is None:
             return torch.empty(numel, dtype=dtype)
         for lender in tuple(self._lenders):  # others wait for blocks that were read here
-            lender.settle()
+            lender.report_releases()
         return self._arena.empty(numel, dtype, patience)
 
     def trim(self) -> None:
@@ -209,7 +209,7 @@ class Mailbox:
             self._look_after_links()
             events = self._selector.select(timeout=1.0)
             for lender in self._lenders:
-                lender.settle()
+                lender.report_releases()
             late = self._lobby.overdue()
             for key, _ in events:
                 if key.data is None:

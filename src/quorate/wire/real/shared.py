@@ -92,7 +92,7 @@ class Arena:
         self._count = 0
         self._held: dict[int, _Block] = {}
         """Blocks held by the owner, by address."""
-        self._let_go = deque[int]()
+        self._released = deque[int]()
         self._resting: dict[int, list[_Block]] = {}
         """Blocks released by the owner, by size."""
         self.dead: Collection[int] = ()
@@ -116,7 +116,7 @@ class Arena:
         address = x.data_ptr()
         with self._lock:
             self._held[address] = block
-        weakref.finalize(array, self._let_go.append, address).atexit = False
+        weakref.finalize(array, self._released.append, address).atexit = False
         return x.view(dtype)
 
     def place(self, x: Tensor, to: int) -> tuple[int, int, int, int] | None:
@@ -145,8 +145,8 @@ class Arena:
             return address in self._held
 
     def _put_to_rest(self) -> None:
-        while self._let_go:
-            block = self._held.pop(self._let_go.popleft())
+        while self._released:
+            block = self._held.pop(self._released.popleft())
             self._resting.setdefault(block.nbytes, []).append(block)
 
     def _take(self, nbytes: int) -> _Block | None:
@@ -212,8 +212,8 @@ class Lender:
         table = _rounded(4 * size * _MOST_BLOCKS)
         self._table = np.frombuffer(_window(fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
         self._windows: dict[int, mmap.mmap] = {}
-        self._let_go = deque[int]()
-        self._settling = threading.Lock()
+        self._released = deque[int]()
+        self._reporting = threading.Lock()
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], place: Sequence[int]) -> Tensor:
         """Return the tensor at `place` (see `Arena.place`), not copied. Raises `ValueError` for an impossible place."""
@@ -229,22 +229,22 @@ class Lender:
             except (OSError, OverflowError) as error:
                 raise ValueError(f"no block of {length} bytes can be at {position}: {error}") from None
         array = np.frombuffer(window, np.uint8, nbytes, offset)
-        weakref.finalize(array, self._lets_go, block).atexit = False
+        weakref.finalize(array, self._note_release, block).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
-    def _lets_go(self, block: int) -> None:
-        """Note a release, in any thread, even within `settle`."""
-        self._let_go.append(block)
-        self.settle()
+    def _note_release(self, block: int) -> None:
+        """Note a release, in any thread, even within `report_releases`."""
+        self._released.append(block)
+        self.report_releases()
 
-    def settle(self) -> None:
+    def report_releases(self) -> None:
         """Count the released blocks in the owner's table, unless another thread does; from any thread."""
-        while self._let_go and self._settling.acquire(blocking=False):  # again for releases while it was held
+        while self._released and self._reporting.acquire(blocking=False):  # again for releases while it was held
             try:
-                while self._let_go:
-                    self._table[self._let_go.popleft(), self._rank] += 1
+                while self._released:
+                    self._table[self._released.popleft(), self._rank] += 1
             finally:
-                self._settling.release()
+                self._reporting.release()
 
     def close(self) -> None:
         os.close(self._fd)

@@ -67,9 +67,9 @@ class BoardCopy:
                 self._when_applied(write, result)
             if write["by"] == self.rank:
                 self.proposed.pop(write["number"], None)
-        self.settle()
+        self.refresh()
 
-    def settle(self) -> None:
+    def refresh(self) -> None:
         """Update proposals, reads and `stopped` to the committed state."""
         if self.rank in self.state.gone and self.stopped is None:
             self.stopped = self.taken_for_dead()

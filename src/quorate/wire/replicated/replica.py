@@ -288,6 +288,6 @@ class Replica(BoardCopy):
         if message["applied"] > self.applied:
             self.state, self.applied = BoardState.from_json(message["state"]), int(message["applied"])
             self.log.begin(self.applied, int(message["applied_term"]))
-            self.settle()
+            self.refresh()
         about = {"number": self.applied, "stamp": message["stamp"], "applied": self.applied}
         self.tell(source, "acked", term=self.term, yes=True, **about)

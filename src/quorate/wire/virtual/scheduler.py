@@ -160,7 +160,7 @@ class Scheduler:
         """Return the time by the running thread's own clock."""
         return self.now + self.running().ahead
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Let the world's clock catch up with the running thread's own."""
         if self.running().ahead:
             self.sleep(0.0)

@@ -84,7 +84,7 @@ class VirtualWork(Generic[T]):
 
     def _await(self, timeout: float | None) -> None:
         scheduler = self._scene.scheduler
-        scheduler.settle()
+        scheduler.catch_up()
         if self.is_finished:
             return
         obstacle = self._scene.obstacle(self)
