@@ -1,4 +1,4 @@
-"""How several vectors, some of them wrong, are combined into one: one file per rule, known by one name; pure."""
+"""Rules that combine several vectors, some of them wrong, into one: one file per rule, each under one name; pure."""
 
 from __future__ import annotations
 

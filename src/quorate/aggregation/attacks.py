@@ -1,4 +1,4 @@
-"""What wrong workers send in place of their gradients, for tests and for teaching; pure.
+"""Attacks: vectors that wrong workers send in place of their gradients, for tests and for teaching; pure.
 
 Some attacks need the vectors of honest workers, as their authors assume; they receive them as an argument.
 """
@@ -24,15 +24,15 @@ Name = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What the last `count` workers send."""
+    """The attack of the last `count` workers."""
 
     name: Name
     count: int = 1
-    """How many workers attack: those with the greatest ranks."""
+    """Number of workers that attack, those with the greatest ranks."""
     scale: float | None = None
-    """How strong it is; None: as usual for each, see `ATTACKS`."""
+    """Strength; None: the default of the attack, see `ATTACKS`."""
     steps: int = 10
-    """Of `replayed` and `delayed`: how many there are until a gradient is sent again, or is sent at all."""
+    """Steps until `replayed` sends a gradient again, or `delayed` sends it at all."""
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.steps < 1:
@@ -42,21 +42,21 @@ class Attack:
 
     @property
     def knows_all(self) -> bool:
-        """Whether it goes by what honest workers send."""
+        """Whether it depends on the vectors of honest workers."""
         return ATTACKS[self.name].knows_all
 
     @property
     def remembers(self) -> bool:
-        """Whether it goes by what this worker would have sent before."""
+        """Whether it depends on earlier gradients of this worker."""
         return self.name in ("replayed", "delayed")
 
     def attackers(self, size: int) -> range:
-        """The ranks of those that attack, among `size`."""
+        """Return the ranks of the attackers among `size` workers."""
         return range(max(0, size - self.count), size)
 
     def sent(self, own: Tensor, honest: Tensor | None, draw: Draw, *, unit: float = 1.0) -> Tensor:
-        """What is sent in the place of `own` (d); `honest` (h, d) is what honest workers send, for those that know it.
-        Of attacks that remember, `own` is what is remembered. `unit`: the length of a gradient of length 1 there."""
+        """Return the vector sent in place of `own` (d); `honest` (h, d) are those of honest workers, if `knows_all`.
+        For attacks that remember, `own` is the earlier gradient. `unit`: the length of a gradient of length 1."""
         kind = ATTACKS[self.name]
         scale = kind.scale if self.scale is None else self.scale
         scale *= unit if kind.is_absolute else 1.0
@@ -69,17 +69,17 @@ class _Kind:
     scale: float
     knows_all: bool = False
     is_absolute: bool = False
-    """Whether the scale is a number of a gradient, and not a factor."""
+    """Whether the scale is in units of a gradient, and not a factor."""
 
 
 def _noise(own: Tensor, honest: Any, scale: float, draw: Draw) -> Tensor:
-    """Normal numbers whose norm is `scale` times that of the gradient, in the mean."""
+    """Return normal numbers whose norm is on average `scale` times that of the gradient."""
     generator, length = draw.generator(own.device), scale * float(own.norm()) / max(1, own.numel()) ** 0.5
     return torch.randn(own.shape, generator=generator, device=own.device).mul_(length)
 
 
 def _little(own: Tensor, honest: Tensor, scale: float, draw: Draw) -> Tensor:
-    """Baruch, Baruch and Goldberg 2019: the mean less `scale` standard deviations, in each coordinate."""
+    """Return the mean less `scale` standard deviations, per coordinate (Baruch, Baruch and Goldberg 2019)."""
     return honest.mean(0) - scale * honest.std(0, correction=0)
 
 
@@ -91,19 +91,19 @@ ATTACKS: Mapping[str, _Kind] = {
     "little-is-enough": _Kind(_little, 1.5, knows_all=True),
     # Xie, Koyejo and Gupta 2019: against the mean of the honest
     "inner-product": _Kind(lambda own, honest, scale, draw: -scale * honest.mean(0), 10.0, knows_all=True),
-    # Karimireddy, He and Jaggi 2022: all of them say what one honest worker says
+    # Karimireddy, He and Jaggi 2022: all send the vector of one honest worker
     "mimic": _Kind(lambda own, honest, scale, draw: scale * honest[0], 1.0, knows_all=True),
     "replayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
     "delayed": _Kind(lambda own, honest, scale, draw: scale * own, 1.0),
 }
-"""With the default scale of each."""
+"""The attacks by name, with their default scales."""
 
 
 def attack_from(text: str) -> Attack:
-    """`sign-flip`, `sign-flip:2` (two workers), or `sign-flip:count=2,scale=5`. Raises `ConfigurationError`."""
-    found = re.fullmatch(r"([\w-]+):(\d+)(?:,(.*))?", text)
-    if found is not None:
-        text = f"{found[1]}:count={found[2]}" + (f",{found[3]}" if found[3] else "")
+    """Parse `sign-flip`, `sign-flip:2` (two workers), or `sign-flip:count=2,scale=5`. Raises `ConfigurationError`."""
+    match = re.fullmatch(r"([\w-]+):(\d+)(?:,(.*))?", text)
+    if match is not None:
+        text = f"{match[1]}:count={match[2]}" + (f",{match[3]}" if match[3] else "")
     name, raw = written_settings(text, "attack")
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)

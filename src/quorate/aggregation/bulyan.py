@@ -44,11 +44,11 @@ class Bulyan(Rule):
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
         distances, left = squared_distances(gram), list(range(len(gram)))
-        found = []
+        chosen_places = []
         for _ in range(len(gram) - 2 * self.f):
             best = by_krum(distances[left][:, left], self.f)[0]
-            found.append(left.pop(best))
-        return chosen(sorted(found), len(gram))
+            chosen_places.append(left.pop(best))
+        return chosen(sorted(chosen_places), len(gram))
 
     def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
         many = max(1, len(rows) - 2 * self.f)

@@ -54,10 +54,10 @@ class CenteredClipping(Rule):
         return 2 * self.f + 1
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
-        count, given = len(gram), gram.numpy()
+        count, products = len(gram), gram.numpy()
         v = np.zeros(count)  # the result is the sum of so much of each vector, from the centre
         for _ in range(self.iterations):
-            distances = np.sqrt(from_mixed(given, v))
+            distances = np.sqrt(from_mixed(products, v))
             radius = float(np.sort(distances)[(count - 1) // 2]) if self.tau is None else self.tau
             pulls = np.where(distances > radius, radius / np.maximum(distances, 1e-300), 1.0)
             v = v + (pulls - pulls.sum() * v) / count

@@ -1,4 +1,4 @@
-"""`CompiledRows`: rows whose passes numba has compiled, where it is installed (the extra `kernels`)."""
+"""`CompiledRows`: rows whose passes numba compiles, where it is installed (the extra `kernels`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quorate.aggregation.ordering import FEW, comparisons
 from quorate.aggregation.rows import Rows
 
 _COLUMNS_AT_LEAST = 1 << 15
-"""Fewer are not worth the third of a second that it takes to load numba."""
+"""Fewest columns that are worth the third of a second in which numba is loaded."""
 _SUPPORTED = (torch.float32, torch.float64)
 
 
 def compiled_rows(vectors: Sequence[Tensor], divisors: Tensor | None = None, centre: Tensor | None = None) -> Rows:
-    """As `Rows`. Compiled passes add up in another order than torch does: all workers get the same numbers from what
-    one of them has made, but not each from passes of its own, where numba may be missing or processors differ."""
+    """Return `Rows`, compiled where possible. Compiled passes add up in another order than torch. So the result of one
+    worker must be sent to all: passes of their own may differ, where numba is missing or processors differ."""
     like = vectors[0]
     is_one = like.device.type == "cpu" and like.dtype in _SUPPORTED and all(x.is_contiguous() for x in vectors)
     if is_one and len(like) >= _COLUMNS_AT_LEAST and _kernels() is not None:
@@ -39,19 +39,19 @@ def _kernels() -> ModuleType | None:
 
 
 class CompiledRows(Rows):
-    """As `Rows`, of contiguous float32 or float64 on the CPU; an exchange by a rule takes half the time with it."""
+    """`Rows` of contiguous float32 or float64 on the CPU; an exchange by a rule takes half the time with it."""
 
     def products(self, *, is_exact: bool) -> Tensor:
-        """As of `Rows`; where they are not to be exact, sums of 256 products are formed in float32."""
+        """Return the products as `Rows` does; where not `is_exact`, sums of 256 products are formed in float32."""
         count, kernels = len(self), _kernels()
         assert kernels is not None
         lower = np.zeros((count, count))
         kernels.add_products(*self._given(), self._from, self.width, *self._types(is_exact=is_exact), lower)
-        found = torch.from_numpy(lower)
-        return found.tril() + found.tril(-1).T
+        triangle = torch.from_numpy(lower)
+        return triangle.tril() + triangle.tril(-1).T
 
     def write_weighed(self, weights: Sequence[float], into: Sequence[Tensor], *, is_exact: bool) -> None:
-        """As of `Rows`."""
+        """Write the weighted sum, as `Rows` does."""
         addresses, divisors = self._given()
         kernels = _kernels()
         assert kernels is not None
@@ -59,7 +59,7 @@ class CompiledRows(Rows):
         kernels.write_weighed(addresses, each, self._from, 1.0 - sum(weights), self.width, *types, _addresses(into))
 
     def write_middle(self, places: Sequence[int], first: int, last: int, into: Sequence[Tensor]) -> None:
-        """As of `Rows`, with the same bits."""
+        """Write the mean in order, with the same bits as `Rows`."""
         kernels, chosen = _kernels(), list(places)
         if len(chosen) > FEW or self.centre is not None:
             super().write_middle(places, first, last, into)
@@ -79,11 +79,11 @@ class CompiledRows(Rows):
 
     @property
     def _from(self) -> NDArray[np.generic]:
-        found: NDArray[np.generic] = (self._vectors[0][:0] if self.centre is None else self.centre).numpy()
-        return found
+        origin: NDArray[np.generic] = (self._vectors[0][:0] if self.centre is None else self.centre).numpy()
+        return origin
 
     def _types(self, *, is_exact: bool) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Empty arrays of the dtypes of vectors and of sums."""
+        """Return empty arrays of the dtypes of vectors and of sums."""
         like: NDArray[np.generic] = self._vectors[0][:0].numpy()
         return like, np.empty(0, np.float64) if is_exact else like
 

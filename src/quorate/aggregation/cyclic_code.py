@@ -29,11 +29,11 @@ from quorate.core.errors import ConfigurationError
 
 _TRIES = 64
 _ENOUGH = 64.0
-"""How many times the rounding error of what is sent a parity check may be."""
+"""Largest parity check, as a multiple of the rounding error of the sent vectors."""
 
 
 class CyclicCode:
-    """That of `size` workers with `checks` parity checks; pure, and the same everywhere. Float64 on the CPU.
+    """The code of `size` workers with `checks` parity checks; pure, and the same on all workers. Float64 on the CPU.
 
     Raises `ConfigurationError` for fewer workers than a worker has vectors.
     """
@@ -51,29 +51,29 @@ class CyclicCode:
             torch.ones(size, dtype=torch.float64), 2 * math.pi / size * torch.arange(size, dtype=torch.float64)
         )
         self.matrix = self._scaled(self._columns())
-        """B (n, n): what worker i takes of vector j, 0 where it has none of it."""
+        """B (n, n): the coefficient of vector j at worker i, 0 where the worker does not have it."""
 
     @property
     def batches(self) -> int:
-        """How many vectors a worker combines."""
+        """Number of vectors that a worker combines."""
         return self.checks + 1
 
     def coefficients(self, worker: int) -> list[float]:
-        """Of the vectors that a worker has: its own, and those of the ones behind it."""
+        """Return the coefficients of a worker's vectors: its own, and those of the next workers."""
         return [float(self.matrix[worker, (worker + step) % self.size]) for step in range(self.batches)]
 
     def _columns(self) -> Tensor:
-        """Of each vector what its workers take, up to a factor."""
-        found = torch.zeros(self.size, self.size, dtype=torch.float64)
+        """Return the columns of B, each up to a factor."""
+        columns = torch.zeros(self.size, self.size, dtype=torch.float64)
         for vector in range(self.size):
             workers = [(vector - step) % self.size for step in range(self.batches)]
             checked = torch.view_as_real(self._parity[:, workers]).permute(0, 2, 1).reshape(-1, self.batches)
             null = torch.linalg.svd(checked, full_matrices=True).Vh[-1] if self.checks else torch.ones(1)
-            found[workers, vector] = (null / null.abs().sum()).to(found)
-        return found
+            columns[workers, vector] = (null / null.abs().sum()).to(columns)
+        return columns
 
     def _scaled(self, columns: Tensor) -> Tensor:
-        """Such that one combination of all rows, the best of some, is the sum of all vectors."""
+        """Return the columns scaled so that a combination of all rows, the best of some, is the sum of all vectors."""
         place = torch.arange(self.size, dtype=torch.float64) / self.size
         generator = torch.Generator().manual_seed(self.size)
         drawn = torch.randn(_TRIES, self.size, generator=generator, dtype=torch.float64)
@@ -86,21 +86,21 @@ class CyclicCode:
         return scaled
 
     def weights(self, present: Sequence[int]) -> Tensor | None:
-        """What each of the workers `present` counts (the others 0), so that all together are the sum of all vectors:
-        (n) in float64. None where too many are missing."""
+        """Return weights (n; float64) of the workers `present` (0 for the others) with which their sum is that of all
+        vectors; None where too many are missing."""
         rows = self.matrix[list(present)]
         if len(present) < self.size - self.checks:
             return None
-        found = torch.zeros(self.size, dtype=torch.float64)
+        result = torch.zeros(self.size, dtype=torch.float64)
         ones = torch.ones(self.size, 1, dtype=torch.float64)
-        found[list(present)] = torch.linalg.lstsq(rows.T, ones, driver="gelsd").solution[:, 0]
-        return found
+        result[list(present)] = torch.linalg.lstsq(rows.T, ones, driver="gelsd").solution[:, 0]
+        return result
 
     def wrong(self, numbers: Tensor, rounding: float, erased: Sequence[int] = ()) -> list[int] | None:
-        """Which workers have sent something else, from one number (n) of each that is linear in what it has sent.
+        """Return the workers that sent wrong vectors, from one number (n) of each that is linear in its vector.
 
-        `rounding` is how far honest numbers are off. The numbers of `erased` workers are not looked at. Together with
-        these at most half as many as there are checks; None where that does not explain the numbers, as more are wrong.
+        `rounding` is the error of honest numbers. The numbers of `erased` workers are ignored. Together with these at
+        most half as many as there are checks; None where these do not explain the numbers, as more are wrong.
         """
         most = self.checks // 2 - len(erased)
         if most < 0:
@@ -124,7 +124,7 @@ class CyclicCode:
         return None
 
     def _explains(self, workers: Sequence[int], syndromes: Tensor, allowed: float) -> bool:
-        """Whether errors of these workers alone give such syndromes."""
+        """Whether errors of these workers alone explain the syndromes."""
         if not workers:
             return _largest(syndromes) <= allowed
         columns = self._parity[:, list(workers)]
@@ -132,7 +132,7 @@ class CyclicCode:
         return _largest(columns @ errors - syndromes.unsqueeze(1)) <= allowed
 
     def _without(self, erased: Sequence[int], syndromes: Tensor) -> Tensor:
-        """Combinations of neighbouring syndromes to which errors of the `erased` workers add nothing (Forney)."""
+        """Return combinations of neighbouring syndromes to which errors of `erased` workers add nothing (Forney)."""
         for worker in erased:
             syndromes = syndromes[1:] - self._nodes[worker] * syndromes[:-1]
         return syndromes
@@ -144,5 +144,5 @@ def _largest(x: Tensor) -> float:
 
 @lru_cache(maxsize=16)
 def cyclic_code(size: int, checks: int) -> CyclicCode:
-    """The code, which is made once."""
+    """Return the code, which is made once."""
     return CyclicCode(size, checks)

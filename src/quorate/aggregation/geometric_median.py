@@ -58,22 +58,22 @@ class GeometricMedian(Rule):
         return 2 * self.f + 1
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
-        distances, given = squared_distances(gram).sqrt().numpy(), gram.numpy()
-        radii = np.sort(distances, 1)[:, len(given) // 2]
+        distances, products = squared_distances(gram).sqrt().numpy(), gram.numpy()
+        radii = np.sort(distances, 1)[:, len(products) // 2]
         middle = int(radii.argmin())
         radius = float(radii[middle])
         floor = max(self.smallest * radius, _TINY)
         weights = (distances[middle] <= radius).astype(np.float64)
         weights /= weights.sum()
         for _ in range(self.iterations if radius > 0 else 0):  # else more than half are equal, and that is the median
-            weights = 1 / np.maximum(np.sqrt(from_mixed(given, weights)), floor)
+            weights = 1 / np.maximum(np.sqrt(from_mixed(products, weights)), floor)
             weights /= weights.sum()
         return torch.from_numpy(weights[None, :])
 
 
 def from_mixed(gram: Numbers, weights: Numbers) -> Numbers:
-    """Squared distances (n) of vectors from their sum weighted by `weights` (n). By NumPy: for so few numbers torch
-    takes several times as long."""
+    """Return squared distances (n) of vectors from their sum weighted by `weights` (n). NumPy is several times as fast
+    as torch for so few numbers."""
     products = gram @ weights
-    found: Numbers = np.maximum(gram.diagonal() - 2 * products + weights @ products, 0.0)
-    return found
+    distances: Numbers = np.maximum(gram.diagonal() - 2 * products + weights @ products, 0.0)
+    return distances

@@ -20,27 +20,27 @@ from numba.extending import intrinsic
 
 BLOCK = 256
 _REORDERED = {"reassoc", "contract", "nsz"}
-"""What adds up may do so in any order, as several numbers at a time are; infinities and NaN stay what they are."""
+"""Sums may be formed in any order, several numbers at a time; infinities and NaN are kept."""
 
 
 def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            found: Callable[..., Any] = numba.njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # there is no folder that it may keep anything in
-            found = numba.njit(nogil=True, **options)(function)
-        return found
+            dispatcher: Callable[..., Any] = numba.njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # there is no folder for its cache
+            dispatcher = numba.njit(nogil=True, **options)(function)
+        return dispatcher
 
     return compiled
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pointer(_context: Any, address: Any, like: Any) -> Any:
-    """To numbers of the dtype of `like`."""
+    """Return a pointer to numbers of the dtype of `like`."""
     kind = types.CPointer(like.dtype)
 
-    def generated(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
-        return builder.inttoptr(given[0], context.get_value_type(kind))
+    def generated(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
     return kind(address, like), generated
 
@@ -52,20 +52,20 @@ def _columns(address, begin, end, like):  # type: ignore[no-untyped-def]
 
 @_compiled(inline="always")
 def _read(address, divisor, begin, end, like, into):  # type: ignore[no-untyped-def]
-    """Those columns of a vector, divided."""
-    given = _columns(address, begin, end, like)
+    """Copy columns of a vector, divided, to `into`."""
+    source = _columns(address, begin, end, like)
     if divisor == 1.0:
         for k in range(end - begin):
-            into[k] = given[k]
+            into[k] = source[k]
     else:
         by = into.dtype.type(divisor)
         for k in range(end - begin):
-            into[k] = given[k] / by
+            into[k] = source[k] / by
 
 
 @_compiled(inline="always")
 def _write(source, into, begin, end, like):  # type: ignore[no-untyped-def]
-    """What `source` begins with, to those columns of all vectors at the addresses of `into`."""
+    """Copy the begin of `source` to these columns of all vectors at the addresses of `into`."""
     for place in range(len(into)):
         there = _columns(into[place], begin, end, like)
         for k in range(end - begin):
@@ -74,15 +74,15 @@ def _write(source, into, begin, end, like):  # type: ignore[no-untyped-def]
 
 @_compiled(fastmath=_REORDERED, inline="always")
 def _dot(x, y, count):  # type: ignore[no-untyped-def]
-    found = x.dtype.type(0)
+    total = x.dtype.type(0)
     for k in range(count):
-        found += x[k] * y[k]
-    return found
+        total += x[k] * y[k]
+    return total
 
 
 @_compiled(fastmath=_REORDERED, inline="always")
 def _two_dots(x, y, z, count):  # type: ignore[no-untyped-def]
-    """With y and with z; x is read once."""
+    """Return the products of x with y and with z; x is read once."""
     first, second = x.dtype.type(0), x.dtype.type(0)
     for k in range(count):
         first += x[k] * y[k]
@@ -91,8 +91,8 @@ def _two_dots(x, y, z, count):  # type: ignore[no-untyped-def]
 
 
 @_compiled(fastmath=_REORDERED)
-def add_products(addresses, divisors, centre, width, like, sums, found):  # type: ignore[no-untyped-def]
-    """Add to `found` (n, n; float64; its lower half) the inner products of all pairs of n vectors less the `centre`
+def add_products(addresses, divisors, centre, width, like, sums, products):  # type: ignore[no-untyped-def]
+    """Add to `products` (n, n; float64; its lower half) the inner products of all pairs of n vectors less the `centre`
     (`width`, or empty: none). Those of a block are formed in the dtype of `sums`, an empty array."""
     count = len(addresses)
     seen = np.empty((count, BLOCK), sums.dtype)
@@ -110,11 +110,11 @@ def add_products(addresses, divisors, centre, width, like, sums, found):  # type
             other = 0
             while other < row:
                 first, second = _two_dots(seen[row], seen[other], seen[other + 1], many)
-                found[row, other] += first
-                found[row, other + 1] += second
+                products[row, other] += first
+                products[row, other + 1] += second
                 other += 2
             if other == row:
-                found[row, row] += _dot(seen[row], seen[row], many)
+                products[row, row] += _dot(seen[row], seen[row], many)
 
 
 @_compiled()
@@ -133,13 +133,13 @@ def write_weighed(addresses, weights, centre, weight, width, like, sums, into): 
         for row in range(len(addresses)):
             if weights[row] == 0.0:
                 continue
-            given, by = _columns(addresses[row], begin, end, like), sums.dtype.type(weights[row])
+            source, by = _columns(addresses[row], begin, end, like), sums.dtype.type(weights[row])
             if is_first:
                 for k in range(many):
-                    total[k] = by * given[k]
+                    total[k] = by * source[k]
             else:
                 for k in range(many):
-                    total[k] += by * given[k]
+                    total[k] += by * source[k]
             is_first = False
         if is_first:
             total[:] = 0.0
@@ -150,8 +150,8 @@ def write_weighed(addresses, weights, centre, weight, width, like, sums, into): 
 
 @_compiled()
 def write_middle(addresses, divisors, pairs, first, last, width, like, into):  # type: ignore[no-untyped-def]
-    """Write to all addresses of `into` the mean of what stands at the places from `first` to `last` - 1 of each column
-    in order. `pairs` (m, 2) of places are put in order for that, one after the other; numbers are finite."""
+    """Write to all addresses of `into` the mean of the numbers at the places from `first` to `last` - 1 of each column
+    in order. For that `pairs` (m, 2) of places are ordered, one after the other; numbers are finite."""
     count = len(addresses)
     seen, total = np.empty((count, BLOCK), like.dtype), np.empty(BLOCK, like.dtype)
     many_of = like.dtype.type(last - first)
@@ -163,9 +163,9 @@ def write_middle(addresses, divisors, pairs, first, last, width, like, into):  #
         for pair in range(len(pairs)):
             low, high = seen[pairs[pair, 0]], seen[pairs[pair, 1]]
             for k in range(many):
-                one, other = low[k], high[k]
-                low[k] = one if one < other else other
-                high[k] = other if one < other else one
+                x, y = low[k], high[k]
+                low[k] = x if x < y else y
+                high[k] = y if x < y else x
         for k in range(many):
             total[k] = seen[first, k]
         for place in range(first + 1, last):

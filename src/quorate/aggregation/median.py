@@ -39,5 +39,5 @@ class Median(Rule):
 
 
 def middle(count: int) -> tuple[int, int]:
-    """The place in the middle of `count` numbers in order, or the two, as a range."""
+    """Return the range of the one or two middle places of `count` numbers in order."""
     return (count - 1) // 2, count // 2 + 1

@@ -18,11 +18,11 @@ from torch import Tensor
 
 FEW = 24
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
-"""Of these NumPy compares rows, which lie in the cache, in half the time of torch's dispatch."""
+"""Dtypes of which NumPy compares rows in the cache in half the time of torch's dispatch."""
 
 
 def mean_in_order(rows: Sequence[Tensor], first: int, last: int, into: Tensor) -> None:
-    """Write to `into` (c) the mean of what stands at the places from `first` to `last` - 1 of each column in order."""
+    """Write to `into` (c) the mean of the numbers at the places from `first` to `last` - 1 of each column in order."""
     is_some = last - first < len(rows)
     middle = in_order(rows, first, last, is_pair=last - first == 2) if is_some else rows
     into.copy_(middle[0])
@@ -32,10 +32,10 @@ def mean_in_order(rows: Sequence[Tensor], first: int, last: int, into: Tensor) -
 
 
 def in_order(rows: Sequence[Tensor], first: int, last: int, *, is_pair: bool = False) -> Sequence[Tensor]:
-    """Of n rows (c): what stands at the places from `first` to `last` - 1 of each column in order, as that many rows.
+    """Return the numbers at the places from `first` to `last` - 1 of each column of n rows (c) in order, as rows.
 
-    Numbers are finite. With `is_pair` there are two, of which either may be the lower one. `rows` are not changed; what
-    is returned may be one of them, and is valid until the next call of this thread.
+    Numbers are finite. With `is_pair` there are two rows, in either order. `rows` are not changed; a returned row may
+    be one of them, and is valid until the next call of this thread.
     """
     count, like = len(rows), rows[0]
     if count > FEW:
@@ -45,35 +45,35 @@ def in_order(rows: Sequence[Tensor], first: int, last: int, *, is_pair: bool = F
         spare = [torch.empty_like(like) for _ in range(count + 1)]
         return _sorted(list(rows), spare, torch.minimum, torch.maximum, pairs)[first:last]
     memory = _SPARE.rows(count + 1, len(like), _NUMPY[like.dtype])
-    found = _sorted([x.numpy() for x in rows], memory, np.minimum, np.maximum, pairs)
-    return [torch.from_numpy(one) for one in found[first:last]]
+    ordered = _sorted([x.numpy() for x in rows], memory, np.minimum, np.maximum, pairs)
+    return [torch.from_numpy(x) for x in ordered[first:last]]
 
 
 def _sorted(
-    found: list[Any], spare: list[Any], minimum: Any, maximum: Any, pairs: Sequence[tuple[int, int, bool, bool]]
+    rows: list[Any], spare: list[Any], minimum: Any, maximum: Any, pairs: Sequence[tuple[int, int, bool, bool]]
 ) -> list[Any]:
-    """The rows after these comparisons, whose results are written to `spare` rows, one more than there are rows."""
-    is_ours = [False] * len(found)
+    """Return the rows after these comparisons, whose results are written to `spare` rows, one more than `rows`."""
+    is_ours = [False] * len(rows)
     for low, high, needs_low, needs_high in pairs:
-        one, other = found[low], found[high]
-        mine = [x for place, x in ((low, one), (high, other)) if is_ours[place]]
+        first, second = rows[low], rows[high]
+        free = [x for place, x in ((low, first), (high, second)) if is_ours[place]]
         if needs_low and needs_high:
             smaller = spare.pop()
-            minimum(one, other, out=smaller)
-            larger = mine.pop() if mine else spare.pop()
-            maximum(one, other, out=larger)
-            found[low], found[high], is_ours[low], is_ours[high] = smaller, larger, True, True
+            minimum(first, second, out=smaller)
+            larger = free.pop() if free else spare.pop()
+            maximum(first, second, out=larger)
+            rows[low], rows[high], is_ours[low], is_ours[high] = smaller, larger, True, True
         else:
             place, choose = (low, minimum) if needs_low else (high, maximum)
-            found[place] = mine.pop() if mine else spare.pop()
-            choose(one, other, out=found[place])
-            is_ours[place], is_ours[low + high - place] = True, False  # the other one is needed no more
-        spare += mine
-    return found
+            rows[place] = free.pop() if free else spare.pop()
+            choose(first, second, out=rows[place])
+            is_ours[place], is_ours[low + high - place] = True, False  # the other is no longer needed
+        spare += free
+    return rows
 
 
 class _Spare(threading.local):
-    """Each thread's rows for what comparisons give; memory that is kept costs no page faults."""
+    """Each thread's rows for results of comparisons; kept memory causes no page faults."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
@@ -90,8 +90,8 @@ _SPARE = _Spare()
 
 @lru_cache(maxsize=64)
 def comparisons(count: int, first: int, last: int, is_pair: bool) -> Sequence[tuple[int, int, bool, bool]]:
-    """Pairs of places whose numbers are put in order, one after the other, until those places are right; and which of
-    the two, the lower and the higher, is needed."""
+    """Return the pairs of places to compare, in order, until the wanted places are right; and whether the lower and the
+    higher number of each pair are needed."""
     every = []
     span = 1
     while span < count:
@@ -106,7 +106,7 @@ def comparisons(count: int, first: int, last: int, is_pair: bool) -> Sequence[tu
     wanted, kept = set(range(first, last)), list[tuple[int, int, bool, bool]]()
     for low, high in reversed(every):
         if is_pair and not kept and wanted == {low, high}:
-            continue  # the last one that has to do with them
+            continue  # the last pair that affects them
         if low in wanted or high in wanted:
             kept.append((low, high, low in wanted, high in wanted))
             wanted |= {low, high}

@@ -1,4 +1,4 @@
-"""The outcome of one sum: whose vectors counted, and whose did not."""
+"""The outcome of one sum: the workers whose vectors counted, and those whose did not."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from quorate.records.exclusion_rows import ABSURD, FAR, NO_WEIGHT, NOT_FINITE, O
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one sum, which a rule or a code has formed."""
+    """The outcome of one sum that a rule or a code has formed."""
 
     absent: Sequence[int] = ()
     """Ranks that had no gradient."""
     not_finite: Sequence[int] = ()
     outvoted: Sequence[int] = ()
-    """Ranks that sent something else than most of their group, or than their code allows."""
+    """Ranks whose vector differs from most of their group, or from what their code allows."""
     far: Sequence[int] = ()
     """Ranks that are several times as far from the others as these are from each other."""
     absurd: Sequence[int] = ()
     """Ranks that are out of all proportion to their peers."""
     is_told: bool = False
-    """Whether these count all the same, and are only told of."""
+    """Whether these vectors count nevertheless, and are only reported."""
     weights: Sequence[float] = field(default=())
-    """Of each rank, the mean weight of its vector in what the rule combines."""
+    """Mean weight of the vector of each rank among the vectors that the rule combines."""
 
     @property
     def excluded(self) -> Iterator[tuple[int, str]]:
-        """Each rank whose gradient did not count, or hardly, once, and why."""
+        """Yield each rank whose gradient did not count, or hardly, once, with the reason."""
         why = dict.fromkeys(self.not_finite, NOT_FINITE) | dict.fromkeys(self.outvoted, OUTVOTED)
         why |= dict.fromkeys(self.absurd, ABSURD)
         for rank, weight in enumerate(self.weights):

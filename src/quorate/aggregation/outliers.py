@@ -1,4 +1,4 @@
-"""Which vectors are far from the others, from their inner products alone; pure."""
+"""Vectors that are far from the others, found from their inner products alone; pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from quorate.aggregation.distances import squared_distances
 
 _FAR = 3.0
-"""How many times the usual distance."""
+"""Multiple of the usual distance that is far."""
 
 
 def far_rows(gram: Tensor) -> list[int]:
-    """Of n vectors with inner products `gram` (n, n), those whose median distance to the others is more than 3 times
-    the median of these: places, none of fewer than 3 vectors."""
+    """Return the places of the n vectors with inner products `gram` (n, n) whose median distance to the others is more
+    than 3 times the median of these; none of fewer than 3 vectors."""
     count = len(gram)
     if count < 3:
         return []

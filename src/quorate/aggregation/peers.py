@@ -1,4 +1,4 @@
-"""Which gradients are out of proportion to those of their peers, judged by sketches over the last sums; pure.
+"""Gradients out of proportion to those of their peers, found by sketches over the last sums; pure.
 
 A sketch is a linear map of a vector to a few hundred numbers that nearly preserves lengths and angles: the vector's
 numbers are multiplied by random signs and added up in groups (Charikar, Chen and Farach-Colton, 2002). So one short
@@ -22,38 +22,38 @@ import torch
 from torch import Tensor
 
 NUMBERS = 256
-"""Of a sketch: angles are right to a sixteenth."""
+"""Numbers of a sketch: angles are right to a sixteenth."""
 _CHUNK = 1 << 18
 _SUMS, _OWN = 50, 8
-"""How many sums count; and of a worker's own agreement."""
+"""Number of sums that count; and that count for a worker's own agreement."""
 _Z = 10.0
 _LONGER, _FAR_LONGER = math.log(10.0), math.log(1000.0)
-"""Than the median of its peers, at least, to be absurd; and so much is, however lengths differ."""
+"""Least excess over the median of its peers to be absurd; and excess that is absurd however lengths differ."""
 _AGAINST, _LESS = -0.2, 0.5
-"""Agreement of the absurd, at most; and how much less than that of its peers, at least."""
+"""Largest agreement that is absurd; and its least difference from that of its peers."""
 _LIKE_A_NORMAL = 1.4826
 
 
 def signs_of(count: int, generator: torch.Generator) -> Tensor:
-    """For vectors of so many numbers: 1 or -1 for each (int8), drawn once, where the generator is."""
+    """Return random signs, 1 or -1 (int8), for vectors of `count` numbers, on the generator's device."""
     drawn = torch.randint(0, 2, (count,), generator=generator, device=generator.device, dtype=torch.int8)
     return drawn.mul_(2).sub_(1)
 
 
 def sketch_of(x: Tensor, signs: Tensor) -> Tensor:
-    """Of a vector (n) of floats: (`NUMBERS`) in float64 on the CPU. Sketches of pieces, each with signs of its own, add
-    up. Cost: two passes over it, a copy of 2^18 numbers at a time."""
-    found = torch.zeros(NUMBERS, dtype=torch.float64)
-    for piece, own in zip(x.split(_CHUNK), signs.split(_CHUNK), strict=True):
-        turned = (piece if piece.dtype == torch.float64 else piece.float()) * own
+    """Return the sketch (`NUMBERS`; float64 on the CPU) of a vector (n) of floats. Sketches of pieces, each with signs
+    of its own, add up. Cost: two passes over the vector, a copy of 2^18 numbers at a time."""
+    sketch = torch.zeros(NUMBERS, dtype=torch.float64)
+    for piece, piece_signs in zip(x.split(_CHUNK), signs.split(_CHUNK), strict=True):
+        turned = (piece if piece.dtype == torch.float64 else piece.float()) * piece_signs
         whole = len(turned) // NUMBERS * NUMBERS
-        found += turned[:whole].view(-1, NUMBERS).sum(0).double().cpu()
-        found[: len(turned) - whole] += turned[whole:].double().cpu()
-    return found
+        sketch += turned[:whole].view(-1, NUMBERS).sum(0).double().cpu()
+        sketch[: len(turned) - whole] += turned[whole:].double().cpu()
+    return sketch
 
 
 class Peers:
-    """What was seen of so many workers in the last sums. All that see the same sketches find the same."""
+    """Lengths and agreements of workers in the last sums. Equal sketches give equal results on all workers."""
 
     def __init__(self) -> None:
         self._lengths: deque[list[float]] = deque(maxlen=_SUMS)
@@ -62,32 +62,32 @@ class Peers:
         self._own: dict[int, deque[float]] = {}
 
     def absurd(self, sketches: Tensor, ranks: Sequence[int]) -> list[int]:
-        """Those of `ranks` whose gradients are absurd, of sketches (n, `NUMBERS`); never half of them or more, and none
-        of fewer than three. One that is not finite is."""
+        """Return those of `ranks` whose gradients, with sketches (n, `NUMBERS`), are absurd or not finite; fewer than
+        half of them, and none of fewer than three."""
         finite = [place for place in range(len(ranks)) if bool(torch.isfinite(sketches[place]).all())]
-        found = {rank for place, rank in enumerate(ranks) if place not in finite}
+        absurd_ranks = {rank for place, rank in enumerate(ranks) if place not in finite}
         if len(finite) > 2:
             rows = sketches[finite]
             names = [ranks[place] for place in finite]
-            found |= set(self._long(rows, names)) | set(self._against(rows, names))
-        return sorted(found) if 2 * len(found) < len(ranks) and len(ranks) > 2 else []
+            absurd_ranks |= set(self._long(rows, names)) | set(self._against(rows, names))
+        return sorted(absurd_ranks) if 2 * len(absurd_ranks) < len(ranks) and len(ranks) > 2 else []
 
     def _long(self, rows: Tensor, ranks: Sequence[int]) -> list[int]:
         logs = rows.norm(dim=1).clamp_min(1e-300).log()
         self._norms.append(dict(zip(ranks, logs.tolist(), strict=True)))
         off = [float(logs[place] - _without(logs, place).median()) for place in range(len(ranks))]
-        spread = _spread([one for sums in (*self._lengths, off) for one in sums])
+        spread = _spread([excess for sums in (*self._lengths, off) for excess in sums])
         self._lengths.append(off)
         bound = min(max(_Z * spread, _LONGER), _FAR_LONGER)
         return [
             rank
-            for rank, one in zip(ranks, off, strict=True)
-            if one > bound and self._norms[-1][rank] > self._longest_but(rank) + _LONGER
+            for rank, excess in zip(ranks, off, strict=True)
+            if excess > bound and self._norms[-1][rank] > self._longest_but(rank) + _LONGER
         ]
 
     def _longest_but(self, rank: int) -> float:
-        """What any other has had in the last sums: hard batches are seldom, and not one worker's."""
-        return max(one for sums in self._norms for other, one in sums.items() if other != rank)
+        """Return the largest length of any other worker in the last sums: hard batches are rare, and any worker's."""
+        return max(length for sums in self._norms for other, length in sums.items() if other != rank)
 
     def _against(self, rows: Tensor, ranks: Sequence[int]) -> list[int]:
         unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
@@ -95,17 +95,17 @@ class Peers:
         for place in range(len(ranks)):
             others = _without(unit, place).sum(0)
             cosines.append(float(unit[place] @ others / others.norm().clamp_min(1e-300)))
-        known = [one for sums in (*self._agreements, cosines) for one in sums]
-        usual, spread = float(torch.tensor(known).median()), _spread(known)
+        all_cosines = [cosine for sums in (*self._agreements, cosines) for cosine in sums]
+        usual, spread = float(torch.tensor(all_cosines).median()), _spread(all_cosines)
         self._agreements.append(cosines)
-        found = []
-        for rank, one in zip(ranks, cosines, strict=True):
+        ranks_against = []
+        for rank, cosine in zip(ranks, cosines, strict=True):
             own = self._own.setdefault(rank, deque(maxlen=_OWN))
-            own.append(one)
+            own.append(cosine)
             mean = sum(own) / len(own)
             if len(own) == _OWN and mean < _AGAINST and mean < usual - max(_Z * spread / math.sqrt(_OWN), _LESS):
-                found.append(rank)
-        return found
+                ranks_against.append(rank)
+        return ranks_against
 
 
 def _without(x: Tensor, place: int) -> Tensor:
@@ -113,6 +113,6 @@ def _without(x: Tensor, place: int) -> Tensor:
 
 
 def _spread(numbers: Sequence[float]) -> float:
-    """As a standard deviation, but for what is far out."""
+    """Return a standard deviation that outliers do not change."""
     known = torch.tensor(numbers, dtype=torch.float64)
     return _LIKE_A_NORMAL * float((known - known.median()).abs().median())

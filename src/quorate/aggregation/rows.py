@@ -11,13 +11,13 @@ from quorate.aggregation.ordering import mean_in_order
 from quorate.aggregation.products import Products
 
 _COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
-"""Columns that are looked at together, on a CPU and on other devices: there few, so that copies stay in the cache."""
+"""Columns processed together, on a CPU and on other devices: few on a CPU, so that copies stay in the cache."""
 
 
 class Rows:
     """n vectors of c numbers, of one dtype and device; each divided by one of `divisors` (n), less `centre` (c).
 
-    Cost: a copy of the columns that are looked at, in each pass.
+    Cost: a copy of the columns in each pass.
     """
 
     def __init__(self, vectors: Sequence[Tensor], divisors: Tensor | None = None, centre: Tensor | None = None) -> None:
@@ -28,93 +28,93 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """c."""
+        """The number of columns c."""
         return int(self._vectors[0].shape[0])
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """The device of the vectors."""
         return self._vectors[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the vectors."""
+        """The dtype of the vectors."""
         return self._vectors[0].dtype
 
     def columns(self) -> Iterator[tuple[slice, Tensor]]:
-        """All, some at a time: which ones, and a copy of those of all vectors (n, some), valid until the next."""
+        """Yield all columns, some at a time: their slice, and a copy (n, some), valid until the next ones."""
         divisors = None if self._divisors is None else self._divisors[:, None].to(self.device, self.dtype)
         memory = torch.empty(len(self) * self.step, dtype=self.dtype, device=self.device)
         for here in self._slices():
-            found = memory[: len(self) * (here.stop - here.start)].view(len(self), -1)
+            copies = memory[: len(self) * (here.stop - here.start)].view(len(self), -1)
             if divisors is None and self.centre is not None:
                 centre = self.centre[here]
-                for x, into in zip(self._vectors, found, strict=True):
+                for x, into in zip(self._vectors, copies, strict=True):
                     torch.sub(x[here], centre, out=into)
-                yield here, found
+                yield here, copies
                 continue
-            torch.stack([x[here] for x in self._vectors], out=found)
+            torch.stack([x[here] for x in self._vectors], out=copies)
             if divisors is not None:
-                found /= divisors
+                copies /= divisors
             if self.centre is not None:
-                found -= self.centre[here]
-            yield here, found
+                copies -= self.centre[here]
+            yield here, copies
 
     def slices(self) -> Iterator[tuple[slice, Sequence[Tensor]]]:
-        """As `columns`, but rows are not to be changed: no copy is made where these are the vectors as they are."""
+        """Yield slices as `columns` does, with read-only rows: no copy is made where the vectors are used unchanged."""
         if self._divisors is not None or self.centre is not None:
-            yield from ((here, list(found)) for here, found in self.columns())
+            yield from ((here, list(copies)) for here, copies in self.columns())
             return
         for here in self._slices():
             yield here, [x[here] for x in self._vectors]
 
     def products(self, *, is_exact: bool) -> Tensor:
-        """The inner products of all pairs of rows: (n, n) in float64 on the CPU; those of pieces of vectors add up.
+        """Return the inner products of all pairs of rows: (n, n) in float64 on the CPU; those of pieces add up.
 
-        Cost: n^2 c products. Where they are not to be exact to float64, sums of up to 2^16 are formed in float32."""
-        found = Products(len(self), is_exact=is_exact)
-        for _, some in self.slices():
-            found.add(some)
-        return found.total
+        Cost: n^2 c products. Where not `is_exact`, sums of up to 2^16 are formed in float32."""
+        products = Products(len(self), is_exact=is_exact)
+        for _, rows in self.slices():
+            products.add(rows)
+        return products.total
 
     def write_weighed(self, weights: Sequence[float], into: Sequence[Tensor], *, is_exact: bool) -> None:
-        """Write the centre plus the sum of rows by their weights, formed in float64 where it `is_exact`, to each vector
-        (c) of `into`, which may be the vectors themselves. No row is copied; those of weight 0 are not read."""
+        """Write the centre plus the weighted sum of rows, formed in float64 where it `is_exact`, to each vector (c)
+        of `into`, which may be the vectors themselves. No row is copied; those of weight 0 are not read."""
         divisors = [1.0] * len(self) if self._divisors is None else self._divisors.tolist()
         terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
         if self.centre is not None:
             terms.append((self.centre, 1.0 - sum(weights)))
         dtype = torch.float64 if is_exact else self.dtype
-        found = torch.empty(self.step, dtype=dtype, device=self.device)
+        memory = torch.empty(self.step, dtype=dtype, device=self.device)
         for here in self._slices():
-            some = found[: here.stop - here.start]
-            torch.mul(terms[0][0][here].to(dtype), terms[0][1], out=some) if terms else some.zero_()
+            total = memory[: here.stop - here.start]
+            torch.mul(terms[0][0][here].to(dtype), terms[0][1], out=total) if terms else total.zero_()
             for x, w in terms[1:]:
-                some.add_(x[here], alpha=w)
+                total.add_(x[here], alpha=w)
             for x in into:
-                x[here].copy_(some)
+                x[here].copy_(total)
 
     def write_middle(self, places: Sequence[int], first: int, last: int, into: Sequence[Tensor]) -> None:
-        """Write the mean of what stands at the places from `first` to `last` - 1 of each column in order, of the rows
+        """Write the mean of the numbers at the places from `first` to `last` - 1 of each column in order, of the rows
         at `places`, which are finite; to each vector (c) of `into`, which may be the vectors themselves."""
-        self.write_combined(places, lambda rows, found: mean_in_order(rows, first, last, found), into)
+        self.write_combined(places, lambda rows, mean: mean_in_order(rows, first, last, mean), into)
 
     def write_combined(
         self, places: Sequence[int], combine: Callable[[Sequence[Tensor], Tensor], None], into: Sequence[Tensor]
     ) -> None:
-        """Write the centre plus what `combine` writes to a vector of those rows, some columns at a time; as above."""
+        """Write the centre plus the result of `combine` for the rows at `places`, some columns at a time; as above."""
         memory = torch.empty(self.step, dtype=self.dtype, device=self.device)
-        for here, given in self.slices():
-            found = memory[: here.stop - here.start]
-            combine(given if len(places) == len(self) else [given[place] for place in places], found)
+        for here, all_rows in self.slices():
+            result = memory[: here.stop - here.start]
+            combine(all_rows if len(places) == len(self) else [all_rows[place] for place in places], result)
             if self.centre is not None:
-                found += self.centre[here]
+                result += self.centre[here]
             for x in into:
-                x[here].copy_(found)
+                x[here].copy_(result)
 
     @property
     def step(self) -> int:
-        """Columns that are looked at together, at most."""
+        """Most columns processed together."""
         return min(self.width, _COLUMNS if self.device.type == "cpu" else _COLUMNS_ELSEWHERE)
 
     def _slices(self) -> Iterator[slice]:

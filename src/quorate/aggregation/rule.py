@@ -1,8 +1,8 @@
-"""What an aggregation rule is: it combines n vectors, at most f of them wrong, into one.
+"""The interface of aggregation rules, which combine n vectors, at most f of them wrong, into one.
 
 Every rule here has two steps. The first mixes whole vectors with weights that follow from their inner products alone
 (an n x n matrix); the second works on each coordinate by itself. So a rule can be applied to vectors that lie in pieces
-on several workers: each computes the inner products of its pieces, these are summed, and no vector is gathered whole.
+on several workers: each computes the inner products of its pieces, these are summed, and no vector is gathered in full.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from quorate.core.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
-    """How n vectors become one. A frozen dataclass: its fields are its settings; it has no state.
+    """A rule that makes one vector of n. A frozen dataclass: its fields are its settings; it has no state.
 
     Inputs are the rows of an (n, d) tensor of floats, on any device. Results are float32, or float64 for float64. A
-    rule treats all rows alike: where they stand does not matter (but for `bucketing`, which draws).
+    rule treats all rows alike: their order does not matter (but for `bucketing`, which draws).
     """
 
     f: int = 1
-    """How many of the vectors may be anything at all."""
+    """Number of vectors that may have any value."""
 
     breakdown: ClassVar[str]
-    """Of how many vectors f may be wrong, in words."""
+    """The breakdown point in words: the share of vectors that may be wrong."""
     is_exact: ClassVar[bool] = True
-    """Whether products and sums are formed in float64, as where vectors are told apart by distances; else in float32,
-    which is many times as fast."""
+    """Whether products and sums are formed in float64, as for distances between vectors; else in float32, which is many
+    times as fast."""
     has_centre: ClassVar[bool] = False
-    """Whether vectors are looked at from the newest result."""
+    """Whether vectors are taken relative to the newest result."""
 
     def __post_init__(self) -> None:
         if self.f < 0:
@@ -53,13 +53,13 @@ class Rule(ABC):
 
     @property
     def is_linear(self) -> bool:
-        """Whether what `combine` makes of mixed rows is their mean."""
+        """Whether `combine` returns the mean of mixed rows."""
         return type(self).combine is Rule.combine and type(self).middle is Rule.middle
 
     @property
     @abstractmethod
     def least(self) -> int:
-        """The fewest vectors of which `f` may be wrong."""
+        """Smallest number of vectors of which `f` may be wrong."""
 
     def check(self, count: int) -> None:
         """Raise `ConfigurationError` where `f` of `count` vectors are too many for this rule."""
@@ -71,33 +71,33 @@ class Rule(ABC):
             )
 
     def most_of(self, count: int) -> int:
-        """The greatest f for so many vectors; -1 where the rule takes so few in no case."""
+        """Return the greatest f for `count` vectors; -1 where they are too few for any f."""
         return max((f for f in range(count) if self.with_f(f).least <= count), default=-1)
 
     def with_f(self, f: int) -> Self:
-        """The same rule for another f."""
+        """Return the same rule for another f."""
         return dataclasses.replace(self, f=f)
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The name of the rule in sentences."""
         return type(self).__name__
 
     def mixing(self, gram: Tensor, draw: Draw) -> Tensor | None:
-        """The weights (m, n) of the vectors that `combine` takes, in float64; None: all as they are.
+        """Return the weights (m, n; float64) of the vectors that `combine` takes; None: all vectors, unchanged.
 
-        `gram` (n, n; float64) has the inner products of the vectors, seen from any point; with `has_centre` from the
+        `gram` (n, n; float64) has the inner products of the vectors, relative to any point; with `has_centre` to the
         newest result.
         """
         return None
 
     def middle(self, count: int) -> tuple[int, int] | None:
-        """From which place to before which one of the numbers of a coordinate in order, `count` mixed ones, `combine`
-        takes the mean of. None: of all, or something else."""
+        """Return the range of places, in the order of a coordinate's `count` mixed numbers, that `combine` averages.
+        None: the mean of all, or another result."""
         return None
 
     def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:
-        """Write to `into` (c) one vector of m mixed ones (c), coordinate by coordinate. `rows` are not changed."""
+        """Combine m mixed vectors (c) into `into` (c), coordinate by coordinate. `rows` are not changed."""
         middle = self.middle(len(rows))
         if middle is None:
             torch.mean(matrix(rows), 0, out=into)
@@ -106,8 +106,8 @@ class Rule(ABC):
 
 
 def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Sequence[Tensor]) -> None:
-    """What `rule` makes of those rows (n, c) that are to be kept, mixed by `weights` (m, kept), with the centre added:
-    written to each vector (c) of `into`, which may be the rows themselves."""
+    """Apply `rule` to the rows (n, c) at `keep`, mixed by `weights` (m, kept), add the centre, and write the result to
+    each vector (c) of `into`, which may be the rows themselves."""
     places, is_exact = list(keep), rule.is_exact
     if weights is None:
         middle = rule.middle(len(places))
@@ -122,30 +122,30 @@ def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Ru
         rows.write_weighed(of_all, into, is_exact=is_exact)
     else:
         rows.write_combined(
-            places, lambda some, found: rule.combine(_selected(some, weights, is_exact=is_exact), found), into
+            places, lambda some, result: rule.combine(_selected(some, weights, is_exact=is_exact), result), into
         )
 
 
 def _selected(rows: Sequence[Tensor], weights: Tensor, *, is_exact: bool) -> list[Tensor]:
-    """Rows as they are where weights choose, so that what is chosen keeps its bits; else sums."""
+    """Return unchanged rows where weights choose some, so that these keep their bits; else sums."""
     is_choice = bool(((weights == 0) | (weights == 1)).all()) and bool((weights.sum(1) == 1).all())
     if is_choice:
         return [rows[place] for place in weights.argmax(1).tolist()]
-    some = matrix(rows)
-    weights = weights.to(some.device)
-    return list((weights @ some.double()).to(some.dtype) if is_exact else weights.to(some.dtype) @ some)
+    whole = matrix(rows)
+    weights = weights.to(whole.device)
+    return list((weights @ whole.double()).to(whole.dtype) if is_exact else weights.to(whole.dtype) @ whole)
 
 
 def finite_rows(gram: Tensor) -> Tensor:
-    """Which vectors are finite, by their inner products with themselves: (n) of bool."""
+    """Return which vectors are finite, by their inner products with themselves: (n) of bool."""
     return torch.isfinite(gram.diagonal())
 
 
 def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: Draw | None = None) -> Tensor:
-    """One vector (d) of the rows of `vectors` (n, d). `centre` (d) is the newest result, for rules that look from it.
+    """Combine the rows of `vectors` (n, d) into one (d). `centre` (d) is the newest result, for rules that need it.
 
-    Rows that are not finite are left out first, and count as wrong: f is less by as many. Raises `ConfigurationError`
-    for an f beyond the rule's breakdown point, and where no row is finite.
+    Rows that are not finite are left out first, and count as wrong: f falls by their number. Raises
+    `ConfigurationError` for an f beyond the rule's breakdown point, and where no row is finite.
     """
     rule.check(len(vectors))
     whole = vectors if vectors.dtype == torch.float64 else vectors.float()
@@ -156,6 +156,6 @@ def aggregated(rule: Rule, vectors: Tensor, centre: Tensor | None = None, draw: 
         raise ConfigurationError(f"none of the {len(vectors)} vectors is finite")
     left = rule.with_f(max(0, rule.f - int((~kept).sum())))
     weights = left.mixing(gram[kept][:, kept], Draw() if draw is None else draw)
-    found = torch.empty_like(whole[0])
-    mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, [found])
-    return found
+    result = torch.empty_like(whole[0])
+    mixed_rows(rows, kept.nonzero().flatten().tolist(), weights, left, [result])
+    return result

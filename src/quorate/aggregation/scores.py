@@ -1,4 +1,4 @@
-"""How near a vector is to its neighbours."""
+"""Scores of vectors by the distances to their neighbours."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def by_krum(squared_distance: Tensor, f: int) -> list[int]:
-    """The places of n vectors, best first: by the sum of squared distances to the n - f - 2 nearest others (to one,
-    where that is less), and among equals by that to all others: two that are each other's nearest have the same score.
+    """Return the places of n vectors, best first: by the sum of squared distances to the n - f - 2 nearest others (at
+    least one), and among equals by that to all others: two that are each other's nearest have the same score.
     """
     count = len(squared_distance)
     others = squared_distance.clone().fill_diagonal_(math.inf).sort(1).values[:, : count - 1]

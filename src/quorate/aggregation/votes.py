@@ -1,4 +1,4 @@
-"""Majority votes in groups of workers that compute the same batch: which rows are bitwise equal, and which counts.
+"""Majority votes in groups of workers that compute the same batch: the rows that are bitwise equal, and the winners.
 
 Rows may lie in pieces on several workers: each counts the pieces that differ, and the counts add up. So equality is
 decided on the vectors themselves, not on digests reported by their senders.
@@ -20,7 +20,7 @@ _AS_WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True)
 class Vote:
-    """What became of the vote in one group."""
+    """The result of the vote in one group."""
 
     voters: Sequence[int]
     """Places of rows that have a vector."""
@@ -29,24 +29,24 @@ class Vote:
 
 
 def differing(rows: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
-    """Of pairs of rows (n, c) in the same group, 1 where they differ in any bit: (n, n) in float64, on the CPU.
+    """Return 1 for pairs of rows (n, c) in the same group that differ in any bit, else 0: (n, n; float64), on the CPU.
 
-    Those of pieces of vectors add up; 0 is left where whole vectors are equal. Cost: c comparisons for each pair.
+    Those of pieces of vectors add up; the sum is 0 where full vectors are equal. Cost: c comparisons for each pair.
     """
     bits = rows.contiguous().view(_AS_WHOLE_NUMBERS[rows.dtype.itemsize])
-    found = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    differ = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for group in groups:
-        for place, one in enumerate(group):
-            for other in group[place + 1 :]:
-                found[one, other] = found[other, one] = float(not torch.equal(bits[one], bits[other]))
-    return found
+        for place, first in enumerate(group):
+            for second in group[place + 1 :]:
+                differ[first, second] = differ[second, first] = float(not torch.equal(bits[first], bits[second]))
+    return differ
 
 
 def vote(differ: Tensor, group: Sequence[int], votes: Sequence[bool]) -> Vote:
-    """The vote of a group, of which only those rows count that `votes` says; of those that differ in nothing."""
+    """Return the vote of a group, in which the rows with `votes` count; equal rows, by `differ`, vote alike."""
     voters = [place for place in group if votes[place]]
-    for one in voters:
-        alike = [other for other in voters if differ[one, other] == 0]
+    for voter in voters:
+        alike = [other for other in voters if differ[voter, other] == 0]
         if 2 * len(alike) > len(group):
             return Vote(voters, alike)
     return Vote(voters, ())

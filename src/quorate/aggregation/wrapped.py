@@ -14,10 +14,10 @@ from quorate.core.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapping(Rule):
-    """What pre-aggregation wrappers have in common; both take the same f."""
+    """The common part of pre-aggregation wrappers; both rules take the same f."""
 
     rule: str
-    """The name of what is applied to the mixed vectors."""
+    """The name of the rule applied to the mixed vectors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,14 +37,14 @@ class Wrapping(Rule):
 
     @property
     def is_linear(self) -> bool:
-        """As of `Rule`; it is the rule behind that combines."""
+        """Whether the inner rule, which combines, returns the mean of mixed rows."""
         return self.inner.is_linear
 
     def middle(self, count: int) -> tuple[int, int] | None:
         return self.inner.middle(count)
 
     def behind(self, first: Tensor, then: Tensor | None) -> Tensor:
-        """Two mixings as one."""
+        """Return two mixings as one."""
         return first if then is None else then @ first
 
     def combine(self, rows: Sequence[Tensor], into: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Packing many tensors into few flat parts and back, and knowing when gradients are ready."""
+"""Few flat parts that hold many tensors, and gradients as they become ready."""

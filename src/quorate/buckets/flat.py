@@ -2,7 +2,7 @@
 
 Parts are filled from the last tensor to the first, because that is the order in which a backward pass finishes
 gradients. A tensor is never cut. A part is full with the tensor that reaches its limit: large weights end parts, so
-the part that can only travel at the very end is small.
+the part that can be sent only at the very end is small.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quorate.core.vectors import Layout, Part, Segment
 PART_BYTES = 8 << 20
 """Bytes at which a part on the CPU is full."""
 PART_BYTES_ON_GPU = 25 << 20
-"""On a GPU, as of DDP: NCCL is faster with few large sums."""
+"""Bytes at which a part on a GPU is full, as in DDP: NCCL is faster with few large sums."""
 FIRST_PART_BYTES = 1 << 20
 """Bytes at which the first part is full: few, so that something is under way early."""
 
@@ -33,7 +33,7 @@ _AVERAGED = (
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which tensors of `dtype` are summed: float32 for bf16 and fp16, else their own."""
+    """Return the dtype in which tensors of `dtype` are summed: float32 for bf16 and fp16, else their own."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
@@ -45,12 +45,12 @@ def layout_of(
     first_part_bytes: int = FIRST_PART_BYTES,
     coded: Callable[[str, Tensor], bool] | None = None,
 ) -> Layout:
-    """The layout of named tensors, with `header` extra elements at the end of the last part (float32 or float64).
+    """Return the layout of named tensors, with `header` more elements at the end of the last part (float32 or float64).
 
-    Of a tensor that several processes hold together it is what lies here. One part holds tensors of one device and one
-    dtype of summation; those for which `coded` says so have parts of their own (`Part.coded`). Parts are then in the
-    order in which a backward pass fills them. Raises `ConfigurationError` for tensors that cannot be averaged
-    (integers, booleans, numbers of 8 bits), and for those that have no numbers of their own.
+    Of a tensor that several processes hold together it contains the local piece. One part holds tensors of one device
+    and one dtype of summation; tensors for which `coded` is true have separate parts (`Part.coded`). Parts are then in
+    the order in which a backward pass fills them. Raises `ConfigurationError` for tensors that cannot be averaged
+    (integers, booleans, numbers of 8 bits), and for those without numbers of their own.
     """
     whole, tensors = tensors, [(name, local(x)) for name, x in tensors]
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
@@ -71,7 +71,7 @@ def layout_of(
         is_first = number == 0 or parts[number].coded > any(part.coded for part in parts[:number])
         most = part_bytes or (PART_BYTES if x.device.type == "cpu" else PART_BYTES_ON_GPU)
         if sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else most):
-            del open_parts[key]  # full: what becomes ready later must not hold it back
+            del open_parts[key]  # full: later gradients must not delay it
     if coded is not None:
         places, order = _as_filled(places, parts)
         parts, sizes = [parts[number] for number in order], [sizes[number] for number in order]
@@ -88,8 +88,8 @@ def layout_of(
 
 
 def _as_filled(places: list[tuple[int, int]], parts: Sequence[Part]) -> tuple[list[tuple[int, int]], list[int]]:
-    """`places` (part, offset) of tensors, where parts are numbered in the order in which a backward pass fills them;
-    and the old number of each part. The last one that is not coded comes last, as the header travels at the very end.
+    """Return `places` (part, offset) of tensors, with parts numbered in the order in which a backward pass fills them,
+    and the old number of each part. The last dense part comes last, as the header is sent at the very end.
     """
     first = {part: index for index, (part, _) in reversed(list(enumerate(places)))}
     order = sorted(first, key=lambda part: -first[part])
@@ -101,7 +101,7 @@ def _as_filled(places: list[tuple[int, int]], parts: Sequence[Part]) -> tuple[li
 
 
 def _check(name: str, x: Tensor) -> None:
-    """Raise `ConfigurationError` for what cannot be laid out."""
+    """Raise `ConfigurationError` for a tensor that has no place in a layout."""
     if is_lazy(x):
         raise ConfigurationError(
             f"{name} has no shape yet; run its lazy module once before you call quorate.distribute"

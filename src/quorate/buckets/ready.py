@@ -1,7 +1,7 @@
-"""Gradients as they become ready during backward: hooks note them, and whole parts are packed and handed on.
+"""Gradients as they become ready during backward: hooks note them, and complete parts are packed and sent.
 
-Hooks only pack (copies, never views of `.grad`) and hand on; no hook waits. Parts are handed on in order. The last
-part stays until the backward pass has ended, because it carries the header.
+Hooks only pack (copies, never views of `.grad`) and send; no hook waits. Parts are sent in order. The last part stays
+until the backward pass has ended, because it carries the header.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from quorate.core.vectors import Flat, pack
 class ReadyGradients:
     """The gradients of `parameters`, packed into `flat` part by part.
 
-    `on_part(index, tensor)` is called for each part as it is complete (None: parts are only packed at `complete`).
-    What is packed is `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter, whether a
-    gradient has been added to since `complete` was last called, `began_without` whether it had none when the pass
-    began. While it is `paused`, or `is_alone`, nothing is handed on; with `holds_parts` all parts are handed on by
-    `complete`. Whoever gives away views of `flat` sets `is_lent`; while somebody holds one, the next pass packs into
-    new memory, which `blank` makes.
+    `on_part(index, tensor)` is called to send each part once it is complete (None: parts are only packed, by
+    `complete`). A part holds `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter,
+    whether its gradient has changed since the last call of `complete`, `began_without` whether it had none when the
+    pass began. While it is `paused`, or `is_alone`, no part is sent; with `holds_parts` `complete` sends all parts.
+    Code that passes on views of `flat` sets `is_lent`; while such a view is held, the next pass packs into new memory,
+    which `blank` makes.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class ReadyGradients:
 
     @property
     def hands_on(self) -> bool:
-        """Whether parts travel as they are complete; else they are there until the last is."""
+        """Whether parts are sent as they are complete; otherwise they stay until all are."""
         return self._on_part is not None
 
     @property
     def is_under_way(self) -> bool:
-        """Whether parts of this pass have been handed on, and the last one has not."""
+        """Whether parts of this pass have been sent, but not the last one."""
         return self._handed_on > 0
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Inside, nothing is handed on."""
+        """Inside, no part is sent."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -74,14 +74,14 @@ class ReadyGradients:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Backward passes inside add to `.grad`, and bring about no exchange, then or later."""
+        """Inside, backward passes add to `.grad`, and cause no exchange, then or later."""
         fired = self.fired
         with self.pausing():
             yield
         self.fired = fired
 
     def begin(self) -> None:
-        """A backward pass begins: what is there before it, and memory to pack into that nobody else looks at."""
+        """Begin a backward pass: note the gradients before it, and take memory for parts that no other code reads."""
         self.began_without = [p.grad is None for p in self._parameters]
         if True in self.touched:  # by passes that only added to `.grad`; the script may have cleared it since
             touched = zip(self.touched, self.began_without, strict=True)
@@ -126,16 +126,16 @@ class ReadyGradients:
             self._on_part(part, self.flat.parts[part])
 
     def pack(self, part: int) -> None:
-        """Copy the gradients of `part` as they stand; a missing one is zeros."""
+        """Copy the present gradients of `part`; a missing one is zeros."""
         grads: list[Tensor | None] = [None] * len(self._parameters)
         for index in self._parts[part]:
             grads[index] = self._parameters[index].grad
         pack(grads, self.flat, part=part, scale=self.scale)
 
     def complete(self, write_header: Callable[[Tensor, Sequence[bool], set[int]], None]) -> None:
-        """The backward pass has ended: hand on what is left.
+        """End a backward pass: send the remaining parts.
 
-        `write_header(header, touched, dirty)` fills the header; `dirty` parts changed after they were handed on.
+        `write_header(header, touched, dirty)` fills the header; `dirty` parts changed after they were sent.
         """
         for part in range(self._handed_on, len(self._parts)):
             if part == len(self._parts) - 1:
@@ -149,19 +149,19 @@ class ReadyGradients:
         self.pass_over()
 
     def put_off(self) -> None:
-        """The backward pass has ended, and its gradients are handed on by a later `complete`."""
+        """End a backward pass whose gradients a later `complete` sends."""
         self.fired = False
         self._reset()
 
     def pass_over(self) -> list[bool]:
-        """The backward pass has ended, and its gradients stay where they are; returns which were touched."""
+        """End a backward pass without sending its gradients; return which were touched."""
         touched, self.touched = self.touched, [False] * len(self._parameters)
         self.fired = False
         self._reset()
         return touched
 
     def again(self, header: Sequence[float]) -> Flat:
-        """All gradients once more, in new memory, with this header; until `write` they still stand in `.grad`."""
+        """Return all gradients again, in new memory, with `header`; until `write` they are still in `.grad`."""
         fresh = self._blank()
         pack([p.grad for p in self._parameters], fresh, scale=self.scale)
         fresh.header.copy_(torch.tensor(header, dtype=fresh.header.dtype))
@@ -170,9 +170,9 @@ class ReadyGradients:
     def write(self, value: Flat, used: Sequence[bool]) -> None:
         """Make `value` the `.grad` of every parameter that is `used`.
 
-        A gradient that came into being in this backward is not copied to: `.grad` becomes a view of the vector, which
-        is then never written again. One that was there before stays the same tensor and gets the numbers; so does one
-        with a graph (`backward(create_graph=True)`), so that a second derivative is of this worker's part of the mean.
+        A gradient made in this backward pass gets no copy: `.grad` becomes a view of the vector, which is then never
+        written again. An earlier one stays the same tensor and gets the numbers; so does one with a graph
+        (`backward(create_graph=True)`), so that a second derivative is of this worker's part of the mean.
         """
         lends = value is self.flat
         grads, numbers = [], []
@@ -195,7 +195,7 @@ class ReadyGradients:
                 torch._foreach_copy_(grads, numbers)
 
     def drop_graphs(self) -> None:
-        """Let gradients be their numbers alone, before a step: a second derivative in it would be this worker's own."""
+        """Detach gradients from their graphs before a step: a second derivative in it would be this worker's own."""
         self.has_graph = False
         for p in self._parameters:
             if p.grad is not None and p.grad.grad_fn is not None:

@@ -1,4 +1,4 @@
-"""How a vector is compressed: one file per codec, each known by one name; pure, knows no worker."""
+"""Codecs, which compress vectors: one file per codec, each registered under one name; pure, without a worker."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from quorate.core.errors import ConfigurationError
 
 
 def probabilities(sizes: Tensor, budget: int) -> Tensor:
-    """p that makes the sum of sizes² / p smallest, where p is at most 1 and adds up to `budget`; `sizes` fall.
+    """Return the p that minimizes the sum of sizes² / p, where p is at most 1 and adds up to `budget`; `sizes` fall.
 
     The i largest have p = 1, for the smallest i for which none of the others, which share the rest in proportion, is
     above it.
@@ -77,9 +77,9 @@ class Atomo(Codec):
         return joined(count, *vectors, *(x[begin:end] for begin, end in dense)), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         matrices, dense = self._parts(shapes)
@@ -102,7 +102,7 @@ class Atomo(Codec):
         return min(1.0, 2 - most / self.rank) if most < 2 * self.rank else None
 
     def _parts(self, shapes: Shapes) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int]]]:
-        """Where matrices lie that are decomposed, and their rows and columns; and where the other tensors lie."""
+        """Return (begin, end, rows, columns) of the matrices to decompose, and (begin, end) of the other tensors."""
         matrices, dense = [], []
         for shape, (begin, end) in zip(shapes, ends_of([math.prod(shape) for shape in shapes]), strict=True):
             rows = shape[0] if len(shape) > 1 else 1

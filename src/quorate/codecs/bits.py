@@ -16,29 +16,29 @@ from torch.nn.functional import pad
 from quorate.codecs.pieces import pieces
 
 WIDEST = 16
-"""Bits of a number, at most."""
+"""Most bits of a number."""
 
 
 def packed_bytes(numel: int, width: int) -> int:
-    """The bytes of so many numbers."""
+    """Return the bytes of `numel` numbers of `width` bits."""
     return -(-numel * width // 8)
 
 
 def width_for(count: int) -> int:
-    """The bits of a number from 0 on that is one of `count`."""
+    """Return the bits of a number from 0 to `count` - 1."""
     return max(1, (count - 1).bit_length())
 
 
 def pack(values: Tensor, width: int) -> Tensor:
-    """The bytes of `values`: 1-D, of whole numbers from 0 to 2^width - 1, of any dtype of such; bool too."""
+    """Return the bytes of `values`: 1-D, integers from 0 to 2^width - 1, of any integer dtype or bool."""
     if width > 8:
         return torch.cat([(values & 0xFF).to(torch.uint8), pack(values >> 8, width - 8)])
     if width == 8:
         return values.to(torch.uint8)
-    found = torch.empty(packed_bytes(values.numel(), width), dtype=torch.uint8, device=values.device)
+    packed = torch.empty(packed_bytes(values.numel(), width), dtype=torch.uint8, device=values.device)
     for piece in pieces(values.numel(), values.device):
-        found[_bytes_of(piece, width)] = _packed(values[piece], width)
-    return found
+        packed[_bytes_of(piece, width)] = _packed(values[piece], width)
+    return packed
 
 
 def _packed(values: Tensor, width: int) -> Tensor:
@@ -53,20 +53,20 @@ def _packed(values: Tensor, width: int) -> Tensor:
         lower = _repeated((1 << (8 << step)) - 1, 16 << step)
         upper = (words & ~lower).bitwise_right_shift_((8 - width) << step)
         words = upper.bitwise_or_(words & lower)
-    found = words.to(torch.uint8) if width == 1 else words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)
-    return found[: packed_bytes(numel, width)]
+    packed = words.to(torch.uint8) if width == 1 else words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)
+    return packed[: packed_bytes(numel, width)]
 
 
 def unpack(code: Tensor, width: int, numel: int) -> Tensor:
-    """The first `numel` numbers in `code`: uint8 for widths to 8, else int32."""
+    """Return the first `numel` numbers in `code`: uint8 for widths to 8, else int32."""
     if width > 8:
         return code[:numel].int() | unpack(code[numel:], width - 8, numel).int() << 8
     if width == 8:
         return code[:numel]
-    found = torch.empty(numel, dtype=torch.uint8, device=code.device)
+    numbers = torch.empty(numel, dtype=torch.uint8, device=code.device)
     for piece in pieces(numel, code.device):
-        found[piece] = _unpacked(code[_bytes_of(piece, width)], width)[: piece.stop - piece.start]
-    return found
+        numbers[piece] = _unpacked(code[_bytes_of(piece, width)], width)[: piece.stop - piece.start]
+    return numbers
 
 
 def _unpacked(code: Tensor, width: int) -> Tensor:
@@ -81,34 +81,34 @@ def _unpacked(code: Tensor, width: int) -> Tensor:
 
 
 def positive(x: Tensor) -> Tensor:
-    """Which numbers are not below 0 (bool). Compared as floats first, which processors do faster."""
-    found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    """Return which numbers are not below 0 (bool). They are compared as floats first, which is faster."""
+    is_positive = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     for piece in pieces(x.numel(), x.device):
-        found[piece] = torch.ge(x[piece], 0, out=torch.empty_like(x[piece]))
-    return found
+        is_positive[piece] = torch.ge(x[piece], 0, out=torch.empty_like(x[piece]))
+    return is_positive
 
 
 def signs(code: Tensor, numel: int) -> Tensor:
-    """Of each of the first `numel` bits in `code`: 1.0 where it is set, else -1.0."""
-    found, table = torch.empty(packed_bytes(numel, 1), 8, device=code.device), _signs(code.device)
-    for piece in pieces(len(found), code.device, of=8):
-        torch.index_select(table, 0, code[piece].int(), out=found[piece])
-    return found.view(-1)[:numel]
+    """Return 1.0 for each of the first `numel` bits in `code` that is set, else -1.0."""
+    rows, table = torch.empty(packed_bytes(numel, 1), 8, device=code.device), _signs(code.device)
+    for piece in pieces(len(rows), code.device, of=8):
+        torch.index_select(table, 0, code[piece].int(), out=rows[piece])
+    return rows.view(-1)[:numel]
 
 
 def _bytes_of(piece: slice, width: int) -> slice:
-    """Where the bits of a piece of numbers are."""
+    """Return the bytes with the bits of a piece of numbers."""
     return slice(packed_bytes(piece.start, width), packed_bytes(piece.stop, width))
 
 
 @lru_cache
 def _signs(device: torch.device) -> Tensor:
-    """Of the eight bits of every byte: (256, 8)."""
+    """Return the signs of the eight bits of every byte: (256, 8)."""
     bits = (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1
     return (2.0 * bits - 1.0).to(device)
 
 
 @lru_cache
 def _repeated(bits: int, every: int) -> int:
-    """A word of 64 bits with `bits` in each stretch of so many."""
+    """Return a word of 64 bits with `bits` at every multiple of `every`."""
     return sum(bits << at for at in range(0, 64, every))

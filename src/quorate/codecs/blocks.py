@@ -54,7 +54,7 @@ class Blocks(Codec):
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says
-        """With the nearest whole number."""
+        """Whether numbers are rounded to the nearest integer."""
         return self.rounding == "nearest"
 
     @property

@@ -57,14 +57,14 @@ class ChunkedTopK(Codec):
 
     @property
     def _sizes(self) -> int:
-        """How many a chunk has; 0 where values travel as they are."""
+        """Number of magnitudes of a chunk; 0 where values are sent unchanged."""
         return 0 if self.bits == 32 else 1 << (self.bits - 1)
 
     def _cuts(self, numel: int) -> list[tuple[int, int, int]]:
-        """Whole chunks, and the shorter one at the end: how many, how long, and how many numbers of each travel."""
-        rows, rest = divmod(numel, self.chunk)
-        found = [(rows, self.chunk, self.keep)] if rows else []
-        return [*found, (1, rest, max(1, self.keep * rest // self.chunk))] if rest else found
+        """Return (number, length, numbers sent of each) of the full chunks, and of the shorter one at the end."""
+        rows, length = divmod(numel, self.chunk)
+        cuts = [(rows, self.chunk, self.keep)] if rows else []
+        return [*cuts, (1, length, max(1, self.keep * length // self.chunk))] if length else cuts
 
     def _count(self, numel: int) -> int:
         return sum(rows * keep for rows, _, keep in self._cuts(numel))
@@ -74,14 +74,14 @@ class ChunkedTopK(Codec):
         for rows, length, keep in self._cuts(x.numel()):
             chunks = x[begin : begin + rows * length].view(rows, length)
             for piece in pieces(rows, x.device, of=length):
-                some = chunks[piece].float()
-                where = some.abs().topk(keep, dim=1, sorted=False).indices
-                kept = some.gather(1, where)
+                numbers_of_piece = chunks[piece].float()
+                where = numbers_of_piece.abs().topk(keep, dim=1, sorted=False).indices
+                kept = numbers_of_piece.gather(1, where)
                 places.append(where.view(-1))
                 if self._sizes:
-                    numbers, those = _rounded(kept, self._sizes)
+                    numbers, magnitudes = _rounded(kept, self._sizes)
                     values.append(numbers.view(-1))
-                    sizes.append(those.view(-1))
+                    sizes.append(magnitudes.view(-1))
                 else:
                     sizes.append(kept.view(-1))
             begin += rows * length
@@ -92,9 +92,9 @@ class ChunkedTopK(Codec):
         return joined(_joined(sizes, x, torch.float32), signs, packed), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(numel_of(shapes), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(numel_of(shapes), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         numel, width = numel_of(shapes), width_for(self.chunk)
@@ -110,8 +110,8 @@ class ChunkedTopK(Codec):
             end = at + rows * keep
             base = begin + length * torch.arange(rows, device=code.device).unsqueeze(1)
             if self._sizes:
-                own = sizes[first : first + rows * self._sizes].view(rows, self._sizes)
-                values = _read(numbers[at:end].view(rows, keep), own)
+                magnitudes = sizes[first : first + rows * self._sizes].view(rows, self._sizes)
+                values = _read(numbers[at:end].view(rows, keep), magnitudes)
                 first += rows * self._sizes
             else:
                 values = sizes[at:end].view(rows, keep)
@@ -130,16 +130,16 @@ class ChunkedTopK(Codec):
 
     def contraction(self, shapes: Shapes) -> float | None:
         """With sizes: a mean of k sizes holds |x|_1^2 / k, which is at least their squared norm over k."""
-        found = [(1 if self._sizes else keep) / length for _, length, keep in self._cuts(numel_of(shapes))]
-        return min(found, default=1.0)
+        shares = [(1 if self._sizes else keep) / length for _, length, keep in self._cuts(numel_of(shapes))]
+        return min(shares, default=1.0)
 
 
-def _joined(found: list[Tensor], x: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.cat(found) if found else torch.empty(0, dtype=dtype, device=x.device)
+def _joined(parts: list[Tensor], x: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.cat(parts) if parts else torch.empty(0, dtype=dtype, device=x.device)
 
 
 def _rounded(kept: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Of rows of values: which of `count` sizes each has, and above that its sign; and these sizes."""
+    """Return the index of the size of each value, plus `count` if it is negative, and the `count` sizes of each row."""
     sizes = kept.abs()
     least, largest = sizes.amin(1, keepdim=True), sizes.amax(1, keepdim=True)
     cells = ((sizes - least) * (count / (largest - least).clamp_(min=SMALLEST))).long().clamp_(0, count - 1)
@@ -149,7 +149,7 @@ def _rounded(kept: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _read(numbers: Tensor, sizes: Tensor) -> Tensor:
-    """The values that `_rounded` has made these of."""
+    """Return the values that `_rounded` has encoded."""
     count = sizes.shape[1]
     values = sizes.gather(1, numbers % count)
     return torch.where(numbers >= count, -values, values)

@@ -35,9 +35,9 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
 
 MOMENTUM = "momentum"
-"""The memory: what has been added and has not travelled."""
+"""The memory: the part of all gradients that has not been sent."""
 _LARGEST = 1024
-"""Numbers of a chunk, at most: a table of its square is kept."""
+"""Most numbers of a chunk: a table of its square is kept."""
 
 
 @register("demo")
@@ -91,13 +91,13 @@ class DeMo(Codec):
         return 4 * count + packed_bytes(count, width_for(self.chunk))
 
     def contraction(self, shapes: Shapes) -> float | None:
-        """Of a vector on its own, with nothing remembered."""
+        """Return delta for a single vector, with an empty memory."""
         return self.keep / self.chunk
 
 
 @lru_cache(maxsize=16)
 def _cosines(size: int, device: torch.device) -> Tensor:
-    """The waves of a chunk, one a row, orthonormal: the discrete cosine transform of the second kind."""
+    """Return the waves of a chunk as orthonormal rows: the discrete cosine transform of the second kind."""
     k = torch.arange(size, dtype=torch.float64).unsqueeze(1)
     waves = torch.cos(math.pi / size * (torch.arange(size, dtype=torch.float64) + 0.5) * k) * math.sqrt(2 / size)
     waves[0] /= math.sqrt(2)

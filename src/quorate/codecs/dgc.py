@@ -83,7 +83,7 @@ class DGC(Codec):
         return replace(self, clip_norm=self.clip_norm * weight) if self.clip_norm else self
 
     def density_in(self, round: int) -> float:
-        """The share of numbers that travel in a round."""
+        """Return the share of numbers sent in a round."""
         if round >= self.warmup_rounds:
             return self.density
         stage = self.warmup_stages * round // self.warmup_rounds
@@ -95,8 +95,8 @@ class DGC(Codec):
         step = m + g if self.nesterov else m
         v = memory[VELOCITY] + step
         sparse, dense = self._parts(shapes, draw.round)
-        found = [largest(v[begin:end].abs(), k) + begin for begin, end, k in sparse]
-        where = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
+        places = [largest(v[begin:end].abs(), k) + begin for begin, end, k in sparse]
+        where = torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=x.device)
         values = [v.index_select(0, where), *(step[begin:end] for begin, end in dense)]
         code = joined(where.to(torch.int32), *(x.float() for x in values))
         v.index_fill_(0, where, 0.0)
@@ -107,9 +107,9 @@ class DGC(Codec):
         return code, {MOMENTUM: m, VELOCITY: v}
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         sparse, dense = self._parts(shapes, draw.round)
@@ -117,18 +117,18 @@ class DGC(Codec):
         lengths = [end - begin for begin, end in dense]
         where, *values = cut(code, (torch.int32, count), *((torch.float32, n) for n in (count, *lengths)))
         into.index_add_(0, where, values[0].to(into.dtype))
-        for (begin, end), own in zip(dense, values[1:], strict=True):
-            into[begin:end].add_(own)
+        for (begin, end), numbers in zip(dense, values[1:], strict=True):
+            into[begin:end].add_(numbers)
 
     def wire_bytes(self, shapes: Shapes) -> int | None:
-        """None where it falls with the rounds of a warm-up."""
+        """Return the bytes of a code; None where they fall with the rounds of a warm-up."""
         if self.warmup_rounds:
             return None
         sparse, dense = self._parts(shapes, 0)
         return 8 * sum(k for _, _, k in sparse) + 4 * sum(end - begin for begin, end in dense)
 
     def contraction(self, shapes: Shapes) -> float | None:
-        """Of a vector on its own, with nothing remembered."""
+        """Return delta for a single vector, with empty memories."""
         if self.clip_norm or self.nesterov:
             return None
         sparse, _ = self._parts(shapes, self.warmup_rounds)
@@ -141,7 +141,7 @@ class DGC(Codec):
         return x * (self.clip_norm / norm.clamp(min=self.clip_norm))
 
     def _parts(self, shapes: Shapes, round: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-        """Where tensors lie of which some numbers travel, and how many; and where those lie that travel as a whole."""
+        """Return (begin, end, numbers sent) of the sparse tensors, and (begin, end) of those sent in full."""
         density, sparse, dense = self.density_in(round), [], []
         for shape, (begin, end) in zip(shapes, ends_of([math.prod(shape) for shape in shapes]), strict=True):
             if len(shape) < 2:

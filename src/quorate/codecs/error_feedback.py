@@ -16,17 +16,17 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes
 from quorate.core.errors import ConfigurationError
 
 ERROR = "error"
-"""The memory of what was left out: to be added to the next vector."""
+"""The memory of the part left out: to be added to the next vector."""
 
 
 @dataclass(frozen=True)
 class ErrorFeedback(Codec):
-    """The codec `of`, and what it leaves out is remembered. One that has memories of its own does so already."""
+    """The codec `of` with a memory of the part that it leaves out. Codecs with memories need none."""
 
     of: Codec
     decay: float = 1.0
-    """What is left of an error when it is added to the next vector; below 1 it fades, as a momentum does, and what was
-    decoded and what is remembered no longer add up to all that was to be sent."""
+    """Factor of the error when it is added to the next vector. Below 1 it fades, like a momentum, and the decoded
+    vectors and the memory no longer add up to the sum of all vectors."""
 
     def __post_init__(self) -> None:
         if self.of.memories:
@@ -36,7 +36,7 @@ class ErrorFeedback(Codec):
 
     @property
     def bare(self) -> Codec:
-        """The codec."""
+        """The codec without error feedback."""
         return self.of
 
     def rescaled(self, factor: float) -> Codec:
@@ -48,12 +48,12 @@ class ErrorFeedback(Codec):
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]
-        """As the codec is."""
+        """Whether the codec is linear."""
         return self.of.is_linear
 
     @property
     def memories(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What was left out."""
+        """The memory of the error."""
         return (ERROR,)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:

@@ -30,7 +30,7 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
 
 _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
-"""As torch has them."""
+"""Names of the formats in torch."""
 
 
 @register("fp8")
@@ -50,13 +50,13 @@ class FP8(Codec):
 
     @property
     def _dtype(self) -> torch.dtype:
-        found: torch.dtype = getattr(torch, _NAMES[self.format])
-        return found
+        dtype: torch.dtype = getattr(torch, _NAMES[self.format])
+        return dtype
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max
         largest = largest_of_each(rows)
-        # Beyond the largest number e4m3 has none and e5m2 is infinite; what rounding adds to it is rounded away again.
+        # Beyond its largest number e4m3 has none and e5m2 is infinite; excess from rounding is rounded away again.
         small, factors = torch.empty(rows.shape, dtype=self._dtype, device=x.device), (most / largest).unsqueeze(1)
         for piece in pieces(len(rows), x.device, of=self.block):
             small[piece] = rows[piece] * factors[piece]
@@ -65,10 +65,10 @@ class FP8(Codec):
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)
         scales, small = cut(code, (torch.float32, block_count(numel, self.block)), (torch.uint8, numel))
-        found = torch.empty(numel, device=code.device)
+        decoded = torch.empty(numel, device=code.device)
         for piece in pieces(numel, code.device):
-            found[piece] = self._as_float16(small[piece])
-        return times_each(found, scales if self.format == "e5m2" else scales * 2.0**8, self.block)
+            decoded[piece] = self._as_float16(small[piece])
+        return times_each(decoded, scales if self.format == "e5m2" else scales * 2.0**8, self.block)
 
     def _as_float16(self, small: Tensor) -> Tensor:
         wide = small.to(torch.int16).bitwise_left_shift_(8)

@@ -43,7 +43,7 @@ class Mask(Codec):
     density: float = 0.1
     """The share of each tensor that is sent, above 0, at most 1."""
     by: Literal["number", "unit"] = "number"
-    """What takes turns: single numbers, or rows of a matrix."""
+    """Units that take turns: single numbers, or rows of a matrix."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
@@ -59,9 +59,9 @@ class Mask(Codec):
         return torch.cat(chosen).float() if chosen else x.new_empty(0, dtype=torch.float32), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         first = 0
@@ -81,7 +81,7 @@ class Mask(Codec):
         return math.ceil(self.density * units)
 
     def _units(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], int, int]]:
-        """Of each tensor that is not empty: where it lies, how many units it is, and how many numbers each one has."""
+        """Yield ((begin, end), number of units, numbers in a unit) of each tensor that is not empty."""
         numels = [math.prod(shape) for shape in shapes]
         for ends, shape, numel in zip(ends_of(numels), shapes, numels, strict=True):
             if numel:
@@ -89,7 +89,7 @@ class Mask(Codec):
                 yield ends, units, numel // units
 
     def _turns(self, units: int, round: int, device: torch.device) -> Tensor:
-        """The units that travel in this round: the next ones in an order of steps of one length around all of them."""
+        """Return the units sent in this round: the next ones in an order of equal steps around all of them."""
         count = self._count(units)
         places = (round * count + torch.arange(count, device=device)) % units
         return places * _step(units, count) % units
@@ -101,7 +101,7 @@ def _rows(x: Tensor, size: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _step(units: int, count: int) -> int:
-    """So far that `count` steps go about once around; with no common divisor, so that such steps come to each unit."""
+    """Return a step of which `count` go about once around, coprime to `units`, so that steps reach each unit."""
     step = max(1, round(units / count))
     while math.gcd(step, units) > 1:
         step += 1

@@ -54,10 +54,10 @@ class Natural(Codec):
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)
         exponents, packed = cut(code, (torch.uint8, numel), (torch.uint8, packed_bytes(numel, 1)))
-        found = signs(packed, numel)
+        decoded = signs(packed, numel)
         for piece in pieces(numel, code.device):
-            found[piece] *= exponents[piece].to(torch.int32).bitwise_left_shift_(_MANTISSA).view(torch.float32)
-        return found
+            decoded[piece] *= exponents[piece].to(torch.int32).bitwise_left_shift_(_MANTISSA).view(torch.float32)
+        return decoded
 
     def wire_bytes(self, shapes: Shapes) -> int:
         numel = numel_of(shapes)

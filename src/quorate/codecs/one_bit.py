@@ -38,7 +38,7 @@ class OneBit(Codec):
     """The sign of each number, and the means of both kinds in its column."""
 
     by: Literal["column", "row"] = "column"
-    """What has its own two means: a column (published), or a row, which is all weights of one output."""
+    """Numbers that share two means: a column (published), or a row, which is all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()
@@ -48,14 +48,14 @@ class OneBit(Codec):
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel, counts = numel_of(shapes), self._counts(shapes)
         means, packed = cut(code, (torch.float32, 2 * sum(counts)), (torch.uint8, packed_bytes(numel, 1)))
-        found, bits = torch.empty(numel, device=code.device), unpack(packed, 1, numel)
+        decoded, bits = torch.empty(numel, device=code.device), unpack(packed, 1, numel)
         for ((begin, end), (rows, columns)), (first, last) in zip(self._matrices(shapes), ends_of(counts), strict=True):
             below, above = means[2 * first : 2 * last].view(2, -1, *([1] if self.by == "row" else [])).unbind()
-            own, is_positive = found[begin:end].view(rows, columns), bits[begin:end].view(rows, columns)
+            matrix, is_positive = decoded[begin:end].view(rows, columns), bits[begin:end].view(rows, columns)
             for piece in pieces(rows, code.device, of=columns):
-                some = piece if self.by == "row" else slice(None)
-                torch.lerp(below[some], above[some], is_positive[piece].float(), out=own[piece])
-        return found
+                means_of = piece if self.by == "row" else slice(None)
+                torch.lerp(below[means_of], above[means_of], is_positive[piece].float(), out=matrix[piece])
+        return decoded
 
     def wire_bytes(self, shapes: Shapes) -> int:
         return 8 * sum(self._counts(shapes)) + packed_bytes(numel_of(shapes), 1)
@@ -65,11 +65,11 @@ class OneBit(Codec):
 
     @property
     def _along(self) -> int:
-        """The dimension of which a mean is taken."""
+        """The dimension over which means are taken."""
         return 0 if self.by == "column" else 1
 
     def _matrices(self, shapes: Shapes) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Where each tensor lies, and its rows and columns."""
+        """Yield ((begin, end), (rows, columns)) of each tensor."""
         numels = [math.prod(shape) for shape in shapes]
         for ends, shape, numel in zip(ends_of(numels), shapes, numels, strict=True):
             if len(shape) > 1:
@@ -81,12 +81,13 @@ class OneBit(Codec):
         return [columns if self.by == "column" else rows for _, (rows, columns) in self._matrices(shapes)]
 
     def _means(self, x: Tensor) -> Tensor:
-        """Of the numbers below 0 in each column, then of the others."""
+        """Return the means of the numbers below 0 in each column, then of the others."""
         sums = list[Tensor]()
         for piece in pieces(len(x), x.device, of=x.shape[1]):
-            own = x[piece]
-            others = torch.ge(own, 0, out=torch.empty_like(own))  # as floats, which are added faster
-            sums.append(torch.stack([one.sum(self._along) for one in (own.clamp(max=0), own.clamp(min=0), others)]))
+            block = x[piece]
+            others = torch.ge(block, 0, out=torch.empty_like(block))  # as floats, which are added faster
+            classes = (block.clamp(max=0), block.clamp(min=0), others)
+            sums.append(torch.stack([numbers.sum(self._along) for numbers in classes]))
         if not sums:
             return x.new_zeros(2 * x.shape[1 - self._along])
         below, above, count = torch.stack(sums).sum(0) if self.by == "column" else torch.cat(sums, dim=1)

@@ -9,28 +9,28 @@ from torch import Tensor
 
 
 def joined(*tensors: Tensor) -> Tensor:
-    """The bytes of all of them, end to end (uint8); one alone is not copied."""
-    found = [x.contiguous().view(-1).view(torch.uint8) for x in tensors]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    """Return the bytes of all tensors, end to end (uint8); a single one is not copied."""
+    parts = [x.contiguous().view(-1).view(torch.uint8) for x in tensors]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def cut(code: Tensor, *kinds: tuple[torch.dtype, int]) -> list[Tensor]:
-    """The tensors that `joined` was given: of each its dtype and number of elements, in the same order."""
-    found, at = list[Tensor](), 0
+    """Return the tensors in a code of `joined`; `kinds` are their dtypes and numbers of elements, in order."""
+    tensors, at = list[Tensor](), 0
     for dtype, numel in kinds:
         end = at + numel * dtype.itemsize
         piece = code[at:end]
         if piece.storage_offset() % dtype.itemsize:
             piece = piece.clone()  # a view of another dtype begins at a multiple of its size
-        found.append(piece.view(dtype))
+        tensors.append(piece.view(dtype))
         at = end
-    return found
+    return tensors
 
 
 def ends_of(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each of several stretches of such lengths, end to end, begins and ends."""
-    found, at = [], 0
+    """Return (begin, end) of each of several parts of lengths `counts`, end to end."""
+    ends, at = [], 0
     for count in counts:
-        found.append((at, at + count))
+        ends.append((at, at + count))
         at += count
-    return found
+    return ends

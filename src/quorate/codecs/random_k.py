@@ -52,7 +52,7 @@ class RandomK(Codec):
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says
-        """But where numbers are scaled."""
+        """Whether numbers are not scaled."""
         return not self.scaled
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
@@ -61,10 +61,10 @@ class RandomK(Codec):
         return values.mul_(lengths) if self.scaled else values, memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(numel_of(shapes), device=code.device)
-        where, _ = self._drawn(found.numel(), draw, code.device)
-        found.index_copy_(0, where, code.float())
-        return found
+        decoded = torch.zeros(numel_of(shapes), device=code.device)
+        where, _ = self._drawn(decoded.numel(), draw, code.device)
+        decoded.index_copy_(0, where, code.float())
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         where, _ = self._drawn(into.numel(), draw, code.device)
@@ -84,7 +84,7 @@ class RandomK(Codec):
         return min(numel, max(1, math.floor(self.density * numel)))
 
     def _drawn(self, numel: int, draw: Draw, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where the numbers lie that travel, and how long the stretch of each one is."""
+        """Return the places of the numbers sent, and the lengths of their intervals."""
         count = self._count(numel)
         begins = torch.arange(count + 1, device=device) * numel // max(1, count)
         lengths = begins.diff()

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 _MANY = 50_000
-"""From so many numbers on a sample is quicker."""
+"""Numbers from which on a sample is faster."""
 _STEP = 100
-"""One number in so many is in the sample, at most."""
+"""Largest step between the numbers of a sample."""
 
 
 def largest(sizes: Tensor, k: int) -> Tensor:
-    """Where the `k` largest of `sizes` (1-D) are, in no order; which ones of several that are equal is not said.
+    """Return the places of the `k` largest of `sizes` (1-D), in no order; among equal ones the choice is undefined.
 
-    A sample tells what a number that is certainly not too large to begin with is, and the k largest are chosen from
-    those that reach it; if these are too few after all, from all. On a GPU from all at once, which it is good at.
+    A sample gives a bound that is very likely not too large, and the k largest are chosen from the numbers that reach
+    it; if these are too few, from all. On a GPU from all at once, which is faster there.
     """
     numel = sizes.numel()
     if k >= numel:

@@ -44,7 +44,7 @@ class Sign(Codec):
 
     @property
     def needs_feedback(self) -> bool:
-        """But for votes, whose size says nothing of what they stand for."""
+        """Whether numbers are no votes, whose sizes do not approximate those of the vector."""
         return self.scale != "none"
 
     @property
@@ -62,11 +62,11 @@ class Sign(Codec):
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel, count = numel_of(shapes), 0 if self.scale == "none" else len(shapes)
         scales, packed = cut(code, (torch.float32, count), (torch.uint8, packed_bytes(numel, 1)))
-        found = signs(packed, numel)
+        decoded = signs(packed, numel)
         if count:
             for (begin, end), scale in zip(ends_of([math.prod(shape) for shape in shapes]), scales, strict=True):
-                found[begin:end].mul_(scale)
-        return found
+                decoded[begin:end].mul_(scale)
+        return decoded
 
     def wire_bytes(self, shapes: Shapes) -> int:
         return packed_bytes(numel_of(shapes), 1) + (0 if self.scale == "none" else 4 * len(shapes))

@@ -40,7 +40,7 @@ class TernGrad(Codec):
 
     keeps_few: ClassVar[bool] = True
 
-    is_biased: ClassVar[bool] = False  # but for what is cut, which is not meant to come back
+    is_biased: ClassVar[bool] = False  # but for the clipped part, which is lost
 
     clip: float = 2.5
     """Standard deviations from 0 beyond which numbers are clipped; 0: no clipping."""
@@ -61,7 +61,7 @@ class TernGrad(Codec):
         return joined(scales, pack(whole, 2)), memory
 
     def scale_of(self, x: Tensor) -> Tensor:
-        """The largest absolute value of a tensor's numbers, or `clip` standard deviations: what is above is cut."""
+        """Return the largest absolute value of a tensor, at most `clip` standard deviations (clipping)."""
         largest = torch.stack([x[piece].abs().amax() for piece in pieces(x.numel(), x.device)]).amax()
         if self.clip:
             largest = torch.minimum(largest, torch.linalg.vector_norm(x) * (self.clip / math.sqrt(x.numel())))
@@ -70,10 +70,10 @@ class TernGrad(Codec):
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
         numel = numel_of(shapes)
         scales, packed = cut(code, (torch.float32, len(shapes)), (torch.uint8, packed_bytes(numel, 2)))
-        found = unpack(packed, 2, numel).float().sub_(1)
+        decoded = unpack(packed, 2, numel).float().sub_(1)
         for (begin, end), scale in zip(ends_of([math.prod(shape) for shape in shapes]), scales, strict=True):
-            found[begin:end].mul_(scale)
-        return found
+            decoded[begin:end].mul_(scale)
+        return decoded
 
     def wire_bytes(self, shapes: Shapes) -> int:
         return 4 * len(shapes) + packed_bytes(numel_of(shapes), 2)

@@ -56,11 +56,11 @@ class Threshold(Codec):
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()
-        sizes, found = x.abs(), list[Tensor]()
+        sizes, places = x.abs(), list[Tensor]()
         for begin, end in ends_of([math.prod(shape) for shape in shapes]):
             if begin < end:
-                found.append(self._large(sizes[begin:end]).nonzero().view(-1) + begin)
-        where = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
+                places.append(self._large(sizes[begin:end]).nonzero().view(-1) + begin)
+        where = torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=x.device)
         count = torch.tensor([where.numel()], device=x.device)
         return joined(count, where.to(torch.int32), x.index_select(0, where)), memory
 
@@ -72,9 +72,9 @@ class Threshold(Codec):
         return (sizes >= least) & (sizes > 0)
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(numel_of(shapes), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(numel_of(shapes), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         count = int(cut(code, (torch.int64, 1))[0])

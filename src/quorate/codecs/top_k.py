@@ -57,9 +57,9 @@ class TopK(Codec):
         return joined(where.to(torch.int32), x.index_select(0, where).float()), memory
 
     def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        found = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(found, code, shapes, draw)
-        return found
+        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         count = sum(self._counts(shapes))

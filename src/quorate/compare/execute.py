@@ -1,4 +1,4 @@
-"""`execute`: the runs of a comparison one after the other, each kept whatever becomes of the others."""
+"""`execute`: the runs of a comparison, one after the other; failed runs do not end it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from quorate.launch.run.requests import ASKS
 from quorate.launch.warm.run_server import Run, RunServer
 
 TIMED_OUT = 124
-"""The exit status of a run that was ended because it took too long, as that of `timeout`."""
+"""The exit status of a run that was ended because it took too long; the same as that of `timeout`."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at a run."""
 PATIENCE = GRACE + LAST_CALL + 2.0
-"""Seconds a run has to end once it is asked to; then its launcher is killed, and its workers with it."""
+"""Seconds that a run has to end once it is asked to; then its launcher is killed, and its workers with it."""
 _WARM_UP_SHARE = 0.1
 
 
 class Interrupt:
-    """How often it was asked to stop. A signal handler may call `ask`."""
+    """The number of requests to stop. A signal handler may call `ask`."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.signum = int(signal.SIGINT)
-        """By which signal, the first time."""
+        """The signal of the first request."""
 
     def ask(self, signum: int = signal.SIGINT) -> None:
         if not self.asked:
@@ -53,7 +53,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def asking(interrupt: Interrupt) -> Iterator[None]:
-    """While in force, what asks this process to end asks the run under way to."""
+    """Inside, signals that ask this process to end ask the run under way to end."""
     with contextlib.ExitStack() as stack:
         for signum in ASKS:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as after nohup
@@ -63,27 +63,27 @@ def asking(interrupt: Interrupt) -> Iterator[None]:
 
 
 class Watcher(Protocol):
-    """Told of what happens."""
+    """The interface of an observer of a comparison."""
 
     def plans(self, cells: Sequence[Cell]) -> None:
-        """These are to be run, in this order."""
+        """Handle the list of runs, in their order."""
 
     def begins(self, cell: Cell, folder: Path) -> None:
-        """A run begins."""
+        """Handle the begin of a run."""
 
     def looks(self, cell: Cell, folder: Path) -> None:
-        """It is under way; called every `LOOK_EVERY` seconds."""
+        """Handle a run under way; called every `LOOK_EVERY` seconds."""
 
     def ends(self, cell: Cell, folder: Path, ended: Conclusion, seconds: float) -> None:
-        """It has ended: by itself, or because it took too long."""
+        """Handle the end of a run: by itself, or because it took too long."""
 
     def chooses(self, arm: str, factor: float | None) -> None:
-        """The learning rate of an arm has been found; None where every trial failed."""
+        """Handle the chosen learning rate of an arm; None where every trial failed."""
 
 
 @dataclass(frozen=True)
 class Executed:
-    """What became of a comparison."""
+    """The result of executing a comparison."""
 
     plan: Comparison
     statuses: Sequence[int]
@@ -94,11 +94,11 @@ class Executed:
 def execute(
     plan: Comparison, folder: Path, command: Sequence[str], server: RunServer, watcher: Watcher, interrupt: Interrupt
 ) -> Executed:
-    """Run what has not been run yet of the comparison in `folder`, the search for learning rates first.
+    """Execute the missing runs of the comparison in `folder`, the search for learning rates first.
 
-    A run that fails, hangs or is killed is one that failed: the others go on. Once `interrupt` is asked, the run under
-    way is interrupted, and left unfinished, without `outcome.json`; when it is run again, what is there is set aside.
-    `command` is that of the comparison, for `run.json`. Raises `OSError` where the folder cannot be written to.
+    A run that fails, hangs or is killed has failed, and the others go on. Once `interrupt` is asked, the run under way
+    is interrupted, and left unfinished, without `outcome.json`; a new attempt sets its folder aside. `command` is that
+    of the comparison, for `run.json`. Raises `OSError` where the folder cannot be written to.
     """
     tuning, final = tuning_cells(plan), final_cells(plan)
     watcher.plans([cell for cell in (*tuning, *final) if outcome_of(folder / cell.folder) is None])
@@ -124,7 +124,7 @@ class _Runner:
     interrupt: Interrupt
 
     def run(self, plan: Comparison, cells: Sequence[Cell]) -> None:
-        """One after the other, but for those that have ended before, until it is asked to stop."""
+        """Run `cells` in order, but for those that have ended before, until a request to stop."""
         for cell in cells:
             if self.interrupt.asked:
                 return
@@ -151,7 +151,7 @@ class _Runner:
         self.watcher.ends(cell, place, ended, seconds)
 
     def _attend(self, plan: Comparison, cell: Cell, run: Run, began: float) -> Conclusion | None:
-        """How the run ended; None where it was interrupted."""
+        """Return the end of the run; None where it was interrupted."""
         asked, is_late, give_up = 0, False, math.inf
         while (ended := run.wait(LOOK_EVERY)) is None:
             now = time.monotonic()
@@ -175,7 +175,7 @@ class _Runner:
 
 
 def _said_of(plan: Comparison) -> dict[str, object]:
-    """What a run's own page says of the comparison: what was trained, and what is good."""
+    """Return the facts of the comparison for a run's own page: the subject, the metric and the target."""
     metric = None if plan.metric is None else asdict(plan.metric)
     return {"subject": asdict(plan.subject), "metric": metric, "target": plan.target}
 
@@ -191,6 +191,6 @@ def _with_learning_rates(plan: Comparison, folder: Path, watcher: Watcher) -> Co
 
 
 def _with_warm_up(plan: Comparison, folders: Sequence[Path]) -> Comparison:
-    """A warm-up that is at most a tenth of the shortest run that ended well; the same for all."""
+    """Return the plan with a warm-up, equal for all, of at most a tenth of the shortest run that ended well."""
     shortest = min((steps_of(folder) for folder in folders if outcome_of(folder) == 0), default=0)
     return replace(plan, warm_up_steps=min(WARM_UP_STEPS, int(_WARM_UP_SHARE * shortest)))

@@ -1,4 +1,4 @@
-"""The runs of a comparison: which there are, in which order, where they lie, and what is still to be done."""
+"""The runs of a comparison: their order, their folders and their outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorate.launch.warm.request import RunRequest
 from quorate.records.records import records_of, rows
 
 SCRIPT = Path(__file__).with_name("train_workload.py")
-"""In which every workload is trained."""
+"""The script that trains every workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,26 +23,26 @@ class Cell:
     arm: Arm
     seed: int
     factor: float | None
-    """Of the script's learning rate."""
+    """Factor of the script's learning rate."""
     is_tuning: bool = False
 
     @property
     def folder(self) -> Path:
-        """Where it lies, in the comparison's folder."""
+        """The folder of the run, relative to the comparison's."""
         if self.is_tuning:
             return Path(self.arm.name, "tuning", f"lr-{self.factor:g}-seed-{self.seed}")
         return Path(self.arm.name, f"seed-{self.seed}")
 
     @property
     def in_words(self) -> str:
-        """As progress names it."""
+        """The name of the run in the display of progress."""
         if self.is_tuning:
             return f"{self.arm.name}, learning rate x{self.factor:g}"
         return f"{self.arm.name}, seed {self.seed}"
 
 
 def tuning_cells(plan: Comparison) -> list[Cell]:
-    """The search for learning rates: every factor with every arm, one seed."""
+    """Return the runs of the search for learning rates: every factor with every arm, one seed."""
     return [
         Cell(arm=arm, seed=plan.tuning_seed, factor=factor, is_tuning=True)
         for number, factor in enumerate(plan.learning_rates or ())
@@ -51,9 +51,9 @@ def tuning_cells(plan: Comparison) -> list[Cell]:
 
 
 def final_cells(plan: Comparison) -> list[Cell]:
-    """Every arm with every seed, seed by seed, so that what changes on the machine meets all arms alike.
+    """Return the runs of every arm with every seed, seed by seed, so that changes of the machine affect all arms alike.
 
-    The order of the arms is turned from seed to seed: none is always first.
+    The order of the arms rotates from seed to seed: none is always first.
     """
     return [
         Cell(arm=arm, seed=seed, factor=plan.chosen_learning_rates.get(arm.name))
@@ -63,7 +63,7 @@ def final_cells(plan: Comparison) -> list[Cell]:
 
 
 def outcome_of(folder: Path) -> int | None:
-    """The exit status of the run in `folder`; None where it has not ended."""
+    """Return the exit status of the run in `folder`; None where it has not ended."""
     try:
         status = json.loads((folder / "outcome.json").read_text(encoding="utf-8")).get("status")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -82,12 +82,12 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def script_of(plan: Comparison) -> str:
-    """What every worker executes."""
+    """Return the path of the script that every worker executes."""
     return str(SCRIPT) if plan.subject.kind == "workload" else plan.subject.name
 
 
 def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
-    """What is to run for `cell`, whose folder is `folder`."""
+    """Return the request for the run `cell` in `folder`."""
     return RunRequest(
         script=script_of(plan),
         arguments=list(_arguments(plan)),
@@ -105,20 +105,20 @@ def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
 
 
 def best_factor(plan: Comparison, arm: Arm, folder: Path) -> float | None:
-    """The factor that gave `arm` the best quality; of equals the one nearest to 1. None where every trial failed."""
+    """Return the factor with the best quality of `arm`; among equals the one nearest to 1; None if all failed."""
     assert plan.metric is not None
-    found = []
+    trials = []
     for cell in tuning_cells(plan):
         if cell.arm.name == arm.name and cell.factor is not None and outcome_of(folder / cell.folder) == 0:
             quality = final_quality(folder / cell.folder, plan.metric)
             if quality is not None:
                 loss = -quality if plan.metric.higher_is_better else quality
-                found.append((loss, abs(math.log(cell.factor)), cell.factor))
-    return min(found)[2] if found else None
+                trials.append((loss, abs(math.log(cell.factor)), cell.factor))
+    return min(trials)[2] if trials else None
 
 
 def final_quality(folder: Path, metric: Metric) -> float | None:
-    """At the last evaluation of a run; None where there was none, or it was no number: a training that diverged."""
+    """Return the quality at the last evaluation of a run; None where there was none, or the training diverged (NaN)."""
     logged = [row.get("values") for row in rows(records_of(folder, 0)) if row["kind"] == "log"]
     values = [values[metric.name] for values in logged if isinstance(values, dict) and metric.name in values]
     last = values[-1] if values else None
@@ -126,7 +126,7 @@ def final_quality(folder: Path, metric: Metric) -> float | None:
 
 
 def steps_of(folder: Path) -> int:
-    """How many steps rank 0 took."""
+    """Return the number of steps of rank 0."""
     return sum(row["kind"] == "step" for row in rows(records_of(folder, 0)))
 
 
@@ -144,12 +144,12 @@ def _arguments(plan: Comparison) -> Iterator[str]:
     if plan.equal == "seconds":
         yield "--endless"
     until = plan.target if plan.equal == "target" else None
-    given: dict[str, float | int | None] = {
+    options: dict[str, float | int | None] = {
         "--epochs": plan.epochs,
         "--evaluations": plan.evaluations,
         "--batch": plan.batch,
         "--target": until,
     }
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None:
             yield from (option, f"{value:g}" if isinstance(value, float) else str(value))

@@ -1,4 +1,4 @@
-"""`Comparison`: what is to be compared with what, and how; all of it is in `compare.json`, and read back from there."""
+"""`Comparison`: the plan of a comparison, which is written to `compare.json`, and read back from there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quorate.launch.run.overrides import MOST_SEED, Overrides
 from quorate.launch.warm.request import VirtualRun
 
 TIMEOUT = 3600.0
-"""Seconds that a run may take by default."""
+"""Default limit of a run, in seconds."""
 WARM_UP_STEPS = 10
-"""The first steps of every run that are left out of figures about steps, unless runs are short."""
+"""First steps of every run that figures about steps leave out, unless runs are short."""
 LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The usual factors in a search for a learning rate."""
+"""The default factors in a search for a learning rate."""
 _MOST = {"epochs": 1e6, "seconds": math.inf, "batch": 2**31, "evaluations": 1e6, "timeout": math.inf}
 
 _OF_HOSTS = ("hosts", "ssh", "env")
@@ -31,17 +31,17 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One side of a comparison. Its name is that of its folder, too."""
+    """One side of a comparison. Its name is also that of its folder."""
 
     name: str
     strategy: str | None
-    """Of a strategy or a baseline; None is the script's own."""
+    """Name of a strategy or a baseline; None is the script's own."""
     settings: Mapping[str, object] = field(default_factory=dict)
     is_baseline: bool = False
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
-        """An arm under the name of its strategy and settings: `quorum-wait_for=1`; of a file, under the file's name."""
+        """Return an arm named after its strategy (of a file: the file's name) and settings: `quorum-wait_for=1`."""
         called = Path(strategy).stem if strategy.endswith(".py") else strategy
         parts = [called, *(f"{key}={value}" for key, value in settings.items())]
         name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
@@ -50,18 +50,18 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is trained: a workload by its name, or a script by its path, with the arguments it is given."""
+    """The subject of a training: a workload by its name, or a script by its path, with its arguments."""
 
     kind: Literal["workload", "script"]
     name: str
     arguments: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Of the workload."""
+    """Settings of the workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What decides: the name under which a training logs its quality."""
+    """The metric that decides: the name under which a training logs its quality."""
 
     name: str
     higher_is_better: bool
@@ -69,7 +69,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A grid of runs: every arm with every seed, all else equal. Raises `ConfigurationError` for what is none."""
+    """A grid of runs: every arm with every seed, all else equal. Raises `ConfigurationError` for an invalid one."""
 
     subject: Subject
     metric: Metric | None
@@ -78,11 +78,11 @@ class Comparison:
     arms: Sequence[Arm]
     seeds: Sequence[int]
     equal: Literal["examples", "seconds", "target"] = "examples"
-    """What every run has equally much of; "target": it ends when its quality is as good as the target."""
+    """The quantity that is equal in all runs; "target": a run ends when its quality is as good as the target."""
     epochs: float | None = None
-    """Of a workload, over all workers together; None is the workload's own number."""
+    """Epochs of a workload, over all workers together; None is the workload's own number."""
     seconds: float | None = None
-    """Of training, where these are equal."""
+    """Seconds of training, where these are equal."""
     target: float | None = None
     imbalance: str | None = None
     pace: str | None = None
@@ -90,22 +90,22 @@ class Comparison:
     learning_rates: Sequence[float] | None = None
     """The factors among which the best is searched for every arm; None: every arm has the script's own rate."""
     chosen_learning_rates: Mapping[str, float] = field(default_factory=dict)
-    """What was found: the factor by the name of the arm."""
+    """The chosen factors by the names of the arms."""
     warm_up_steps: int = WARM_UP_STEPS
     compute: str | None = None
-    """The virtual time of a step, as after `quorate run --compute`."""
+    """The virtual time of a step, in the form of `quorate run --compute`."""
     latency: float | None = None
-    """Seconds, of the virtual network."""
+    """Latency of the virtual network, in seconds."""
     bandwidth: float | None = None
-    """Bytes per second, of the virtual network."""
+    """Bandwidth of the virtual network, in bytes per second."""
     batch: int | None = None
-    """Of a workload: examples per worker and step; None is the workload's own number."""
+    """Examples per worker and step of a workload; None is the workload's own number."""
     evaluations: int | None = None
-    """Of a workload: how often it is evaluated, evenly over the work."""
+    """Number of evaluations of a workload, evenly over the work."""
     hosts: str | None = None
-    """`a:2,b:2`: on which hosts the workers are; None: on this machine."""
+    """The hosts of the workers, `a:2,b:2`; None: this machine."""
     ssh: str | None = None
-    """The command that reaches them."""
+    """The command that reaches the hosts."""
     env: Sequence[str] = ()
     """Variables for the workers there: `NAME`, or `NAME=value`."""
     omp_threads: str = "1"
@@ -117,10 +117,10 @@ class Comparison:
         if not self.arms:
             raise ConfigurationError("a comparison has at least one strategy")
         names, seeds = [arm.name for arm in self.arms], [str(seed) for seed in self.seeds]
-        for what, values in (("strategy", names), ("seed", seeds)):
+        for noun, values in (("strategy", names), ("seed", seeds)):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
-                raise ConfigurationError(f"the {what} {twice} is given twice; each is compared once")
+                raise ConfigurationError(f"the {noun} {twice} is given twice; each is compared once")
         if not self.seeds or min(self.seeds) < 0 or max(self.seeds) > MOST_SEED:
             raise ConfigurationError(f"seeds are whole numbers from 0 to {MOST_SEED}, at least one")
         if self.workers < 1:
@@ -152,7 +152,7 @@ class Comparison:
 
     @property
     def reached(self) -> Hosts | None:
-        """Where the workers are, and how they are reached; None: on this machine."""
+        """The hosts of the workers, and how they are reached; None: this machine."""
         return None if self.hosts is None else Hosts(text=self.hosts, ssh=self.ssh or "ssh", env=self.env)
 
     @property
@@ -161,20 +161,24 @@ class Comparison:
         return next(seed for seed in range(len(self.seeds) + 1) if seed not in self.seeds)
 
     def overrides(self, **of_cell: Any) -> Overrides:
-        """What is said to a run in place of its script, and beside it: `of_cell`, and what is the same for all."""
+        """Return the overrides of a run's script: `of_cell`, and those that are equal for all runs."""
         seconds = self.seconds if self.equal == "seconds" else None
         return Overrides(imbalance=self.imbalance, pace=self.pace, share=self.share, seconds=seconds, **of_cell)
 
     def virtual(self, seed: int) -> VirtualRun | None:
-        """The virtual world of a run with this seed; None where workers are processes."""
+        """Return the virtual world of a run with this seed; None where workers are processes."""
         if self.world == "real":
             return None
         return VirtualRun(seed=seed, compute=self.compute, latency=self.latency, bandwidth=self.bandwidth)
 
     def as_json(self) -> dict[str, Any]:
-        """What `compare.json` holds, but for the command and the machine."""
-        told = {"format": COMPARISON_FORMAT, **asdict(self)}
-        return told if self.hosts is not None else {key: one for key, one in told.items() if key not in _OF_HOSTS}
+        """Return the content of `compare.json`, but for the command and the machine."""
+        content = {"format": COMPARISON_FORMAT, **asdict(self)}
+        return (
+            content
+            if self.hosts is not None
+            else {key: value for key, value in content.items() if key not in _OF_HOSTS}
+        )
 
     def write(self, folder: Path, command: Sequence[str]) -> None:
         """Begin the comparison's folder, with its `compare.json`."""
@@ -183,7 +187,7 @@ class Comparison:
         (folder / "run.json").replace(folder / COMPARISON)
 
     def rewrite(self, folder: Path) -> None:
-        """Put what has changed into `compare.json`."""
+        """Write the changes into `compare.json`."""
         about = {**json.loads((folder / COMPARISON).read_text(encoding="utf-8")), **self.as_json()}
         new = folder / f"{COMPARISON}.new"
         new.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -191,7 +195,7 @@ class Comparison:
 
 
 def read_plan(folder: Path) -> Comparison:
-    """The comparison in `folder`. Raises `ConfigurationError` where there is none, or none that can be understood."""
+    """Read the comparison in `folder`. Raises `ConfigurationError` where there is none, or it is damaged."""
     path = folder / COMPARISON
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -205,9 +209,9 @@ def read_plan(folder: Path) -> Comparison:
         )
     from pydantic import TypeAdapter, ValidationError
 
-    told = {one.name: about[one.name] for one in fields(Comparison) if one.name in about}
+    known = {entry.name: about[entry.name] for entry in fields(Comparison) if entry.name in about}
     try:
-        plan = TypeAdapter(Comparison).validate_json(json.dumps(told), strict=True)
+        plan = TypeAdapter(Comparison).validate_json(json.dumps(known), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -1,4 +1,4 @@
-"""`Scaling`: one strategy with several numbers of workers; a comparison for each, in a folder of its own."""
+"""`Scaling`: one strategy with several numbers of workers; a comparison for each number, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class Cell:
     regime: Regime
     plan: Comparison
     folder: str
-    """Where it lies, in the folder of all: `weak-4`. With the fewest workers both regimes are the same runs."""
+    """Its folder, in the folder of all: `weak-4`. With the fewest workers both regimes have the same runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What is to be run, and what to be simulated, in order of workers."""
+    """The comparisons to run, and the numbers of workers to simulate, in order of workers."""
 
     cells: Sequence[Cell]
     simulated: Sequence[int] = ()
     price: float | None = None
-    """Of a worker and hour."""
+    """Price of a worker for an hour."""
     epochs: float | None = None
-    """Passes over the data in each run; None where nobody knows."""
+    """Passes over the data in each run; None where it is unknown."""
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """All numbers of them."""
+        """All numbers of workers."""
         return tuple(sorted({*(cell.plan.workers for cell in self.cells), *self.simulated}))
 
     @property
     def base(self) -> Comparison:
-        """That of the fewest workers."""
+        """The comparison with the fewest workers."""
         return self.cells[0].plan
 
     def most(self) -> Cell:
-        """That of the most workers with the same batch for each."""
+        """Return the cell with the most workers in the weak regime."""
         return max((cell for cell in self.cells if cell.regime == "weak"), key=lambda cell: cell.plan.workers)
 
     def as_json(self, title: str) -> dict[str, Any]:
-        """What `scaling.json` holds, but for the command and the machine."""
-        rows = [{"regime": one.regime, "workers": one.plan.workers, "folder": one.folder} for one in self.cells]
+        """Return the content of `scaling.json`, but for the command and the machine."""
+        rows = [{"regime": cell.regime, "workers": cell.plan.workers, "folder": cell.folder} for cell in self.cells]
         return {
             "format": SCALING_FORMAT,
             "title": title,
@@ -73,7 +73,7 @@ class Scaling:
 
 
 def strong(base: Comparison, workers: int, batch: int) -> Comparison:
-    """`base` with so many workers, that share the batch of a step. Raises `ConfigurationError` where they cannot."""
+    """Return `base` with `workers` that share the batch of a step. Raises `ConfigurationError` where they cannot."""
     if batch % workers:
         raise ConfigurationError(
             f"{workers} workers cannot share a batch of {batch} examples evenly; give a --batch that each number of "
@@ -83,7 +83,7 @@ def strong(base: Comparison, workers: int, batch: int) -> Comparison:
 
 
 def read_scaling_plan(folder: Path) -> Scaling:
-    """What was begun in `folder`. Raises `ConfigurationError` where it cannot be understood."""
+    """Read the plan in `folder`. Raises `ConfigurationError` where it is damaged."""
     about = told_in(folder)
     try:
         cells = [
@@ -97,7 +97,7 @@ def read_scaling_plan(folder: Path) -> Scaling:
 
 
 def told_in(folder: Path) -> dict[str, Any]:
-    """What `scaling.json` says. Raises `ConfigurationError` where it is none."""
+    """Return the content of `scaling.json`. Raises `ConfigurationError` where it cannot be read."""
     path = folder / SCALING
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -109,14 +109,14 @@ def told_in(folder: Path) -> dict[str, Any]:
 
 
 def keep(folder: Path, more: Mapping[str, Any]) -> None:
-    """Put `more` into `scaling.json`; it is there whole or not at all."""
+    """Write `more` into `scaling.json`, either completely or not at all."""
     new = folder / f"{SCALING}.new"
     new.write_text(json.dumps({**told_in(folder), **more}, indent=2) + "\n", encoding="utf-8")
     new.replace(folder / SCALING)
 
 
 def cells_of(base: Comparison, workers: Sequence[int], regimes: Sequence[Regime], batch: int | None) -> Iterator[Cell]:
-    """Those that are run; `batch` is that of a worker where there are the fewest, needed for the strong regime."""
+    """Yield the cells to run; `batch`, for the strong regime, is that of a worker among the fewest workers."""
     for regime in regimes:
         for count in workers:
             if regime == "weak" or (count == workers[0] and "weak" in regimes):

@@ -1,10 +1,10 @@
-"""The script in which every workload is trained, whatever the strategy; an ordinary one, with the API only.
+"""The script that trains every workload with any strategy; an ordinary script that uses the API only.
 
     quorate run -n 4 …/train_workload.py digits --epochs 3 --evaluations 6
 
 The work is `epochs` times the training set, over all workers together, in as many equal pieces as there are
-evaluations. Every piece is one pass of a loader of its own, so that it ends for all workers together however it is cut
-among them.
+evaluations. Every piece is one pass of a loader of its own, so that it ends for all workers together however it is
+divided among them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Piece(Dataset[Any]):
         self._orders = {epoch: epoch_order(examples, seed=seed, epoch=epoch) for epoch in epochs}
 
     def place(self, index: int) -> int:
-        """Where an example of the piece is in the data."""
+        """Return the index in the data of an example of the piece."""
         epoch, place = divmod(self.begin + index, self._examples)
         return int(self._orders[epoch][place])
 
@@ -50,37 +50,37 @@ class Piece(Dataset[Any]):
         return self.data[self.place(index)]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Several at once, where the data can do that."""
+        """Return several examples, at once where the data supports it."""
         places = [self.place(index) for index in indices]
         together = getattr(self.data, "__getitems__", None)
-        found: list[Any] = [self.data[place] for place in places] if together is None else together(places)
-        return found
+        examples: list[Any] = [self.data[place] for place in places] if together is None else together(places)
+        return examples
 
 
 def pieces_of(work: int, pieces: int, step: int) -> list[int]:
-    """`work` examples in about equal pieces, all but the last of them whole steps of `step` examples."""
+    """Return the lengths of about equal pieces of `work` examples, all but the last multiples of `step`."""
     size = max(1, round(work / pieces / step)) * step
     lengths = [size] * min(pieces - 1, (work - 1) // size)
     return [*lengths, work - sum(lengths)]
 
 
 def quality(workload: Workload[Any], model: torch.nn.Module, world: World, batch_size: int) -> dict[str, float]:
-    """How good `model` is on the test set, every example once, over all workers."""
+    """Return the quality of `model` on the test set, every example once, over all workers."""
     data: Any = workload.dataset(train=False)
-    mine = Subset(data, range(world.rank, len(data), world.size))
+    part = Subset(data, range(world.rank, len(data), world.size))
     counts = []
     with torch.no_grad():
-        for batch in DataLoader(mine, batch_size=batch_size, collate_fn=workload.collate):
+        for batch in DataLoader(part, batch_size=batch_size, collate_fn=workload.collate):
             counts.append(dict(workload.quality(model, batch.to(world.device))))
     return per_example(total(each for each in world.gather(total(counts)) if each))
 
 
 RISES = 0.02
-"""Share of the work in which a learning rate that falls rises first."""
+"""Share of the work in which a falling learning rate first rises."""
 
 
 def rate_at(share: float) -> float:
-    """Of its highest value, a learning rate that rises from 0, and falls along a cosine to 0 when all work is done."""
+    """Return the factor of a learning rate that rises from 0, and falls along a cosine to 0 at the end of the work."""
     if share < RISES:
         return share / RISES
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - RISES) / (1.0 - RISES)))
@@ -103,7 +103,7 @@ def main() -> None:
     kind = workloads.get(options.workload)
     workload = kind(**settings_for(kind, options.settings, options.workload))
     batch_size: int = options.batch or workload.batch_size
-    train: Any = workload.dataset(train=True)  # before there are steps: reading it is no training time
+    train: Any = workload.dataset(train=True)  # before the first step, so that reading it is no training time
     model = workload.model(seed=world.seed).to(world.device)
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)
     work = max(1, round((workload.epochs if options.epochs is None else options.epochs) * len(train)))
@@ -130,17 +130,17 @@ def main() -> None:
                 break
             seen += min(length, of_all * batch_size)
             model.eval()
-            found = quality(workload, model, world, batch_size)
-        if world.replicas_differ:  # beside their mean, single ones: each on its part of the test set
+            results = quality(workload, model, world, batch_size)
+        if world.replicas_differ:  # beside their mean, single replicas: each on its part of the test set
             with world.evaluate(at="replica"):
                 single = quality(workload, model, world, batch_size)
-            found |= {f"replica_{workload.headline}": single[workload.headline]}
+            results |= {f"replica_{workload.headline}": single[workload.headline]}
         if world.is_first:
-            quorate.log(**found, examples=seen)
-            told = "  ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))
-            of = "" if options.endless else f"/{len(lengths)}"
-            print(f"evaluation {number}{of}  examples {seen}  {told}", flush=True)
-        if options.target is not None and is_reached(found[workload.headline], options.target, workload):
+            quorate.log(**results, examples=seen)
+            figures = "  ".join(f"{name} {value:.4f}" for name, value in sorted(results.items()))
+            of_pieces = "" if options.endless else f"/{len(lengths)}"
+            print(f"evaluation {number}{of_pieces}  examples {seen}  {figures}", flush=True)
+        if options.target is not None and is_reached(results[workload.headline], options.target, workload):
             break
     optimizer.finish()
 

@@ -1,4 +1,4 @@
-"""Calls of the API that leave an argument out, or give one that is not there: a sentence like any other."""
+"""Errors in one sentence for API calls with a missing or an unknown argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def one_sentence(advice: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a call that does not fit the signature a `ConfigurationError`; `advice` by the name of an argument."""
+    """Decorate a function: wrong arguments raise `ConfigurationError` with the `advice` for the argument."""
 
     def of(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

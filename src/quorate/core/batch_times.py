@@ -1,7 +1,7 @@
 """Published batch times: how long minibatches took in some real trainings, as distributions to draw from.
 
-Known of each are the least, the greatest and the mean time of a batch, and the standard deviation. The shape is our own
-choice: what a batch takes above the least is lognormal, cut off at the greatest. Its two parameters are those with
+Each has a published least, greatest and mean time of a batch, and standard deviation. The shape is our own choice:
+the time above the least is lognormal, cut off at the greatest. Its two parameters are those with
 exactly the published mean and deviation. With T = greatest − least, Φ the normal distribution function and X lognormal
 with parameters μ and σ,
 
@@ -30,7 +30,6 @@ class BatchTimes:
     greatest: float
     mean: float
     deviation: float
-    """Standard deviation."""
     scale: float
     """exp(μ): the median above `least`, if nothing were cut off."""
     sigma: float
@@ -52,7 +51,7 @@ class Batches:
 
     @property
     def least(self) -> float:
-        """No draw is below it."""
+        """Lower bound of all draws."""
         return self.times.least * self.factor
 
     def __call__(self, rank: int, step: int) -> float:

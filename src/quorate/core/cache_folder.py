@@ -1,4 +1,4 @@
-"""Where this user's caches lie: what was read or computed once and can be made again."""
+"""The folder of the user's caches: data that was read or computed once and can be made again."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class CallableModule(ModuleType):
 
 
 def let_call(module: str, place: str, name: str) -> None:
-    """From now on the imported `module` can be called, and calls `name` of the module `place`."""
-    found = sys.modules[module]
-    found.__dict__["__calls__"] = place, name
-    found.__class__ = CallableModule
+    """Make the imported `module` callable: a call calls `name` of the module `place`."""
+    callable_module = sys.modules[module]
+    callable_module.__dict__["__calls__"] = place, name
+    callable_module.__class__ = CallableModule

@@ -1,8 +1,8 @@
-"""What the parts of Quorate may expect of each other.
+"""The interfaces between the parts of Quorate: work, clock, board and wire.
 
 `Wire` moves tensors and small messages between workers and knows nothing of models. It has two families of
 implementation, over real processes and over virtual workers, and one contract suite (tests/contract) holds both
-to what is written here.
+to this description.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 Write = Callable[[Sequence["Tensor"]], None]
-"""Writes the same numbers to each of these tensors."""
+"""Writes the same numbers to each of the given tensors."""
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds any wait lasts at most by default."""
+"""Default limit of every wait, in seconds."""
 
 
 class Work(Protocol[T_co]):
-    """A thing under way."""
+    """An operation under way."""
 
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once. Never waits."""
 
     def wait(self, timeout: float | None = None) -> T_co:
-        """The result, once it is there; asking again returns the same.
+        """Return the result, once it is there; a second call returns the same.
 
         Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire),
         `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for, and `Mismatch` where
@@ -43,21 +43,21 @@ class Work(Protocol[T_co]):
 
 
 class Clock(Protocol):
-    """Time as the workers of one world see it: the wall clock, or the virtual one."""
+    """The time of the workers of one world: wall-clock or virtual."""
 
     def now(self) -> float:
-        """Seconds since a moment that is the same for all workers of a virtual world, arbitrary in the real one."""
+        """Return seconds since a moment: equal for all workers of a virtual world, arbitrary in the real one."""
 
     def sleep(self, seconds: float) -> None:
         """Let `seconds` pass for this worker."""
 
     def pause(self) -> None:
-        """Another worker may run here (virtual); nothing in the real world."""
+        """Let another worker run (virtual); do nothing in the real world."""
 
     def compute(self, share: float) -> None:
         """Let `share` (0 to 1) of the modelled compute time of one training step pass (virtual).
 
-        Nothing in the real world, where computing takes the time it takes.
+        Does nothing in the real world.
         """
 
 
@@ -69,18 +69,18 @@ class Board(ABC):
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Write, whatever was there."""
+        """Write `value`, and replace an earlier one."""
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """Read; None where nothing is written. Never waits."""
+        """Return the value of `key`; None where nothing is written. Never waits."""
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """As `get` of each of them; one question where the board is elsewhere."""
+        """Return `get` of each key; a single request where the board is in another process."""
         return [self.get(key) for key in keys]
 
     def peek(self, key: str) -> bytes | None:
-        """As `get`, of what is known here: what was written a moment ago may be missing. For what asks often."""
+        """Read the local copy of the board, which may lack the newest writes. For frequent reads."""
         return self.get(key)
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Board(ABC):
 
     @abstractmethod
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
-        """Return when every key is written. Raises `WireTimeout` naming the missing ones; else as `Work.wait`."""
+        """Wait until every key is written. Raises `WireTimeout` naming the missing ones; else as `Work.wait`."""
 
     @abstractmethod
     def delete(self, prefix: str) -> None:
@@ -102,35 +102,34 @@ class Board(ABC):
 
 @dataclass(frozen=True)
 class Message:
-    """What one worker sends to another: tensors, and a header of plain JSON values."""
+    """Tensors, and a header of plain JSON values, that one worker sends to another."""
 
     tensors: tuple[Tensor, ...] = ()
     header: Mapping[str, Any] = field(default_factory=dict)
     shared: bool = False
-    """Neither side changes the tensors any more, also after the work is done: on one host, and in a message to
-    oneself, both may then look at the same memory."""
+    """Neither side changes the tensors any more, even after the work is done: on one host, and in a message to
+    oneself, both may read the same memory."""
     urgent: bool = False
-    """Without tensors: it may overtake what was sent before it, also under its tag. Between hosts it does, so that it
-    does not wait for large messages to get through."""
+    """A message without tensors that may overtake earlier ones, even of its tag. Between hosts it does, so that it does
+    not wait behind large messages."""
 
 
 @dataclass(frozen=True)
 class Common:
-    """Memory that several workers of one host read and write at once; nothing orders what they do there."""
+    """Memory that several workers of one host read and write at once, without any ordering."""
 
     memory: Tensor
-    """Its bytes."""
+    """The bytes (uint8)."""
     invitation: Message
-    """With it another worker of the host finds the same memory (`Wire.find_common`), as long as this one lives."""
+    """Lets another worker of the host find the same memory (`Wire.find_common`), as long as this one lives."""
 
 
 class Wire(ABC):
-    """How one worker reaches the others.
+    """The connection of one worker to the others.
 
     Every worker of a wire calls the same collectives in the same order. A wire belongs to one thread (asserted):
-    another thread takes a `channel` of its own, and may only `send` on this one. Tensors given to a collective or a
-    send are not touched by the caller until its work is done. Nothing is launched late: a collective called is under
-    way, whoever waits first.
+    another thread takes a `channel` of its own, and may only `send` on this one. The tensors of a collective or a send
+    are not touched until its work is done. A collective is under way once it is called, even if nobody waits.
     Wrong arguments (a rank that does not exist, too few pieces) raise `ConfigurationError`.
     """
 
@@ -143,111 +142,113 @@ class Wire(ABC):
 
     @property
     def dead(self) -> frozenset[int]:
-        """The ranks that have died, where the others go on; empty before `tolerate_deaths`. Raises as `Work.wait`."""
+        """Ranks that have died, where the others go on; empty before `tolerate_deaths`. Raises as `Work.wait`."""
         return frozenset()
 
     @property
     def max_size(self) -> int:
-        """How many workers there may ever be: those that join a run have the ranks from `size` on, each once."""
+        """Largest number of workers of the whole run: workers that join it take the ranks from `size` on, each once."""
         return self.size
 
     @property
     def is_newcomer(self) -> bool:
-        """Whether this worker was not there at the start."""
+        """Whether this worker has joined since the start."""
         return self.rank >= self.size
 
     @property
     def joined(self) -> frozenset[int]:
-        """The ranks that have joined since the start; as `gone`."""
+        """Ranks that have joined since the start. Raises as `Work.wait`."""
         return frozenset()
 
     @property
     def alive(self) -> list[int]:
-        """The ranks that there are now, as far as this worker knows, in order."""
+        """Ranks of the living workers, as far as this worker knows, in order."""
         return sorted({*range(self.size), *self.joined} - self.dead)
 
     def host_of(self, rank: int) -> int:
-        """The lowest rank on the host of `rank`, which is there or has joined; 0 for all where there is one host."""
+        """Return the lowest rank on the host of `rank`; 0 for all where there is one host."""
         return 0
 
     def enter(self) -> None:
-        """This worker, which has joined, is one of those that train: `came` has it, everywhere, from now on."""
+        """Let this worker, which has joined, train with the others: from now on `joined` contains it on all workers."""
         raise ConfigurationError("workers cannot join this wire")
 
     @abstractmethod
     def tolerate_deaths(self, tag: str) -> None:
-        """From now on this worker goes on when others die, if the board says that all do (`wire.failure`).
+        """Let this worker go on when others die, if the board says that all workers do (`wire.failure`).
 
-        `gone` has those ranks, what is sent to them is lost without an error, and a message with the header
-        `{"gone": [rank, ...]}` comes under `tag`, from this worker itself. Waits that need one of them still raise.
+        `dead` then has the ranks of the dead workers, and messages to them are lost without an error. A message with
+        the header `{"gone": [rank, ...]}` arrives under `tag`, from this worker itself. A wait that needs a dead worker
+        still raises.
         """
 
     @abstractmethod
     def channel(self, name: str) -> Wire:
-        """An ordering domain of its own among the same workers; the same name on every worker."""
+        """Return a wire among the same workers with an order of its own; every worker passes the same `name`."""
 
     @abstractmethod
     def group(self, members: Sequence[int]) -> Wire:
-        """A wire among `members` only (ranks of this wire), ranked by their place in the list, over send and receive.
+        """Return a wire among `members` (ranks of this wire), ranked by their place in the list, over send and receive.
 
-        Known to its members only; this worker is one of them. Two groups with equal members share their order.
+        Only the members call it; this worker is one of them. Two groups with equal members share their order.
         """
 
     def connect(self, device: torch.device) -> None:
         """Make the connections for collectives on `device` now; every worker calls it.
 
-        Otherwise they are made with the first collective that needs them, which then waits for everyone to call it.
+        Otherwise the first collective that needs them makes them, and waits until every worker has called it.
         """
         return
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
-        """The sum over all workers, written into `x` itself, which is returned; the same bits everywhere.
+        """Sum `x` over all workers in place, and return it; the same bits on all workers.
 
-        Added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in float32, and
-        rounded before they go to other hosts. A backend of torch's, as for GPUs, has an order of its own.
+        Numbers are added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in
+        float32, rounded before they are sent to other hosts. Backends of torch, as for GPUs, have their own order.
         """
 
     @abstractmethod
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
-        """The sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added as there."""
+        """Return the sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added as above."""
 
     @abstractmethod
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
-        """Every worker's tensor, by rank. Ragged: shapes may differ, dtypes may not. `shared`: see `Message.shared`."""
+        """Return every worker's tensor, by rank. Shapes may differ, dtypes may not. `shared`: see `Message.shared`."""
 
     @abstractmethod
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
-        """Each worker writes its piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one length
-        everywhere, which is returned. `write` gets, once, where to: on one host this worker's pieces of everyone's `x`,
-        which `all_to_all_single` shows; else a tensor to be sent. It is called by who launches this, asks or waits."""
+        """Write this worker's piece (`wire.cut.piece`) into every worker's `x`, a contiguous vector (n) of equal length
+        on all workers, and return `x`. `write` is called once, by this call or by `done` or `wait` of its work. It gets
+        the tensors to write: on one host this worker's pieces of all workers' `x`, which `all_to_all_single` shows;
+        else a tensor to be sent."""
 
     @abstractmethod
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
-        """Send `pieces[r]` to rank r; returns what each rank sent here, by rank. Ragged. `shared`: see
+        """Send `pieces[r]` to rank r; return the pieces received, by rank. Shapes may differ. `shared`: see
         `Message.shared`."""
 
     @abstractmethod
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
-        """This worker's piece (`wire.cut.piece`) of everyone's `x`, a contiguous vector (n) of one length everywhere,
-        by rank. On one host these may lie in the memory of the others. Nobody changes `x` but for its own piece,
-        before everyone has said that it is done with the others': as by the end of an `all_gather_into`."""
+        """Return this worker's piece (`wire.cut.piece`) of every worker's `x`, by rank; `x` is a contiguous vector (n),
+        equally long on all workers. On one host the pieces may lie in the others' memory: no worker changes more of
+        `x` than its own piece before all have finished reading, as they have at the end of an `all_gather_into`."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        """`x` of `root`, written into everyone's `x` (equal shape and dtype), which is returned."""
+        """Copy `x` of `root` into every worker's `x` (equal shape and dtype), and return it."""
 
     @abstractmethod
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        """The sum, written into `x` at `root`; elsewhere `x` holds nothing of meaning afterwards."""
+        """Sum `x` over all workers into `x` at `root`; on other workers its numbers are undefined afterwards."""
 
     @abstractmethod
     def gather(self, x: Tensor, root: int = 0) -> Work[list[Tensor] | None]:
-        """At `root`: every worker's tensor, by rank (ragged). Elsewhere None."""
+        """Return every worker's tensor, by rank (shapes may differ), at `root`; None elsewhere."""
 
     @abstractmethod
     def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
-        """Piece `rank` of what `root` gave (`pieces` is None elsewhere). Ragged: shape and dtype come with it."""
+        """Return piece `rank` of the `pieces` of `root` (None elsewhere). Shapes and dtypes may differ."""
 
     @abstractmethod
     def barrier(self) -> Work[None]:
@@ -255,45 +256,46 @@ class Wire(ABC):
 
     @abstractmethod
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        """Never waits for the receiver. First in, first out per (sender, receiver, tag), but for urgent messages. To
-        oneself: a copy."""
+        """Send `message` to rank `to`, without waiting for it. Messages of one (sender, receiver, tag) arrive in order,
+        but for urgent ones. A worker that sends to itself receives a copy."""
 
     @abstractmethod
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
-        """The next message from `source` (None: from anyone) under `tag`, and who sent it.
+        """Return the next message from `source` (None: any worker) under `tag`, and the rank of its sender.
 
-        A receive whose wait timed out stays asked for, and may be waited for again. A receive from anyone needs no
-        worker in particular, so it is not ended by one that has ended. Where workers outlive each other, the death of
-        one of `needs` ends a receive as the death of its source does, unless the message is there.
+        A receive whose wait timed out stays posted, and may be waited for again. A receive from any worker does not
+        fail when one ends. Where workers outlive each other, the death of one of `needs` ends a receive as the death
+        of its source does, unless the message is there.
         """
 
     @abstractmethod
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
-        """A tensor (numel,) on the CPU, of numbers without meaning, in memory from which sums and shared messages
-        need no copying; from any thread. Where memory of this size is there, but others still read it, they are waited
-        for, for at most `patience` seconds, before more is taken."""
+        """Return an uninitialized tensor (numel,) on the CPU, in memory that sums and shared messages need not copy.
+
+        Any thread may call it. Where memory of this size exists but is still read, it waits at most `patience` seconds
+        for the readers before it allocates more."""
 
     def trim(self) -> None:
-        """Give back the memory of tensors made by `empty` that nobody holds; else it is kept for the next ones."""
+        """Release the memory of tensors made by `empty` that nobody holds; otherwise it is kept for the next ones."""
         return
 
     def make_common(self, nbytes: int) -> Common:
-        """New memory, all zeros, for this worker and those of its host that it invites. It is there until the last of
-        them has let go of it, or ended. Raises `ConfigurationError` where the system has no such memory."""
+        """Return new memory, all zeros, for this worker and those of its host that it invites. It exists until the last
+        of them has released it, or ended. Raises `ConfigurationError` where the system has no such memory."""
         raise ConfigurationError("the workers of this wire have no memory in common")
 
     def find_common(self, invitation: Message) -> Common:
-        """The memory of another worker, which invites to it. Raises `ConfigurationError` where it cannot be reached."""
+        """Return the memory of another worker's invitation. Raises `ConfigurationError` where it cannot be reached."""
         raise ConfigurationError("the workers of this wire have no memory in common")
 
     @abstractmethod
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
-        """Run `task` beside this worker, on `channel(name)`; what it raises is raised by `wait`."""
+        """Run `task` beside this worker, on `channel(name)`; `wait` raises its exceptions."""
 
     @abstractmethod
     def crash(self) -> None:
-        """End this worker here and now, without a word to anyone (fault injection)."""
+        """End this worker at once, without a message to others (fault injection)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what this wire holds; the other workers are not waited for."""
+        """Release the resources of this wire, without waiting for other workers."""

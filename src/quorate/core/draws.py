@@ -1,4 +1,4 @@
-"""Numbers drawn by counting: a pure function of what they are for, whoever asks first, on whichever worker."""
+"""Counter-based random numbers: pure functions of integers that name their purpose, equal on every worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BELOW_ONE = 1 - 2**-53
 
 
 def mixed(*numbers: int) -> int:
-    """64 well mixed bits for a tuple of integers: SplitMix64 (Steele, Lea and Flood, 2014), chained."""
+    """Return 64 well mixed bits for a tuple of integers: SplitMix64 (Steele, Lea and Flood, 2014), chained."""
     state = 0
     for number in numbers:
         state = (state + (number & _MASK) + 0x9E3779B97F4A7C15) & _MASK
@@ -21,18 +21,18 @@ def mixed(*numbers: int) -> int:
 
 
 def uniform(*numbers: int) -> float:
-    """A number strictly between 0 and 1 for a tuple of integers."""
+    """Return a number strictly between 0 and 1 for a tuple of integers."""
     return min(((mixed(*numbers) >> 11) + 0.5) / 2**53, _BELOW_ONE)
 
 
-def common_seed(seed: int, *what: int) -> int:
-    """The seed of generators that draw the same numbers on every worker of a run with `seed`."""
-    return mixed(seed, _EVERY_RANK, *what)
+def common_seed(seed: int, *purpose: int) -> int:
+    """Return the seed of generators that draw the same numbers on every worker of a run with `seed`."""
+    return mixed(seed, _EVERY_RANK, *purpose)
 
 
 @lru_cache(maxsize=64)
 def chosen(count: int, size: int, *numbers: int) -> frozenset[int]:
-    """`count` different ones of 0 to `size` − 1, every set equally likely, for a tuple of integers.
+    """Return `count` different numbers of 0 to `size` − 1, every set equally likely, for a tuple of integers.
 
     The first `count` swaps of a Fisher-Yates shuffle. Time and memory grow with `count`, not with `size`.
     """

@@ -1,7 +1,7 @@
-"""Seconds for every rank and step: constant, drawn, or read from a file; and how they are written.
+"""Seconds for every rank and step: constant, random, or read from a file; and their text form.
 
-Shared by what the virtual world takes for computing, and by the delays that are injected into training. Whatever is
-drawn is drawn by counting, so the same seed gives the same seconds on every worker, in any order.
+Used for the compute times of the virtual world and for the delays that are injected into training. Random numbers are
+counter-based, so the same seed gives the same seconds on every worker, in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Constant:
-    """`seconds` in every step of every worker."""
+    """Equal `seconds` in every step of every worker."""
 
     seconds: float
 
@@ -70,7 +70,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Trace:
-    """Measured seconds, step by step, from the start again when they are used up: one list for all, or one a rank."""
+    """Measured seconds, step by step, repeated from the start: one list for all ranks, or one per rank."""
 
     seconds: Sequence[float] | Mapping[int, Sequence[float]]
 
@@ -95,16 +95,16 @@ class Trace:
             self(rank, 0)
 
     def scaled(self, factor: float) -> Trace:
-        """The same trace with all times multiplied."""
+        """Return the same trace with all times multiplied."""
         if isinstance(self.seconds, Mapping):
             return Trace({rank: [time * factor for time in times] for rank, times in self.seconds.items()})
         return Trace([time * factor for time in self.seconds])
 
 
 def parse_sampled(text: str, *, seed: int) -> Sampled | None:
-    """`normal:10ms:2ms`, `lognormal:10ms:0.5` or `uniform:5ms:20ms`; None where `text` is none of these forms.
+    """Parse `normal:10ms:2ms`, `lognormal:10ms:0.5` or `uniform:5ms:20ms`; None where `text` has none of these forms.
 
-    Raises `ConfigurationError` where it is one, and its numbers are wrong.
+    Raises `ConfigurationError` where it has one, with wrong numbers.
     """
     match text.split(":"):
         case [("normal" | "uniform") as name, a, b]:
@@ -115,7 +115,7 @@ def parse_sampled(text: str, *, seed: int) -> Sampled | None:
 
 
 def parse_trace(text: str, *, seed: int) -> Batches | Trace | None:
-    """`trace:FILE` or `trace:NAME`, both also with a factor behind (`:x0.1`); None where `text` is neither.
+    """Parse `trace:FILE` or `trace:NAME`, also with a factor behind (`:x0.1`); None where `text` is neither.
 
     A name is one of the published batch times (`core.batch_times.traces`), which are drawn. A file holds one number of
     seconds a line, or JSON lines with `seconds` and, where ranks differ, `rank`. Raises `ConfigurationError` where the

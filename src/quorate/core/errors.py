@@ -1,4 +1,4 @@
-"""The errors a user can meet; each message is one sentence that says what was wrong and what is allowed."""
+"""Errors for users; each message is one sentence with the mistake and the allowed values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ConfigurationError(QuorateError, ValueError):
 
 
 class MissingExtra(ConfigurationError):
-    """What was asked for needs a package that is not installed; the message says how to install it (exit status 3)."""
+    """A package that is needed is not installed; the message says how to install it (exit status 3)."""
 
 
 class _OfRanks(QuorateError):
-    """One that concerns some workers: `ranks`, as far as they are known."""
+    """An error that concerns some workers: `ranks`, as far as they are known."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class WireTimeout(_OfRanks, TimeoutError):
 
 
 class RequestFailed(_OfRanks, RuntimeError):
-    """What another worker serves raised when it was asked; `ranks` is that worker."""
+    """The server of a request, another worker, raised; `ranks` is that worker."""
 
 
 class WorkerFailed(_OfRanks, RuntimeError):
@@ -52,7 +52,7 @@ class Mismatch(QuorateError, RuntimeError):
     def between(
         cls, rank: int, operation: str, peer: int, theirs: str, named: Callable[[int], str] = "rank {}".format
     ) -> Mismatch:
-        """Where `rank` called `operation`, and `peer` called `theirs`; `named` is what a rank is called."""
+        """Return the error of `rank` that called `operation` and `peer` that called `theirs`; `named` names a rank."""
         (first, a), (second, b) = sorted([(rank, operation), (peer, theirs)])
         return cls(
             f"workers called different things at the same place: {named(first)} {a}, {named(second)} {b}; every worker "
@@ -61,9 +61,9 @@ class Mismatch(QuorateError, RuntimeError):
 
 
 class NotFinite(_OfRanks, ArithmeticError):
-    """A gradient that is NaN or infinite was brought, and `on_nonfinite` says that this ends the training.
+    """A gradient is NaN or infinite, and `on_nonfinite` says that this ends the training.
 
-    `ranks` are the workers that brought it.
+    `ranks` are the workers that computed it.
     """
 
 
@@ -72,7 +72,7 @@ class BadFile(_OfRanks, OSError):
 
 
 class Diverged(_OfRanks, RuntimeError):
-    """Replicas that have to be equal are not; `ranks` are those of the minority, or all that differ."""
+    """Replicas that must be equal are not; `ranks` are those of the minority, or all that differ."""
 
 
 class CheckpointError(ConfigurationError):
@@ -80,7 +80,7 @@ class CheckpointError(ConfigurationError):
 
 
 Failure = PeerFailed | Mismatch | NotFinite | Diverged
-"""What the first failure of a run is to the other workers."""
+"""The first failure of a run, as the other workers raise it."""
 
 
 class Stopped(SystemExit):
@@ -88,7 +88,7 @@ class Stopped(SystemExit):
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:
-    """Ranks as a user reads them: `rank 2`, `ranks 0, 1 and 3`; `no rank` when empty."""
+    """Return ranks in words: `rank 2`, `ranks 0, 1 and 3`; `no rank` when empty."""
     names = [str(rank) for rank in sorted(ranks)]
     if not names:
         return "no rank"
@@ -98,7 +98,7 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """The error for a name nobody knows: the nearest known one is offered, then all are listed."""
+    """Return the error for an unknown name, which offers the nearest known one and lists all."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."

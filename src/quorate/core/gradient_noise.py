@@ -20,15 +20,15 @@ import math
 from dataclasses import dataclass
 
 DECAY = 0.95
-"""What is left of what was known with each measurement that comes: some 20 of them count."""
+"""Weight of earlier measurements, relative to a new one, after each: some 20 of them count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squares:
-    """Of the gradients in one mean."""
+    """Squared norms of the gradients in one mean, and of the mean."""
 
     gradients: int
-    """How many; at least 2."""
+    """Number of gradients; at least 2."""
     own: float
     """The mean of their squared Euclidean norms, weighted as the gradients are."""
     mean: float
@@ -47,7 +47,7 @@ class Squares:
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothed:
-    """Means of what was measured, in which the newest counts most."""
+    """Means of the measurements, in which the newest counts most."""
 
     signal: float
     noise: float
@@ -56,40 +56,40 @@ class Smoothed:
 
     @property
     def scale(self) -> float | None:
-        """The noise scale, in gradients of one worker; None where no signal is to be seen."""
+        """The noise scale, in gradients of one worker; None where no signal is visible."""
         return scale_of(self.signal, self.noise)
 
 
 class Smoothing:
-    """Exponentially weighted means of `Squares`, numerators and denominators apart, without a bias to their start."""
+    """Exponentially weighted means of `Squares`, separate for numerators and denominators, unbiased at the start."""
 
     def __init__(self, decay: float = DECAY) -> None:
         self._decay, self._weight = decay, 0.0
         self._sums = [0.0, 0.0, 0.0, 0.0]
 
-    def add(self, one: Squares) -> Smoothed:
-        """Take in a measurement; what is known with it."""
+    def add(self, squares: Squares) -> Smoothed:
+        """Add a measurement; return the means that include it."""
         self._weight = self._decay * self._weight + 1.0
-        found = (one.signal, one.noise, one.own, one.mean)
-        self._sums = [self._decay * before + x for before, x in zip(self._sums, found, strict=True)]
+        values = (squares.signal, squares.noise, squares.own, squares.mean)
+        self._sums = [self._decay * before + x for before, x in zip(self._sums, values, strict=True)]
         signal, noise, own, mean = (x / self._weight for x in self._sums)
         return Smoothed(signal=signal, noise=noise, own=own, mean=mean)
 
 
 def scale_of(signal: float, noise: float) -> float | None:
-    """The noise scale from both; None where the signal is not above 0. Noise below 0 counts as none."""
+    """Return the noise scale; None where the signal is not above 0. Noise below 0 counts as none."""
     if not signal > 0 or not math.isfinite(signal) or not math.isfinite(noise):
         return None
     return max(0.0, noise) / signal
 
 
 def diversity(own: float, mean: float, gradients: int) -> float:
-    """Yin et al.'s: sum |g_i|^2 / |sum g_i|^2; 1 / n where all gradients are equal, 1 where they are orthogonal."""
+    """Return Yin et al.'s sum |g_i|^2 / |sum g_i|^2; 1 / n where all gradients are equal, 1 where orthogonal."""
     return own / (gradients * mean) if mean > 0 else math.inf
 
 
 def step_factor(scale: float, batch: float) -> float:
-    """How many times the fewest steps possible a training takes at `batch`, S / S_min = 1 + scale / batch.
+    """Return the steps of a training at `batch` relative to the fewest possible, S / S_min = 1 + scale / batch.
 
     Both are in the same unit, gradients or examples. McCandlish et al., equation 2.7 and 2.11, with E / S = batch.
     """
@@ -97,10 +97,10 @@ def step_factor(scale: float, batch: float) -> float:
 
 
 def example_factor(scale: float, batch: float) -> float:
-    """How many times the fewest examples possible it takes, E / E_min = 1 + batch / scale; infinite without noise."""
+    """Return its examples relative to the fewest possible, E / E_min = 1 + batch / scale; infinite without noise."""
     return 1.0 + batch / scale if scale > 0 else math.inf
 
 
 def gain(scale: float, batch: float, times: float = 2.0) -> float:
-    """How many times fewer steps a batch takes that is `times` as large: from 1, nothing, to `times`."""
+    """Return the factor by which a batch `times` as large saves steps: from 1, nothing, to `times`."""
     return step_factor(scale, batch) / step_factor(scale, times * batch)

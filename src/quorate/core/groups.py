@@ -1,4 +1,4 @@
-"""Workers that step together as one: what a strategy sees of its own group, and of what they tell each other."""
+"""Workers that step together as one: a strategy's view of its group, and the messages that they exchange."""
 
 from __future__ import annotations
 
@@ -15,58 +15,59 @@ Leaves = Literal["", "rests", "ended"]
 
 @dataclass(frozen=True)
 class Said:
-    """What one worker of a group has given in an exchange. Vectors may be its memory: they are not written to."""
+    """The message of one worker of a group in an exchange. Vectors may be its memory: they are read-only."""
 
     header: Mapping[str, Any]
     gradient: Flat | None = None
     """Its gradient times the weight of its step, where it has one, and is not alone."""
     unused: frozenset[int] = frozenset()
-    """Of which parameters it has none, counted in the order of their layout."""
+    """Indices, in the order of their layout, of parameters without a gradient."""
     weight: float = 1.0
     leaves: Leaves = ""
     """Whether it takes part in no further exchange until all workers have rested, or never again."""
     digest: str | None = None
-    """Of its replica, from where somebody has doubted that replicas are equal until they have been made so."""
+    """Digest of its replica, from the first doubt that replicas are equal until they have been made so."""
 
 
 class Group(Protocol):
-    """The workers that step together with this one. Each exchange is of all that step, and those that are left have the
-    same of it, also where a worker dies in the middle of it."""
+    """The workers that step together with this one. All workers that step take part in each exchange, and all survivors
+    get the same messages, even where a worker dies in the middle of it."""
 
     ranks: tuple[int, ...]
-    """All of them, in order."""
+    """Ranks of the group, in order."""
 
     @property
     def others(self) -> frozenset[int]:
-        """Those besides this worker that step and have not died."""
+        """The other workers that step and have not died."""
 
     @property
     def dead(self) -> frozenset[int]:
-        """Those that have died, as far as this worker knows."""
+        """Workers that have died, as far as this worker knows."""
 
     def exchange(
         self, header: Mapping[str, Any], *, weight: float | None = None, leaves: Leaves = ""
     ) -> dict[int, Said]:
-        """What all that step say, by rank, in order; the header is plain JSON. With a `weight`, the gradient as well.
+        """Return the messages of all workers that step, by rank, in order; the header is plain JSON.
 
-        Alone it costs nothing.
+        With a `weight` they hold the gradient as well. A worker that is alone communicates nothing.
         """
 
     def write_gradient(self, messages: Sequence[Said]) -> None:
-        """Make the mean of these gradients, by their weights, this worker's; the same bits on all."""
+        """Replace this worker's gradient by the weighted mean of those in `messages`; the same bits on all workers."""
 
     def doubt(self) -> None:
-        """This replica may not be that of the others: from now on exchanges tell its digest."""
+        """Send the digest of this replica in exchanges from now on, as it may differ from the others."""
 
     def trust(self) -> None:
-        """Replicas are equal: see `doubt`."""
+        """Send no digests any more, as replicas are equal; see `doubt`."""
 
     def copy_replica(
         self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
     ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
-        """What `source`, one of those that step, has given: header and tensors, not to be written to; None where it has
-        died. All that step call it; who `takes` gets its parameters, and what its optimizer keeps, as well.
+        """Return the header and tensors (read-only) of `source`, a worker that steps; None where it has died.
+
+        All workers that step call it; with `takes` a worker gets the source's parameters and optimizer state as well.
         """
 
     def rested(self, number: int) -> None:
-        """All workers have rested in round `number`: all of the group that have not ended step again."""
+        """Record the pause of all workers in round `number`: all of the group that have not ended step again."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 
 def by_host(host_of: Callable[[int], int], ranks: Iterable[int]) -> list[list[int]]:
-    """Those of each host, by rank; hosts in order of their lowest ranks, which `host_of` gives. So are sums added."""
-    found: dict[int, list[int]] = {}
+    """Return the ranks of each host, sorted; hosts in order of their lowest ranks (`host_of`), as sums are added."""
+    hosts: dict[int, list[int]] = {}
     for rank in sorted(ranks):
-        found.setdefault(host_of(rank), []).append(rank)
-    return [own for _, own in sorted(found.items())]
+        hosts.setdefault(host_of(rank), []).append(rank)
+    return [members for _, members in sorted(hosts.items())]

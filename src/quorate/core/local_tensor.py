@@ -1,7 +1,7 @@
-"""Tensors that several processes hold together (torch's DTensor): the piece that lies here.
+"""Tensors that several processes hold together (torch's DTensor): the local piece.
 
-Everything that packs, copies or compares a replica's numbers asks here what it has of them, so that a strategy sees
-the pieces of a sharded model as it sees whole tensors.
+Code that packs, copies or compares a replica's numbers gets the local pieces here, so that a strategy sees the pieces
+of a sharded model as it sees full tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 
 def local(x: Tensor) -> Tensor:
-    """What this process holds of `x`, in the same memory; `x` itself where it is an ordinary tensor."""
+    """Return the piece of `x` in this process, in the same memory; `x` itself where it is an ordinary tensor."""
     kind = type(x)
     if kind is Parameter or kind is Tensor:
         return x
@@ -23,14 +23,14 @@ def local(x: Tensor) -> Tensor:
 
 
 def is_sharded(x: Tensor) -> bool:
-    """Whether other processes hold the rest of `x`."""
+    """Whether other processes hold the other pieces of `x`."""
     return local(x) is not x
 
 
 def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
-    """`x`, in the shape of what this process holds of `whole`, as a tensor of the kind of `whole`; no copy.
+    """Return `x`, in the shape of the local piece of `whole`, as a tensor of the type of `whole`; no copy.
 
-    `x` may be of any dtype, and on any device: it stays there. Cost: some microseconds, a tenth of `from_local`'s.
+    `x` may have any dtype and be on any device, where it stays. Cost: some microseconds, a tenth of `from_local`'s.
     """
     if not is_sharded(whole):
         return x
@@ -43,7 +43,7 @@ def as_piece_of(whole: Tensor, x: Tensor) -> Tensor:
 
 
 def exchange_numbers(p: Tensor, x: Tensor) -> Tensor:
-    """Let `p` stand on the memory of `x` from now on; returns what it stood on."""
+    """Let `p` use the memory of `x` from now on; return the tensor of its earlier memory."""
     if not is_sharded(p):
         before, p.data = p.data, x
         return before

@@ -1,4 +1,4 @@
-"""What workers measure of their own steps and tell with their gradients, for strategies that go by it."""
+"""Measurements that workers take of their own steps and send with their gradients, for strategies that use them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkerMeasures:
-    """Of one gradient, by the worker that has computed it."""
+    """Measurements of one gradient by the worker that computed it."""
 
     work: float
-    """Seconds from the end of the step before until it was there: the worker's own time, waiting for nobody."""
+    """Seconds from the end of the step before to the gradient, without waits for other workers."""
     waited: float | None
-    """Seconds that the worker had waited in the step before; None where it had not waited for a round."""
+    """Seconds that the worker waited in the step before; None where it did not wait for a round."""
     loss: float | None
-    """What backward was called on; None where it is not known (on a GPU, or scaled)."""
+    """The value on which backward was called; None where it is not known (on a GPU, or scaled)."""
     square: float
-    """Its squared Euclidean norm, times the same factor as in `Measured.square`."""
+    """Squared Euclidean norm of the gradient, times the same factor as in `Measured.square`."""
 
     @property
     def values(self) -> list[float | None]:
-        """As JSON."""
+        """The measurements as a list for JSON."""
         return [self.work, self.waited, self.loss, self.square]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one round; the same on all workers."""
+    """Measurements of one round; the same on all workers."""
 
     number: int
     wait_for: int
-    """How many workers had to call for it."""
+    """Number of workers that had to call for the round."""
     gradients: int
-    """That it has taken in."""
+    """Number of gradients in the round."""
     measures: Sequence[tuple[int, WorkerMeasures]]
-    """(rank, what it has told with a gradient), in order of rank; fewer than `gradients` after a checkpoint was
+    """(rank, measurements sent with a gradient), in order of rank; fewer than `gradients` after a checkpoint was
     loaded."""
     square: float
     """The squared Euclidean norm of the sum of these gradients, each divided by the number of workers."""
     smoothing: float = 1.0
-    """How much of the noise of gradients is left in what was given, and in these squares: momentum takes some out."""
+    """Share of the noise of gradients that is left in the vectors sent, and in these squares: momentum removes some."""

@@ -1,4 +1,4 @@
-"""Quantities as people write them: durations, bandwidths, factors."""
+"""Quantities in text: durations, bandwidths, sizes, factors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds_from(text: str, within: str = "") -> float:
-    """A duration: `50us`, `1.5ms`, `2s`, `30min`, `6h`, `1d`, `1y`, or 0.
+    """Return the seconds of a duration: `50us`, `1.5ms`, `2s`, `30min`, `6h`, `1d`, `1y`, or 0.
 
-    `within` is what it is a part of, for errors. Any other number without a unit is refused: who writes 20 may well
-    mean milliseconds.
+    `within` is the text that contains it, for errors. Any other number without a unit is refused, as 20 may be meant in
+    milliseconds.
     """
     seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
     bare = text.strip()
@@ -33,39 +33,39 @@ def seconds_from(text: str, within: str = "") -> float:
 
 
 def limit_from(text: str) -> float:
-    """How long something lasts: a number of seconds, for an option that is called so, or a duration with a unit."""
+    """Return the seconds of a duration with a unit, or of a number, for an option whose name says seconds."""
     return _quantity(text, _SECONDS, "", "a number of seconds, or a duration such as 90s, 30min or 6h")
 
 
 def bytes_per_second_from(text: str) -> float:
-    """A bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes per second."""
+    """Return bytes per second from a bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes."""
     wanted = "a bandwidth such as 10Gbit or 1.25GB (per second)"
     return _quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted)
 
 
 def bytes_from(text: str) -> int:
-    """A size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
+    """Return the bytes of a size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
     return round(_quantity(text, _BYTES, "", "a size such as 24GB or 16GiB"))
 
 
 def number_from(text: str, within: str = "") -> float:
-    """A number from 0 on, without a unit."""
+    """Return a number from 0 on, without a unit."""
     return _quantity(text, {"": 1.0}, within, "a number such as 0.5")
 
 
 def factor_from(text: str, within: str = "") -> float:
-    """A factor: `x0.1`, `x2`."""
+    """Return a factor, written as `x0.1` or `x2`."""
     if not text.strip().startswith("x"):
         raise _wrong(text, within, "a factor such as x0.1 or x2")
     return _quantity(text.strip()[1:], {"": 1.0}, within, "a factor such as x0.1 or x2", shown=text)
 
 
 def _quantity(text: str, units: Mapping[str, float], within: str, wanted: str, *, shown: str | None = None) -> float:
-    found = _QUANTITY.fullmatch(text)
-    if found is None or found[2] not in units:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
         raise _wrong(shown or text, within, wanted)
     try:
-        quantity = float(found[1]) * units[found[2]]
+        quantity = float(match[1]) * units[match[2]]
     except ValueError:
         quantity = math.inf
     if not math.isfinite(quantity):

@@ -1,4 +1,4 @@
-"""How workers compute the same batches, so that some of what they send may be wrong, or missing."""
+"""Batches that several workers compute, so that some of their messages may be wrong, or missing."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Redundancy:
-    """Of one strategy among some workers; without anything else each worker computes batches of its own."""
+    """The redundancy of one strategy among some workers; by default each worker computes batches of its own."""
 
     groups: int = 0
-    """In how many groups of neighbouring ranks workers compute the same batches; 0: each worker has its own."""
+    """Number of groups of neighbouring ranks that compute the same batches; 0: each worker has its own."""
     batches: int = 1
-    """How many batches a worker computes in a step: its own, and those of as many ranks behind it, round in a ring."""
+    """Batches that a worker computes in a step: its own, and those of the next `batches` - 1 ranks, in a ring."""
     wrong: int = 0
-    """How many of the workers of a group, or of all where there are none, may send anything."""
+    """Number of workers of a group, or of all where there are no groups, that may send wrong vectors."""
     decides: Literal["all", "those that can"] = "all"
     """Whether a group without a majority is an error, or is left out."""
     by_round: bool = False
-    """Whether the batch of a step follows from its round, as nobody waits for those that are late."""
+    """Whether the batch of a step follows from its round, as late workers are not waited for."""
 
     @property
     def is_there(self) -> bool:

@@ -1,8 +1,8 @@
-"""Names for the things a user can choose: one registry per family, listed without importing what it names.
+"""Names of choices for the user: one registry per family, listed without imports.
 
-A name may stand for a place in the source (`module.path:attribute`) that is imported when it is asked for. So the
-command line can list every strategy, with its one-line summary, before torch is loaded. In some families the
-path of a Python file stands for the one thing that the file registers.
+A name may stand for a place in the source (`module.path:attribute`) that is imported at its first use. So the command
+line can list every strategy, with its one-line summary, before torch is loaded. In some families the path of a Python
+file stands for the one object that the file registers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ U = TypeVar("U")
 
 
 class Registry(Generic[T]):
-    """What is known under which name, in one family.
+    """The objects of one family, by name.
 
     `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
-    imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too: that of what the file
-    registers. Iteration gives the names, sorted.
+    imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too, for the object that
+    the file registers. Iteration gives the names, sorted.
     """
 
     def __init__(self, kind: str, places: Mapping[str, str] | None = None, *, takes_files: bool = False) -> None:
@@ -41,11 +41,11 @@ class Registry(Generic[T]):
         """The name that each file has registered."""
 
     def register(self, name: str) -> Callable[[U], U]:
-        """A decorator that makes a class or function known as `name` and returns it as it is.
+        """Return a decorator that registers a class or function as `name` and returns it unchanged.
 
         Raises `ConfigurationError` if the name belongs to another definition. The *same* definition (module and
-        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual
-        world runs a user's script once per worker.
+        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual world
+        runs a user's script once per worker.
         """
 
         def enter(thing: U) -> U:
@@ -62,7 +62,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """What `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
+        """Return the object registered as `name`, imported if needed. Raises `ConfigurationError` if unknown."""
         name = self.registered(name)
         if name not in self._places:
             raise unknown(self.kind, name, self._places)
@@ -72,7 +72,7 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def registered(self, name: str) -> str:
-        """`name`; of the path of a Python file, the name that the file registers, once it has been run.
+        """Return `name`; for the path of a Python file, run it once and return the name that it registers.
 
         Raises `ConfigurationError` for a file that is not there, or does not register one thing of this kind.
         """
@@ -82,43 +82,43 @@ class Registry(Generic[T]):
         if path not in self._files:
             before = set(self._loaded)
             _run(path, self.kind)
-            found = sorted(set(self._loaded) - before)
-            if len(found) != 1:
+            names = sorted(set(self._loaded) - before)
+            if len(names) != 1:
                 raise ConfigurationError(
-                    f"{name} registers {' and '.join(found) or 'nothing'}; the file of a {self.kind} registers one "
+                    f"{name} registers {' and '.join(names) or 'nothing'}; the file of a {self.kind} registers one "
                     f'with @register("name")'
                 )
-            self._files[path] = found[0]
+            self._files[path] = names[0]
         return self._files[path]
 
     @property
     def places(self) -> Mapping[str, str]:
-        """By name, `module.path:attribute` of what it stands for."""
+        """The place, `module.path:attribute`, of each name."""
         return MappingProxyType(self._places)
 
     def name_of(self, thing: object) -> str | None:
-        """The name of a class or function that is registered; None for any other."""
+        """Return the name of a class or function that is registered; None for any other."""
         definition: Any = thing
         place = f"{definition.__module__}:{definition.__qualname__}"
         return next((name for name, known in self._places.items() if known == place), None)
 
     def names(self) -> tuple[str, ...]:
-        """Every known name, sorted. Imports nothing."""
+        """Return every known name, sorted. Imports nothing."""
         return tuple(sorted(self._places))
 
     def summary(self, name: str) -> str:
-        """The first line of the documentation of what `name` stands for; "" where there is none.
+        """Return the first line of the documentation of `name`; "" where there is none.
 
-        Read from the source text, so that nothing is imported; where there is none (only bytecode is installed, or it
-        was registered by a script), it is loaded. Raises `ConfigurationError` for a name nobody knows.
+        It is read from the source text, without an import. Where there is no source (only bytecode is installed, or a
+        script registered it), the object is loaded. Raises `ConfigurationError` for an unknown name.
         """
         source = self.source(name)
         return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
 
     def source(self, name: str) -> Source | None:
-        """What the source text says of `name`: documentation and settings. Imports nothing, but runs a file.
+        """Return the documentation and settings of `name` from its source text. Imports nothing, but runs a file.
 
-        None where there is no source to read. Raises `ConfigurationError` for a name nobody knows, and as `registered`.
+        None where there is no source. Raises `ConfigurationError` for an unknown name, and as `registered` does.
         """
         name = self.registered(name)
         if name not in self._places:
@@ -139,7 +139,7 @@ class Registry(Generic[T]):
 
 
 def _run(path: Path, kind: str) -> None:
-    """Import a file that is in no package, under a name of its own."""
+    """Import a file outside of packages, under a unique name."""
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; name a {kind}, or a file that registers one")
     name = f"{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"

@@ -1,6 +1,6 @@
-"""What becomes of a strategy's state when the number of workers changes: each field says its law.
+"""The state of a strategy when the number of workers changes: each field names its law.
 
-A strategy that keeps something returns from `start` a dataclass whose fields are made by `kept`:
+A strategy with state returns from `start` a dataclass whose fields are made by `kept`:
 
     @dataclass
     class State:
@@ -10,14 +10,14 @@ A strategy that keeps something returns from `start` a dataclass whose fields ar
 law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
 sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
-total     of every worker       everyone gets the sum of the old workers'; in a world of the same size, too
+total     of every worker       each gets the sum of the old workers'; in a world of the same size, too
 keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
 clients   of every worker       a dict by client: each client's goes to the worker that plays it
-average   of every worker       everyone gets the mean of the old workers'
+average   of every worker       each gets the mean of the old workers'
 own       of every worker       refused, with a sentence
-drop      not at all            what `start` makes
+drop      not at all            as `start` makes it
 
-In a world of the same size all of them but `total` and `drop` come back as they were. A value is a `Flat`, a tensor, a
+In a world of the same size all but `total` and `drop` are restored as they were. A value is a `Flat`, a tensor, a
 number, or lists, tuples and dicts of these; None stands for nothing yet.
 """
 
@@ -40,14 +40,13 @@ Resize = Callable[[str, Sequence[Any], int, int], Any]
 
 
 ADAPTED = "is adapted"
-"""The key in a field's metadata of whether `restored` takes a list of another length."""
+"""The metadata key of whether `restored` accepts a list of another length."""
 
 
 def kept(law: str, *, is_adapted: bool = False, **options: Any) -> Any:
-    """A field of a strategy's state, with the law of what becomes of it in a world of another size.
+    """Return a field of a strategy's state, with its law for a world of another size.
 
-    With `is_adapted` a list may come back from a checkpoint with another length than it has at the start; `restored`
-    sees to it.
+    With `is_adapted` a list may have another length in a checkpoint than it has at the start; `restored` adapts it.
     """
     if law not in LAWS:
         raise unknown("resize law", law, LAWS)
@@ -55,31 +54,31 @@ def kept(law: str, *, is_adapted: bool = False, **options: Any) -> Any:
 
 
 def laws_of(state: Any) -> dict[str, str]:
-    """The law of every field of a strategy's state, by name; none where there is no state.
+    """Return the law of every field of a strategy's state, by name; none where there is no state.
 
-    Raises `ConfigurationError` for a state that is no dataclass, and for a field that says no law.
+    Raises `ConfigurationError` for a state that is no dataclass, and for a field without a law.
     """
     if state is None:
         return {}
     kind = type(state).__name__
     if not dataclasses.is_dataclass(state):
         raise ConfigurationError(f"the state of a strategy must be a dataclass, not a {kind}")
-    found = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
-    for name, law in found.items():
+    laws = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
+    for name, law in laws.items():
         if law is None:
             raise ConfigurationError(f"{name} of {kind} has no resize law; known: {', '.join(sorted(LAWS))}")
-    return found  # type: ignore[return-value]
+    return laws  # type: ignore[return-value]
 
 
 def resized(law: str, name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    """What worker `rank` of `size` gets of a field that the `old` workers had, by their rank."""
+    """Return the value of a field for worker `rank` of `size`, from the `old` workers' values by rank."""
     if len(old) == size and law not in ("same", "total"):
         return old[rank]
     return LAWS[law](name, old, rank, size)
 
 
 def dealt(count: int, rank: int, size: int) -> range:
-    """The old workers, of `count`, whose things worker `rank` of `size` takes over: each goes to exactly one."""
+    """Return the old workers, of `count`, whose values worker `rank` of `size` takes over: each goes to exactly one."""
     return range(rank, count, size)
 
 
@@ -88,9 +87,9 @@ def _same(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
 
 
 def _sum(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    mine = [old[other] for other in dealt(len(old), rank, size)]
-    total = mine[0] if mine else _combined(name, [old[0]], lambda values: values[0] * 0)
-    for more in mine[1:]:
+    values_of_rank = [old[other] for other in dealt(len(old), rank, size)]
+    total = values_of_rank[0] if values_of_rank else _combined(name, [old[0]], lambda values: values[0] * 0)
+    for more in values_of_rank[1:]:
         total = _combined(name, [total, more], lambda values: values[0] + values[1])
     return total
 
@@ -137,7 +136,7 @@ def _combined(name: str, values: Sequence[Any], combine: Callable[[Sequence[Any]
 
 
 def _clients(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    return {key: value for one in old for key, value in one.items() if int(key) % size == rank}
+    return {key: value for values in old for key, value in values.items() if int(key) % size == rank}
 
 
 LAWS: dict[str, Resize] = {

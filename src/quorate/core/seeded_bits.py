@@ -1,4 +1,4 @@
-"""numpy's legacy generator in the state after a seed, told from one that a script has seeded."""
+"""numpy's legacy generator in the state after a seed, distinguishable from one that a script has seeded."""
 
 from __future__ import annotations
 

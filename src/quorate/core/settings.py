@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 def settings_for(declared: type, raw: Mapping[str, object], label: str | None = None) -> dict[str, Any]:
-    """`raw`, each value checked against the type of the field of `declared` (a dataclass) that it names; `label` is
-    what a user calls `declared` (its class name by default).
+    """Return `raw`, each value checked against the type of the field of `declared` (a dataclass) that it names.
 
-    Types are taken strictly: `True` and `"3"` are no integers, 3.5 is none either; 3 is a float. What JSON and TOML
-    cannot say is taken from what they can (a list for a tuple). Fields that `raw` leaves out are left out of the
-    result. Raises `ConfigurationError` for a field that is not there (the known ones are listed) and for a value of
-    another type.
+    Types are strict: `True`, `"3"` and 3.5 are no integers; 3 is a float. Types that JSON and TOML lack are converted
+    (a list to a tuple). Fields missing in `raw` are missing in the result. `label` names `declared` in errors (by
+    default its class name). Raises `ConfigurationError` for an unknown field (the known ones are listed) and for a
+    value of another type.
     """
     hints = typing.get_type_hints(declared, include_extras=True)
     known = [field.name for field in dataclasses.fields(declared) if field.init]
@@ -37,8 +36,8 @@ def settings_for(declared: type, raw: Mapping[str, object], label: str | None = 
 
 
 def written_settings(text: str, kind: str) -> tuple[str, dict[str, object]]:
-    """The name and the settings of `name:key=value,key=value`; semicolons part them as well, where commas part other
-    things. `kind` is what the name is of, in the sentence of the `ConfigurationError` for anything else."""
+    """Parse `name:key=value,key=value` into the name and the settings; semicolons separate them as well, where commas
+    separate other things. `kind` is the noun for the name in the `ConfigurationError` for any other text."""
     name, _, rest = text.partition(":")
     raw: dict[str, object] = {}
     for piece in filter(None, re.split("[,;]", rest)):
@@ -69,7 +68,7 @@ def _checked(place: str, hint: Any, value: object) -> Any:
             try:
                 return adapter.validate_json(json.dumps(value), strict=True)
             except (ValidationError, TypeError):
-                pass  # the first error says what is wrong with the value as it was given
+                pass  # the first error describes the value as it was given
         ways = dict.fromkeys(wanted_in_words(line["msg"]) for line in error.errors())
         if "a number" in ways:
             ways.pop("a whole number", None)

@@ -1,4 +1,4 @@
-"""What the source text says of a named thing: its documentation and its settings, read without importing it."""
+"""Documentation and settings of a named object, read from its source text without an import."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Setting:
     name: str
     type: str
     default: str | None
-    """None where it has to be given."""
+    """None where there is no default."""
     meaning: str
     """The text under the field, in one line; "" where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is known of a class, a function or a value of a module without importing it."""
+    """The documentation of a class, a function or a value of a module, from the source text."""
 
     module: str
     """The module's documentation."""
     documentation: str
-    """Its own: the docstring, or the text under a value; "" where there is none."""
+    """The docstring, or the text under a value; "" where there is none."""
     settings: tuple[Setting, ...] = ()
-    """A dataclass's public fields, in order, those first that it inherits from a class of another module."""
+    """The public fields of a dataclass, in order; fields inherited from a class of another module come first."""
     facts: tuple[tuple[str, str], ...] = ()
     """Class variables with a value: name and value as written."""
 
 
 def read_source(place: str) -> Source | None:
-    """What lies at `place` (`module.path:attribute`); None where there is no source, or no such thing in it."""
+    """Return the source of `place` (`module.path:attribute`); None where there is no source, or no such name in it."""
     module, colon, attribute = place.partition(":")
     assert colon, f"{place!r} is not module.path:attribute"
     spec = _spec_without_importing(module)
@@ -68,12 +68,12 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Module) -> tuple[Setting, ...]:
-    """The settings of the classes it derives from, where they are imported by name, with its own in their places."""
+    """Return the settings of base classes that are imported by name, overridden by the class's own."""
     imported = {
-        one.name: statement.module
+        alias.name: statement.module
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module is not None
-        for one in statement.names
+        for alias in statement.names
     }
     inherited: dict[str, Setting] = {}
     for base in map(ast.unparse, reversed(node.bases)):  # the first one has the last word, as in dataclasses
@@ -88,7 +88,7 @@ def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Modu
 
 
 def _with_text_below(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Every statement, with the string that stands right below it, as the documentation of an attribute does."""
+    """Yield every statement with the string right below it, the documentation of an attribute."""
     for node, after in zip(body, [*body[1:], None], strict=True):
         text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
         yield node, cleandoc(text) if isinstance(text, str) else ""
@@ -134,7 +134,7 @@ def _is_of_the_class(field: ast.AnnAssign) -> bool:
 
 
 def _spec_without_importing(module: str) -> ModuleSpec | None:
-    """Where a module lies. `find_spec` would import the packages around it; this walks down by their paths."""
+    """Return the spec of a module without importing its packages, as `find_spec` would."""
     top, *below = module.split(".")
     spec = importlib.util.find_spec(top)
     name = top

@@ -1,4 +1,4 @@
-"""Sentences on stderr. What only tells ends nothing: stderr may be a log on a full disk, or a closed terminal."""
+"""Sentences on stderr. A failed write ends nothing: stderr may be a log on a full disk, or a closed terminal."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TextIO
 
 
 def tell(text: str, to: TextIO | None = None) -> None:
-    """Write `text`, as it is, on stderr (or `to`), at once; what cannot be written is left out."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # full or gone, closed, and not there at all
+    """Write `text`, unchanged, to stderr (or `to`) and flush it; a text that cannot be written is dropped."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # full or broken, closed, and absent
         stream = sys.stderr if to is None else to
         stream.write(text)
         stream.flush()
 
 
 def flush() -> None:
-    """Let go of what stdout and stderr still hold, where that can be."""
+    """Flush stdout and stderr, where that is possible."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

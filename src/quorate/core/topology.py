@@ -1,4 +1,4 @@
-"""What a topology is: who is whose neighbour in a round, and with which weight; pure."""
+"""The interface of topologies: the neighbours of each worker in a round, and their weights; pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Edge(NamedTuple):
-    """One worker that numbers go to, or come from, and what they count there."""
+    """A neighbour that receives or sends numbers, and their weight in the receiver's mean."""
 
     peer: int
     weight: float
@@ -15,14 +15,14 @@ class Edge(NamedTuple):
 class Topology(Protocol):
     """A graph among workers, which may change from round to round; rounds count from 0.
 
-    In the mixing matrix W, worker i's row holds what the numbers of each worker count in its own mean: those of j
-    count W[i, j] there. Columns add up to 1, so that mixing keeps the sum over all workers; where `is_balanced`, rows
+    In the mixing matrix W, row i holds the weights of all workers' numbers in the mean of worker i: those of j have
+    the weight W[i, j]. Columns add up to 1, so that mixing keeps the sum over all workers; where `is_balanced`, rows
     do so as well, and equal numbers stay equal.
     """
 
     @property
     def directed(self) -> bool:
-        """Whether some edge leads one way only; where not, W is symmetric in every round."""
+        """Whether some edge leads in one direction only; if not, W is symmetric in every round."""
 
     @property
     def is_balanced(self) -> bool:
@@ -32,10 +32,10 @@ class Topology(Protocol):
         """Raise `ConfigurationError` where there is no such graph among `size` workers."""
 
     def cycle(self, size: int) -> int:
-        """After so many rounds it begins again, or (drawn ones) has come about everywhere."""
+        """Return the number of rounds after which the graph repeats or, if random, has spread numbers everywhere."""
 
     def out_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """To whom `rank` gives its numbers, and what they count there; itself first, then by rank."""
+        """Return the workers that `rank` sends numbers to, with their weight there; itself first, then by rank."""
 
     def in_edges(self, rank: int, size: int, round: int) -> tuple[Edge, ...]:
-        """From whom it gets numbers, and what they count here; itself first, then by rank."""
+        """Return the workers that `rank` receives numbers from, with their weight here; itself first, then by rank."""

@@ -1,5 +1,5 @@
-"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers, which `pack` and
-`unpack` copy there and back."""
+"""Many tensors as one vector: `Segment` and `Layout` describe the places, `Flat` holds the numbers, and `pack` and
+`unpack` copy tensors into it and back."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Segment:
     part: int
     offset: int
     whole: int | None = None
-    """Elements of the tensor of which this is a piece; None: it is no piece."""
+    """Elements of the full tensor, for a piece of a sharded one; None: it is no piece."""
 
     @cached_property
     def numel(self) -> int:
-        """Its number of elements."""
+        """Number of elements."""
         return torch.Size(self.shape).numel()
 
 
 @dataclass(frozen=True)
 class Part:
-    """One flat piece of memory that travels as a whole."""
+    """One flat piece of memory that is sent as a unit."""
 
     numel: int
     dtype: torch.dtype
     device: torch.device
     coded: bool = False
-    """Whether a codec may write it small: it has whole tensors only, and no header."""
+    """Whether a codec may compress it: it holds full tensors only, and no header."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every tensor lies: `segments` in the order of the tensors given, `parts` in the order they travel.
+    """The place of every tensor: `segments` in the order of the tensors, `parts` in the order in which they are sent.
 
-    The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the rest.
+    The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the vector.
     """
 
     segments: tuple[Segment, ...]
@@ -67,7 +67,7 @@ class Layout:
 
     @cached_property
     def bare(self) -> Layout:
-        """The same without a header."""
+        """The same layout without a header."""
         if not self.header:
             return self
         *parts, last = self.parts
@@ -75,25 +75,27 @@ class Layout:
 
     @cached_property
     def on_cpu(self) -> Layout:
-        """The same with all parts on the CPU."""
+        """The same layout with all parts on the CPU."""
         parts = tuple(replace(part, device=torch.device("cpu")) for part in self.parts)
         return self if parts == self.parts else replace(self, parts=parts)
 
     @cached_property
     def by_part(self) -> tuple[tuple[int, ...], ...]:
         """For each part, the indices of its segments."""
-        found: list[list[int]] = [[] for _ in self.parts]
+        indices: list[list[int]] = [[] for _ in self.parts]
         for index, segment in enumerate(self.segments):
-            found[segment.part].append(index)
-        return tuple(map(tuple, found))
+            indices[segment.part].append(index)
+        return tuple(map(tuple, indices))
 
     @cached_property
     def coded(self) -> dict[int, tuple[Segment, ...]]:
-        """By coded part, what lies in it, in this order."""
+        """The segments of each coded part, in order of memory."""
         inside = {
             number: [self.segments[i] for i in self.by_part[number]] for number, p in enumerate(self.parts) if p.coded
         }
-        return {number: tuple(sorted(own, key=lambda one: one.offset)) for number, own in inside.items()}
+        return {
+            number: tuple(sorted(segments, key=lambda segment: segment.offset)) for number, segments in inside.items()
+        }
 
 
 class Flat:
@@ -111,12 +113,12 @@ class Flat:
 
     @classmethod
     def zeros(cls, layout: Layout) -> Flat:
-        """A new vector of zeros."""
+        """Return a new vector of zeros."""
         return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
 
     @classmethod
     def empty(cls, layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
-        """A new vector whose numbers are whatever the memory held; `on_cpu(numel, dtype)` makes parts on the CPU."""
+        """Return a new uninitialized vector; `on_cpu(numel, dtype)` makes parts on the CPU."""
 
         def part(p: Part) -> Tensor:
             if on_cpu is not None and p.device.type == "cpu":
@@ -127,12 +129,12 @@ class Flat:
 
     @classmethod
     def unwritten(cls, layout: Layout) -> Flat:
-        """A vector in whose place nothing is ever written, or read: it takes no memory."""
+        """Return a placeholder that is never written, or read: it takes no memory."""
         return cls([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
 
     @property
     def nbytes(self) -> int:
-        """Of all its numbers."""
+        """Bytes of all numbers."""
         return sum(part.nbytes for part in self.parts)
 
     @property
@@ -142,15 +144,15 @@ class Flat:
         return last[last.numel() - self.layout.header :]
 
     def holders(self) -> int:
-        """How many tensors share this vector's memory, its own parts and `segments` among them."""
+        """Return the number of tensors that share this vector's memory, its own parts and `segments` among them."""
         return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in self.parts)
 
     def segment(self, index: int) -> Tensor:
-        """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
+        """Return segment `index`, in its shape (a view, in the part's dtype)."""
         return self.segments()[index]
 
     def segments(self) -> tuple[Tensor, ...]:
-        """The numbers of every segment, in order (views)."""
+        """Return all segments, in order (views)."""
         if self._views is None:
             parts = self.parts
             self._views = tuple(
@@ -159,63 +161,63 @@ class Flat:
         return self._views
 
     def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
-        """A new vector of `function` applied part by part."""
+        """Return a new vector of `function` applied part by part."""
         columns = zip(self.parts, *(other.parts for other in others), strict=True)
         return Flat([function(*column) for column in columns], self.layout)
 
     def clone(self) -> Flat:
-        """A copy, in memory of its own."""
+        """Return a copy, in memory of its own."""
         return self.map(Tensor.clone)
 
     def bare(self) -> Flat:
-        """The same numbers (views) without the header."""
+        """Return the same numbers (views) without the header."""
         if not self.layout.header:
             return self
         *parts, last = self.parts
         return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout.bare)
 
     def in_layout(self, layout: Layout) -> Flat:
-        """The same numbers under an equal `layout`, each part on the device named there; those that are, are shared."""
+        """Return the same numbers under an equal `layout`, parts on its devices; parts already there are shared."""
         return Flat([x.to(p.device) for x, p in zip(self.parts, layout.parts, strict=True)], layout)
 
     def on_cpu(self) -> Flat:
-        """The same numbers on the CPU."""
+        """Return the same numbers on the CPU."""
         return self if self.layout.on_cpu is self.layout else self.in_layout(self.layout.on_cpu)
 
     def copy_(self, other: Flat) -> Flat:
-        """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
-        mine, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
-        for there, numbers in zip(mine.parts, theirs.parts, strict=True):
-            there.copy_(numbers)
+        """Copy the numbers of `other`; where its header has another length, without the headers."""
+        ours, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
+        for place, numbers in zip(ours.parts, theirs.parts, strict=True):
+            place.copy_(numbers)
         return self
 
     def add_(self, other: Flat, alpha: float = 1.0) -> Flat:
         """Add `alpha` times `other`, in place."""
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
-            mine.add_(theirs, alpha=alpha)
+        for ours, theirs in zip(self.parts, other.parts, strict=True):
+            ours.add_(theirs, alpha=alpha)
         return self
 
     def plus(self, other: Flat, into: Flat) -> Flat:
-        """The sum with `other`, written into `into`, which is returned."""
-        for mine, theirs, there in zip(self.parts, other.parts, into.parts, strict=True):
-            torch.add(mine, theirs, out=there)
+        """Write the sum with `other` into `into`, and return it."""
+        for ours, theirs, place in zip(self.parts, other.parts, into.parts, strict=True):
+            torch.add(ours, theirs, out=place)
         return into
 
     def times(self, factor: float, into: Flat) -> Flat:
-        """`factor` times this, written into `into`, which is returned."""
-        for mine, there in zip(self.parts, into.parts, strict=True):
+        """Write `factor` times this vector into `into`, and return it."""
+        for ours, place in zip(self.parts, into.parts, strict=True):
             if factor == 1.0:
-                there.copy_(mine)
-            elif mine.device != there.device:
-                there.copy_(mine).mul_(factor)
+                place.copy_(ours)
+            elif ours.device != place.device:
+                place.copy_(ours).mul_(factor)
             else:
-                torch.mul(mine, factor, out=there)
+                torch.mul(ours, factor, out=place)
         return into
 
     def mul_(self, factor: float) -> Flat:
-        """Multiply in place; returns itself."""
-        for mine in self.parts:
-            mine.mul_(factor)
+        """Multiply in place; return this vector."""
+        for part in self.parts:
+            part.mul_(factor)
         return self
 
     def __add__(self, other: Flat) -> Flat:
@@ -234,14 +236,19 @@ class Flat:
 
 
 def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
-    """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given.
+    """Copy `scale` times each tensor into its segment; None is written as zeros. With `part`, only its tensors.
 
     Raises `ConfigurationError` for a tensor that is sparse.
     """
     layout = into.layout
     indices = range(len(tensors)) if part is None else layout.by_part[part]
-    there = [(local(x), into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
-    if any(x.layout is not torch.strided for x, _ in there):
+    segments, there, are_strided = into.segments(), list[tuple[Tensor, Tensor]](), True
+    for index in indices:
+        if (x := tensors[index]) is not None:
+            x = local(x)
+            there.append((x, segments[index]))
+            are_strided = are_strided and x.layout is torch.strided
+    if not are_strided:
         names = [
             layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
         ]
@@ -255,37 +262,41 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
                 _pack_on_device(tensors, into, number, scale)
             return
         if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
-            torch._foreach_copy_([place for _, place in there], [x for x, _ in there])
-            into.parts[part][: sum(x.numel() for x, _ in there)].mul_(scale)
+            xs, places = zip(*there, strict=True)
+            torch._foreach_copy_(places, xs)
+            into.parts[part][: sum(map(Tensor.numel, xs))].mul_(scale)
             return
-        for index in indices:
-            if tensors[index] is None:
-                into.segment(index).zero_()
+        if len(there) < len(indices):
+            for index in indices:
+                if tensors[index] is None:
+                    segments[index].zero_()
+        if scale == 1.0 and there:
+            xs, places = zip(*there, strict=True)
+            torch._foreach_copy_(places, xs)
+            return
         for x, place in there:
             if x.dtype != place.dtype:
                 place.copy_(x)
                 place.mul_(scale)
-            elif scale == 1.0:
-                place.copy_(x)
             else:
                 torch.mul(x, scale, out=place)
 
 
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
-    """The same of one part of tensors that are on a GPU: few kernels, and one copy where `into` is on the CPU."""
+    """Pack one part of tensors on a GPU: few kernels, and one copy where `into` is on the CPU."""
     indices, place = into.layout.by_part[part], into.parts[part]
-    given = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
-    if not given:
+    present = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
+    if not present:
         place[: sum(into.layout.segments[index].numel for index in indices)].zero_()
         return
-    device = given[0][0].device
+    device = present[0][0].device
     stage = place if place.device == device else torch.empty_like(place, device=device)
-    views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in given]
+    views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in present]
     for index in indices:
         if tensors[index] is None:
-            one = into.layout.segments[index]
-            stage[one.offset : one.offset + one.numel].zero_()
-    torch._foreach_copy_(views, [x for x, _ in given])
+            segment = into.layout.segments[index]
+            stage[segment.offset : segment.offset + segment.numel].zero_()
+    torch._foreach_copy_(views, [x for x, _ in present])
     numbers = stage[: max(into.layout.segments[index].offset + into.layout.segments[index].numel for index in indices)]
     if scale != 1.0:
         numbers.mul_(scale)

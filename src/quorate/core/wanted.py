@@ -1,4 +1,4 @@
-"""What a value should have been, in the words of its reader, and not in those of the library that checks types."""
+"""The expected type of a value, in the user's words in place of those of the library that checks types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WORDS = (
 
 
 def wanted_in_words(message: str) -> str:
-    """ "Input should be a valid integer" is "a whole number"; a message of another kind loses its beginning."""
-    found = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    """Return "a whole number" for "Input should be a valid integer"; other messages lose their beginning."""
+    type_in_words = message.removeprefix("Value error, ").removeprefix("Input should be ")
     for pattern, words in _WORDS:
-        if (match := re.fullmatch(pattern, found)) is not None:
+        if (match := re.fullmatch(pattern, type_in_words)) is not None:
             return match.expand(words)
-    return found
+    return type_in_words

@@ -1,6 +1,6 @@
-"""What a workload is: data, model, loss and quality under one name, the same on every worker by its seed.
+"""The interface of workloads: data, model, loss and quality under one name, equal on every worker by its seed.
 
-Torch is needed for the types only, so that reading this costs nothing.
+Torch is needed for the types only, and is not imported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What `collate` makes of examples; in practice a NamedTuple of tensors (which DataLoader can pin).
+    """The result of `collate`; in practice a NamedTuple of tensors (which DataLoader can pin).
 
     A batch whose work grows with more than its number of examples may have a property `tokens`: its cost in words,
-    frames or the like, an int, padding included where the model computes it. A pace of so much per token (`50us/token`)
-    goes by it; batches without one know no tokens.
+    frames or the like, an int, padding included where the model computes it. A pace per token (`50us/token`) uses it;
+    batches without it have no tokens.
     """
 
     def to(self, device: str | device) -> Self:
-        """The same batch on `device`."""
+        """Return the same batch on `device`."""
 
 
 B = TypeVar("B", bound=Batch)
@@ -34,7 +34,7 @@ Counts = Mapping[str, float]
 
 
 class Workload(ABC, Generic[B]):
-    """Something to train. Its implementations are frozen keyword-only dataclasses: the fields are the settings.
+    """A model to train and its data. Implementations are frozen keyword-only dataclasses: the fields are the settings.
 
     Two objects with equal settings give equal data and, for equal seeds, equal models, in any process on the same
     machine. No method touches a global random generator.
@@ -55,40 +55,40 @@ class Workload(ABC, Generic[B]):
 
     @abstractmethod
     def dataset(self, *, train: bool) -> Dataset[Any]:
-        """The training or the test examples: map-style, with a length, for `collate`."""
+        """Return the training or the test examples: map-style, with a length, for `collate`."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Any]) -> B:
-        """Examples of `dataset` as one batch; a DataLoader's `collate_fn`."""
+        """Return examples of `dataset` as one batch; a DataLoader's `collate_fn`."""
 
     @abstractmethod
     def model(self, seed: int = 0) -> nn.Module:
-        """A new model with parameters drawn from `seed`, on the CPU."""
+        """Return a new model with parameters drawn from `seed`, on the CPU."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: B) -> Tensor:
-        """The mean loss over the batch, a scalar to call `backward` on. Model and batch are on one device."""
+        """Return the mean loss over the batch, a scalar for `backward`. Model and batch are on one device."""
 
     @abstractmethod
     def quality(self, model: nn.Module, batch: B) -> dict[str, float]:
-        """How good the model is on the batch, as `Counts`. Needs no gradient; leaves the model's mode as it is."""
+        """Return the quality of the model on the batch, as `Counts`. Needs no gradient; keeps the model's mode."""
 
     @abstractmethod
     def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """The usual optimizer of the model's parameters; `learning_rate` None means the usual one."""
+        """Return the usual optimizer of the model's parameters; `learning_rate` None is the usual one."""
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """Lines of text for a person: what the data is and how it is distributed."""
+        """Return lines of text that describe the data and its distribution."""
 
     @property
     def summary(self) -> str:
-        """One line: the first of the class's documentation, as `Registry.summary` gives it."""
+        """The first line of the class's documentation, as in `Registry.summary`."""
         return (type(self).__doc__ or "").strip().partition("\n")[0].rstrip()
 
 
 def total(counts: Iterable[Counts]) -> dict[str, float]:
-    """The sum, key by key, of the counts of several batches or ranks; all have the same keys."""
+    """Return the sum, key by key, of the counts of several batches or ranks; all have the same keys."""
     totals: dict[str, float] = {}
     for each in counts:
         for key, amount in each.items():
@@ -97,6 +97,6 @@ def total(counts: Iterable[Counts]) -> dict[str, float]:
 
 
 def per_example(counts: Counts) -> dict[str, float]:
-    """The mean of every summed quantity: 12 hits at "top1" in 64 examples are 0.1875. Without examples, NaN."""
+    """Return the mean of every summed quantity: 12 hits at "top1" in 64 examples are 0.1875. Without examples, NaN."""
     examples = counts["examples"]
     return {key: amount / examples if examples else float("nan") for key, amount in counts.items() if key != "examples"}

@@ -1,4 +1,4 @@
-"""Calls that may never return, such as those of a store whose host cannot be reached, made by a thread of their own."""
+"""Calls that may never return, such as those of a store on an unreachable host, made by a separate thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """A call has not returned in time. If it had begun, it may still do what it was to do, some time."""
+    """A call has not returned in time. If it had begun, it may still take effect later."""
 
 
 class _Call(Generic[T]):
@@ -26,11 +26,11 @@ class _Call(Generic[T]):
         self._under_way.acquire()
 
     def run(self) -> None:
-        if self._given_up:  # who asked was told that it failed
+        if self._given_up:  # the caller already has the error
             return
         try:
             self._result.append(self._operation(*self._arguments))
-        except BaseException as error:  # it belongs to whoever waits
+        except BaseException as error:  # the caller raises it
             self._error = error
         self._under_way.release()
 
@@ -44,9 +44,9 @@ class _Call(Generic[T]):
 
 
 class Asker:
-    """Makes calls one after the other; whoever asks waits in Python, where signals are handled, for a limited time.
+    """Makes calls one after the other; callers wait in Python, where signals are handled, for a limited time.
 
-    When a call has taken `limit` seconds, all that wait, and all that come later, are told so at once. Safe from any
+    When a call has taken `limit` seconds, all waiting and all later callers get `NoAnswer` at once. Safe from any
     thread; in a forked process calls are made directly. Cost: two changes of threads for each call, some 30 µs.
     """
 
@@ -57,10 +57,10 @@ class Asker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._since: float | None = None
-        """Since when the call under way has been."""
+        """Start of the call under way, in `time.monotonic()` seconds."""
 
     def ask(self, operation: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
-        """What `operation(*arguments)` returns or raises. Raises `NoAnswer` after `seconds` (at most the limit)."""
+        """Return the result of `operation(*arguments)`. Raises `NoAnswer` after `seconds` (at most the limit)."""
         if os.getpid() != self._process:
             return operation(*arguments)
         since = self._since

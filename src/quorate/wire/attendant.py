@@ -1,4 +1,4 @@
-"""A task beside a worker's training that takes the messages under one tag, one after the other, until it is closed."""
+"""A task beside a worker's training that handles the messages under one tag, one by one, until it is closed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quorate.core.errors import WireTimeout
 
 _TAG = "asked"
 CLOSE = Message(header={"close": True})
-"""Ends the attendant that it is sent to, behind what has come by then."""
+"""Ends the attendant that receives it, after earlier messages."""
 _IDLE_SECONDS = 60.0
 
 
 class Attendant:
-    """That of one worker, on `wire.channel(name)`; `wire` is the training thread's, and `take(source, message)` is
-    called in the task."""
+    """The attendant of one worker, on `wire.channel(name)`; `wire` belongs to the training thread, and the task calls
+    `take(source, message)`."""
 
     def __init__(self, wire: Wire, name: str, take: Callable[[int, Message], None]) -> None:
         self._rank, self._take = wire.rank, take
@@ -27,33 +27,33 @@ class Attendant:
 
     @property
     def is_here(self) -> bool:
-        """Whether whoever asks runs in the task."""
+        """Whether the calling code runs in the task."""
         return threading.get_ident() == self._thread
 
     def send(self, message: Message, to: int) -> None:
-        """Give a message to the attendant of worker `to`, which may be this one."""
+        """Send a message to the attendant of worker `to`, which may be this one."""
         self._messages.send(message, to, _TAG)
 
     def check(self) -> None:
-        """Raise what the task has ended with."""
+        """Raise the error that has ended the task, if there is one."""
         if self._error is not None:
             raise self._error
 
     def hears_of_deaths(self) -> None:
-        """From now on the task goes on when other workers die, and is told: see `Wire.tolerate_deaths`."""
+        """Let the task go on when other workers die, and receive a message: see `Wire.tolerate_deaths`."""
         self._messages.tolerate_deaths(_TAG)
 
     @property
     def is_over(self) -> bool:
-        """Whether the task has ended; `wait` says with what."""
+        """Whether the task has ended; `wait` raises its error."""
         return self._task.done()
 
     def wait(self) -> None:
-        """Until the task has ended; raises what it has ended with."""
+        """Wait until the task has ended; raises its error."""
         self._task.wait()
 
     def close(self) -> None:
-        """End the task behind what has come by now; raises what it has ended with."""
+        """End the task after the messages sent so far; raises its error."""
         self.send(CLOSE, self._rank)
         self._task.wait()
 
@@ -66,13 +66,13 @@ class Attendant:
             raise
 
     def _attend(self, wire: Wire) -> None:
-        asked = wire.receive(None, _TAG)
+        receive = wire.receive(None, _TAG)
         while True:
             try:
-                source, message = asked.wait(_IDLE_SECONDS)
+                source, message = receive.wait(_IDLE_SECONDS)
             except WireTimeout:
                 continue
             if message.header.get("close"):
                 return
-            asked = wire.receive(None, _TAG)
+            receive = wire.receive(None, _TAG)
             self._take(source, message)

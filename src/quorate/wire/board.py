@@ -1,6 +1,6 @@
-"""Boards without torch: in one process, and over a Unix socket to the launcher's (its other end is `board_server`).
+"""Boards without torch: in one process, and over a Unix socket to the launcher's (served by `board_server`).
 
-Boards over a c10d store, and the other way round, are in `store`.
+Boards over a c10d store, and stores over a board, are in `store`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quorate.wire.board_frames import BadFrame, read_frame, write_frame
 from quorate.wire.failure import FAILED, failure_in
 
 SLICE = 0.05
-"""Seconds a wait sleeps at most before it looks around."""
+"""Seconds that a wait sleeps at most before it checks for failures."""
 
 
 def not_written(keys: Sequence[str], timeout: float) -> WireTimeout:
-    """The error of a wait for `keys`, which are missing after `timeout` seconds."""
+    """Return the error of a wait for `keys`, which are missing after `timeout` seconds."""
     shown = ", ".join(f'"{key}"' for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
     return WireTimeout(f"nothing was written under {shown} on the board within {timeout:g} s")
 
 
 class MemoryBoard(Board):
-    """A board inside one process: what the launcher serves, and what a worker alone uses."""
+    """A board inside one process, which the launcher serves, and which a worker alone uses."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -68,7 +68,7 @@ class MemoryBoard(Board):
     def look(self, keys: Sequence[str], seconds: float) -> tuple[list[str], bytes | None]:
         """Wait until every key is written, a worker has failed, or `seconds` have passed.
 
-        Returns the keys that are still missing, and what stands under the key `failed`.
+        Returns the missing keys, and the value of the key `failed`.
         """
         with self._changed:
             self._changed.wait_for(lambda: FAILED in self._values or not self._missing(keys), seconds)
@@ -85,7 +85,7 @@ class MemoryBoard(Board):
 
 
 class _Connection:
-    """One stream to the server; closed when nobody refers to it any more (its thread has ended)."""
+    """One stream to the server; closed when it is no longer referenced (its thread has ended)."""
 
     def __init__(self, path: str) -> None:
         self.process = os.getpid()
@@ -103,7 +103,7 @@ class _Connection:
 class SocketBoard(Board):
     """The board of the launcher on this machine, reached over the Unix socket file `path`.
 
-    Each thread (and each forked process) has a connection of its own, so a wait holds up nobody else. One request
+    Each thread (and each forked process) has a connection of its own, so a wait blocks no other thread. One request
     and one reply per call, about 50 us. Raises `PeerFailed` when the launcher has ended.
     """
 
@@ -123,14 +123,14 @@ class SocketBoard(Board):
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
         reply = self._ask(b"get all", *(key.encode() for key in keys))
-        return [one[1:] if one[:1] == b"+" else None for one in reply]
+        return [written[1:] if written[:1] == b"+" else None for written in reply]
 
     def add(self, key: str, amount: int = 1) -> int:
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[0])
 
     def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        known = () if expected is None else (expected,)
-        return self._ask(b"swap", key.encode(), value, *known)[0] == b"1"
+        expectation = () if expected is None else (expected,)
+        return self._ask(b"swap", key.encode(), value, *expectation)[0] == b"1"
 
     def delete(self, prefix: str) -> None:
         self._ask(b"delete", prefix.encode())
@@ -165,18 +165,18 @@ class SocketBoard(Board):
             self._mine = threading.local()
 
     def _connection(self) -> _Connection:
-        mine: _Connection | None = getattr(self._mine, "connection", None)
-        if mine is None or mine.process != os.getpid():
+        connection: _Connection | None = getattr(self._mine, "connection", None)
+        if connection is None or connection.process != os.getpid():
             try:
-                mine = _Connection(self.path)
+                connection = _Connection(self.path)
             except OSError as error:
                 if "too long" in str(error):
                     raise ConfigurationError(f'the board\'s path, "{self.path}", is too long for a socket') from None
                 raise PeerFailed(f"the launcher is gone (its board at {self.path} does not answer)") from error
-            self._mine.connection = mine
+            self._mine.connection = connection
             with self._lock:
-                self._all.add(mine)
-        return mine
+                self._all.add(connection)
+        return connection
 
     def _ask(self, *parts: bytes, seconds: float = DEFAULT_TIMEOUT) -> list[bytes]:
         connection = self._connection()
@@ -207,4 +207,4 @@ class SocketBoard(Board):
 
 
 class _NoAnswer(WireTimeout):
-    """The launcher is there and does not answer."""
+    """The launcher lives and does not answer."""

@@ -1,7 +1,7 @@
-"""How a board's requests and replies are written on a stream: frames of byte strings.
+"""The format of a board's requests and replies on a stream: frames of byte strings.
 
 A frame is its length in bytes (u32, big-endian), then each part as its length (u32) and its bytes. Frames above
-`LIMIT` are refused before anything of them is kept, so a peer that sends garbage costs constant memory.
+`LIMIT` are refused before any of their bytes is kept, so a peer that sends garbage costs constant memory.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _CHUNK = 2**16
 
 
 class Stream(Protocol):
-    """What bytes come from and go to: a socket, or two pipes."""
+    """A stream of bytes in both directions: a socket, or two pipes."""
 
     def recv(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
     def sendall(self, data: bytes, /) -> None:
-        """All of them."""
+        """Send all bytes."""
 
 
 class BadFrame(ValueError):
-    """What came is no frame of ours."""
+    """The received bytes are no frame."""
 
 
 def write_frame(stream: Stream, parts: Sequence[bytes]) -> None:
-    """Send `parts` as one frame. Raises `BadFrame`, with nothing sent, where they are too much for one."""
+    """Send `parts` as one frame. Raises `BadFrame`, with nothing sent, where they are too long."""
     body = b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
     if len(body) > LIMIT:
         raise BadFrame(f"a message of {len(body)} bytes is too long for the board; it takes {LIMIT} bytes at most")
@@ -40,7 +40,7 @@ def write_frame(stream: Stream, parts: Sequence[bytes]) -> None:
 
 
 def read_frame(stream: Stream) -> list[bytes] | None:
-    """The parts of the next frame; None where the stream has ended. Raises `BadFrame`."""
+    """Return the parts of the next frame; None where the stream has ended. Raises `BadFrame`."""
     head = _read(stream, _LENGTH.size)
     if head is None:
         return None
@@ -52,7 +52,7 @@ def read_frame(stream: Stream) -> list[bytes] | None:
 
 
 def _read(stream: Stream, length: int) -> bytes | None:
-    """Exactly `length` bytes; None where the stream ends before. Takes memory for what came, not for the claim."""
+    """Return exactly `length` bytes; None where the stream ends before. Memory grows with the bytes received only."""
     got = bytearray()
     while len(got) < length:
         piece = stream.recv(min(_CHUNK, length - len(got)))

@@ -18,7 +18,7 @@ class BoardServer:
     """Serves `board` at the socket file `path` until `close`; nothing listens on the network.
 
     Only this user can reach it: the file has mode 0600, in a directory that is made with 0700 or refused where others
-    can enter it. One thread per connection. A connection that sends garbage is closed; the others do not notice.
+    can enter it. One thread per connection. A connection that sends garbage is closed; the others are not affected.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -33,7 +33,7 @@ class BoardServer:
         if folder.stat().st_mode & 0o077:
             raise ConfigurationError(f'the folder of the board, "{folder}", is open to other users; give it mode 0700')
         self.accepted = 0
-        """Connections there have been so far."""
+        """Number of connections so far."""
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -49,7 +49,7 @@ class BoardServer:
         self._door.start()
 
     def close(self) -> None:
-        """Close every connection and remove the file. Clients learn at once that the launcher is gone."""
+        """Close every connection and remove the file. Clients notice the end of the launcher at once."""
         with self._lock:
             if self._closed:
                 return
@@ -82,7 +82,7 @@ class BoardServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            # A client that is gone, and one that sends what is no request, end their own connection alone.
+            # A client that has ended, or that sends no valid request, ends its own connection alone.
             with suppress(OSError, BadFrame):
                 while (request := read_frame(connection)) is not None:
                     write_frame(connection, self._answer(request))
@@ -92,7 +92,7 @@ class BoardServer:
             connection.close()
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        """The reply to a request. Raises `BadFrame` where it is none."""
+        """Return the reply to a request. Raises `BadFrame` where it is none."""
         try:
             match request:
                 case [b"set", key, value]:
@@ -102,8 +102,8 @@ class BoardServer:
                     written = self.board.get(key.decode())
                     return [] if written is None else [written]
                 case [b"get all", *keys]:
-                    found = self.board.get_all([key.decode() for key in keys])
-                    return [b"" if written is None else b"+" + written for written in found]
+                    values = self.board.get_all([key.decode() for key in keys])
+                    return [b"" if written is None else b"+" + written for written in values]
                 case [b"add", key, amount]:
                     return [b"%d" % self.board.add(key.decode(), int(amount))]
                 case [b"swap", key, value]:

@@ -1,4 +1,4 @@
-"""Messages that came and receives that were asked for, matched: first in, first out per (sender, address)."""
+"""Arrived messages and posted receives, matched: first in, first out per (sender, address)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ A = TypeVar("A", bound=Hashable)
 
 
 class Receive(Protocol):
-    """A receive that was asked for."""
+    """A posted receive."""
 
     source: int | None
-    """Whose message it is for; None: anyone's."""
+    """The sender; None: any."""
 
     def fill(self, source: int, message: Message) -> None:
-        """Its message is here."""
+        """Complete the receive with its message."""
 
 
 R = TypeVar("R", bound=Receive)
 
 
 class _Box(Generic[R]):
-    """What came and who waits at one address; never both for the same source."""
+    """Messages and receives at one address; never both for the same source."""
 
     def __init__(self) -> None:
         self.arrived: deque[tuple[int, Message]] = deque()
@@ -33,15 +33,15 @@ class _Box(Generic[R]):
 
 
 class Boxes(Generic[A, R]):
-    """Those of all addresses; receives are served in the order they were asked for. Not locked."""
+    """Messages and receives of all addresses; receives are served in the order of their calls. Not locked."""
 
     def __init__(self) -> None:
         self._boxes: dict[A, _Box[R]] = {}
 
     def put(self, source: int, address: A, message: Message) -> None:
-        """A message has come: the first receive that fits gets it."""
+        """Add an arrived message: the first receive that fits gets it."""
         box = self._boxes.setdefault(address, _Box())
-        fitting = next((one for one in box.waiting if one.source is None or one.source == source), None)
+        fitting = next((receive for receive in box.waiting if receive.source is None or receive.source == source), None)
         if fitting is None:
             box.arrived.append((source, message))
             return
@@ -50,7 +50,7 @@ class Boxes(Generic[A, R]):
         fitting.fill(source, message)
 
     def ask(self, address: A, receive: R) -> None:
-        """Give `receive` the next message at `address` that is not promised to an earlier one, now or later."""
+        """Give `receive` the next message at `address` that no earlier receive gets, now or later."""
         box = self._boxes.setdefault(address, _Box())
         for place, (source, message) in enumerate(box.arrived):
             if receive.source is None or receive.source == source:

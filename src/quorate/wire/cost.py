@@ -1,6 +1,6 @@
-"""How many bytes one worker sends for each collective, as the formulas of the field have it.
+"""Bytes that one worker sends for each collective, by the formulas of the field.
 
-P is the number of workers, n the bytes of the whole tensor. What a backend really sends may differ by its choice of
+P is the number of workers, n the bytes of the full tensor. A backend may send other numbers of bytes, by its choice of
 algorithm; these are the figures that reports and plans use (Thakur, Rabenseifner, Gropp, 2005, ring forms).
 """
 
@@ -13,5 +13,5 @@ def all_reduce_bytes(nbytes: int, size: int) -> int:
 
 
 def piece_bytes(numel: int, itemsize: int, rank: int, size: int) -> int:
-    """Bytes of piece `rank` when `numel` elements are cut as `tensor_split` cuts them: larger pieces first."""
+    """Return the bytes of piece `rank` of `numel` elements as `tensor_split` cuts them: larger pieces first."""
     return (numel // size + (rank < numel % size)) * itemsize

@@ -1,7 +1,7 @@
-"""Which wire the code that asks is running on.
+"""The wire of the worker in which the calling code runs.
 
 In the real world a process is one worker, so there is one wire per process. In the virtual world every worker is a
-thread, so a thread's own wire goes before the process's.
+thread, so a thread's own wire takes precedence over the process's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Place:
-    """One worker's place: its wire, what each layer keeps for it, and what it still does before it leaves."""
+    """One worker's place: its wire, the context of each layer, and the calls to make before it leaves."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -25,15 +25,15 @@ class Place:
         self.leaving: list[Callable[[], None]] = []
 
     def context(self, kind: type[T]) -> T:
-        """This worker's `kind`, of which there is one: made, without arguments, when it is first asked for."""
+        """Return this worker's only `kind`, which the first call makes, without arguments."""
         if kind not in self._contexts:
             self._contexts[kind] = kind()
-        found = self._contexts[kind]
-        assert isinstance(found, kind)
-        return found
+        context = self._contexts[kind]
+        assert isinstance(context, kind)
+        return context
 
     def leave(self) -> None:
-        """Run what was to be done before leaving, the latest first; each once."""
+        """Run the calls in `leaving`, the latest first; each once."""
         while self.leaving:
             self.leaving.pop()()
 
@@ -43,7 +43,7 @@ _process: Place | None = None
 
 
 def enter(wire: Wire, *, thread_only: bool = False) -> Place:
-    """Make `wire` the current one of this process, or of this thread alone; returns its place."""
+    """Make `wire` the current one of this process, or of this thread alone; return its place."""
     global _process
     place = Place(wire)
     if thread_only:
@@ -59,7 +59,7 @@ def adopt(place: Place | None) -> None:
 
 
 def forget(*, thread_only: bool = False) -> None:
-    """Undo `enter`; what was to be done before leaving is not done."""
+    """Undo `enter`, without the calls in `leaving`."""
     global _process
     if thread_only:
         _thread.place = None
@@ -68,14 +68,14 @@ def forget(*, thread_only: bool = False) -> None:
 
 
 def place() -> Place | None:
-    """The place of the worker this code runs in; None before `enter`."""
-    mine: Place | None = getattr(_thread, "place", None)
-    return mine if mine is not None else _process
+    """Return the place of the worker in which this code runs; None before `enter`."""
+    thread_place: Place | None = getattr(_thread, "place", None)
+    return thread_place if thread_place is not None else _process
 
 
 def here() -> Place:
-    """The place of the worker this code runs in. Raises `ConfigurationError` before `quorate.join()`."""
-    found = place()
-    if found is None:
+    """Return the place of the worker in which this code runs. Raises `ConfigurationError` before `quorate.join()`."""
+    current = place()
+    if current is None:
         raise ConfigurationError("no world has been joined; call quorate.join() first")
-    return found
+    return current

@@ -24,7 +24,7 @@ class Delayed(Wrapped):
     def _again(self, inner: Wire) -> Wire:
         return Delayed(inner, self._delay, self._count)
 
-    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
+    def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
         self._count[0] += 1
         seconds = self._delay(operation, self._count[0])
         if seconds > 0:

@@ -1,7 +1,7 @@
-"""Collectives made of messages: every worker sends one message to every other, then each combines what it got.
+"""Collectives made of messages: every worker sends one message to every other, then each combines those received.
 
-Used for groups in both worlds, and in the real one for the ragged collectives. One phase only, so a collective that
-was called is under way, whoever waits first; sums are formed in order of rank, host by host, so all workers get the
+Used for groups in both worlds, and in the real one for ragged collectives. There is one phase only, so a collective is
+under way once it is called, whoever waits first. Sums are formed in order of rank, host by host, so all workers get the
 same bits.
 Cost per worker: P - 1 messages out; `all_reduce` sends (P - 1) n elements, `reduce_scatter` (P - 1) n / P.
 """
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
-    """The sum, added in the order given; smaller floats are added in float32 and rounded once. Shares no memory.
+    """Return the sum, added in order; smaller floats are added in float32 and rounded once. Shares no memory.
 
-    With the host of each tensor: those of one host are added in the order given, then the hosts' sums, in the order
-    in which hosts first occur; the sums of several hosts are rounded, as they travel as what they are of.
+    With the host of each tensor: those of one host are added in order, then the hosts' sums, in the order in which
+    hosts first occur; the sums of several hosts are rounded, as they are sent in the dtype of the tensors.
     """
     first = tensors[0].detach()
     is_small = first.is_floating_point() and first.element_size() < 4
@@ -49,40 +49,40 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
 
 
 def describe(x: Tensor) -> str:
-    """Shape and dtype in words: `float32 (3, 4)`."""
+    """Return dtype and shape in words: `float32 (3, 4)`."""
     return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
 
 
 def piece_written(wire: Wire, x: Tensor, write: Write) -> Tensor:
-    """What `write` makes of this worker's piece of `x`, in memory that may be sent."""
+    """Return this worker's piece of `x` as `write` fills it, in memory that may be sent."""
     numel = pieces_of(x, wire.size)[wire.rank].numel()
     is_here = x.device.type == "cpu"
-    mine = wire.empty(numel, x.dtype) if is_here else torch.empty(numel, dtype=x.dtype, device=x.device)
-    write([mine])
-    return mine
+    place = wire.empty(numel, x.dtype) if is_here else torch.empty(numel, dtype=x.dtype, device=x.device)
+    write([place])
+    return place
 
 
 def pieces_of(x: Tensor, size: int) -> list[Tensor]:
-    """Of each of `size` workers: views of `x` (n)."""
+    """Return the pieces of `x` (n) of all `size` workers, as views."""
     return [x.detach()[piece(x.numel(), rank, size)] for rank in range(size)]
 
 
 def assembled(x: Tensor, pieces: Sequence[Tensor]) -> Tensor:
-    """`x` (n), into which the pieces of all workers are written, by rank."""
-    for rank, one in enumerate(pieces):
-        x.detach()[piece(x.numel(), rank, len(pieces))] = one
+    """Write the `pieces` of all workers, by rank, into `x` (n), and return it."""
+    for rank, numbers in enumerate(pieces):
+        x.detach()[piece(x.numel(), rank, len(pieces))] = numbers
     return x
 
 
 class CollectivesByMessages(Wire):
-    """A wire whose collectives are made of its own `send` and `receive`."""
+    """A wire whose collectives consist of its own `send` and `receive`."""
 
     def __init__(self) -> None:
         self._calls = itertools.count()
 
     @functools.cached_property
     def _hosts(self) -> list[int]:
-        """The host of each worker that was there at the start."""
+        """The host of each worker of the start."""
         return [self.host_of(rank) for rank in range(self.size)]
 
     def _sum(self, messages: Sequence[Message]) -> Tensor:
@@ -90,11 +90,11 @@ class CollectivesByMessages(Wire):
         return sum_in_order([m.tensors[0].to(here) for m in messages], self._hosts)
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
-        """Send `outgoing[r]` to rank r; `combine` what each rank sent here, by rank.
+        """Send `outgoing[r]` to rank r; `combine` the messages received, by rank.
 
-        The death of any of them ends it: one that has learnt of a death before it calls this sends nothing.
+        The death of any worker ends it: a worker that knows of a death before its call sends nothing.
 
-        All workers' `operation` must be equal (`Mismatch` otherwise, on every worker: each hears from all).
+        All workers' `operation` must be equal (else each raises `Mismatch`, as it receives from all).
         """
         tag = f"collective/{next(self._calls)}"
         others = [peer for peer in range(self.size) if peer != self.rank]
@@ -110,7 +110,7 @@ class CollectivesByMessages(Wire):
         return [message] * self.size
 
     def _from_root(self, message: Message, root: int) -> list[Message]:
-        """`message` for everyone at the root; elsewhere nothing but a sign of life."""
+        """Return `message` for all workers at the root; elsewhere empty messages."""
         return self._to_all(message if self.rank == root else Message())
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
@@ -132,12 +132,12 @@ class CollectivesByMessages(Wire):
         return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,), shared=shared)), self._received)
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
-        mine = piece_written(self, x, write)
+        written = piece_written(self, x, write)
 
         def combine(messages: list[Message]) -> Tensor:
             return assembled(x, [message.tensors[0] for message in messages])
 
-        return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((mine,), shared=True)), combine)
+        return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((written,), shared=True)), combine)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         _one_each(pieces, self.size)
@@ -145,15 +145,15 @@ class CollectivesByMessages(Wire):
         return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
-        outgoing = [Message((one,), shared=True) for one in pieces_of(x, self.size)]
+        outgoing = [Message((view,), shared=True) for view in pieces_of(x, self.size)]
         return self._swap(f"all_to_all_single {describe(x)}", outgoing, self._received)
 
     def _received(self, messages: list[Message]) -> list[Tensor]:
-        """A tensor of each rank, where this one's own is; what it has sent to itself is copied, unless it is shared."""
+        """Return each rank's tensor, on the device of this rank's, which is copied unless it is shared."""
         own = messages[self.rank]
-        mine = own.tensors[0].detach()
-        found = [m.tensors[0].to(mine.device) if m is not own else mine for m in messages]
-        return [x if x is not mine or own.shared else mine.clone() for x in found]
+        own_tensor = own.tensors[0].detach()
+        tensors = [m.tensors[0].to(own_tensor.device) if m is not own else own_tensor for m in messages]
+        return [x if x is not own_tensor or own.shared else own_tensor.clone() for x in tensors]
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
@@ -192,8 +192,8 @@ class CollectivesByMessages(Wire):
             outgoing = self._to_all(Message())
 
         def combine(messages: list[Message]) -> Tensor:
-            mine = messages[root].tensors[0]
-            return mine.detach().clone() if self.rank == root else mine
+            received = messages[root].tensors[0]
+            return received.detach().clone() if self.rank == root else received
 
         return self._swap(f"scatter from {root}", outgoing, combine)
 

@@ -1,14 +1,14 @@
-"""What stands on the board about workers that have ended.
+"""Notes on the board about workers that have ended.
 
 `failed` holds JSON, `{"rank": 2, "host": "h", "reason": "was killed by signal 9 (SIGKILL)"}`: the first failure of
-the run, whoever noticed it; with `seat`, where the model is in shards (`replica 1, shard 0`). `ended/<rank>` holds
+the run, written by any worker; with `seat`, where the model is in shards (`replica 1, shard 0`). `ended/<rank>` holds
 the exit status of a worker that ended normally (its launcher writes it), in decimal. `failed at` holds JSON,
-`{"strategy": "quorum", "round": 17}`: where the training stood for the first worker that left because of the failure.
-`outlives` holds the number of workers once all have said that a death leaves them going (0: something needs
-everyone), and `gone` those that were outlived. `outlives errors` is 1 where a worker's own error counts as its death,
-and `erred/<rank>` is there for those of which that was so. `training/<rank>` is 1 from the beginning of that worker's
-first training to the end of its last. `server/<rank>` is there for ranks that keep parameters for the workers: 1
-where nobody outlives their death, 0 where others keep the same.
+`{"strategy": "quorum", "round": 17}`: the round of the first worker that left because of the failure. `outlives`
+holds the number of workers once all allow the others to go on after a death (0: something needs all workers), and
+`gone` the dead ones that the others have outlived. `outlives errors` is 1 where a worker's own error counts as its
+death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the beginning of that worker's
+first training to the end of its last. `server/<rank>` marks ranks that keep parameters for the workers: 1 where the
+run ends with them, 0 where others keep the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
-from quorate.wire.naming import seat_in_words
+from quorate.wire.naming import coordinates_in_words
 
 GONE = "gone"
 """Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
-others have outlived, and those that have joined them since, in the order in which that was noticed."""
+others have outlived, and those that have joined since, in the order in which that was noticed."""
 _OUTLIVES = "outlives"
 _OUTLIVES_ERRORS = "outlives errors"
 _ERRED = "erred"
@@ -37,87 +37,87 @@ _AT = "failed at"
 
 
 def ended(rank: int) -> str:
-    """The key under which the launcher writes that `rank` ended normally."""
+    """Return the key under which the launcher writes that `rank` ended normally."""
     return f"ended/{rank}"
 
 
 def report_failure(
     board: Board, rank: int, reason: str, host: str | None = None, kind: Kind = "died", ranks: Sequence[int] = ()
 ) -> bool:
-    """Write that `rank` failed; True if this was the first failure of the run, which is the one that stays.
+    """Write that `rank` failed; return whether it was the first failure of the run, which is kept.
 
-    `reason` goes on where "rank 2 (host h)" ends: `was killed by signal 9 (SIGKILL)`, `raised ValueError: ...`. Of the
-    other kinds, which concern several workers, it is the whole sentence, and `ranks` are those to blame.
+    `reason` continues "rank 2 (host h)": `was killed by signal 9 (SIGKILL)`, `raised ValueError: ...`. For the other
+    kinds, which concern several workers, it is the full sentence, and `ranks` are those to blame.
     """
     if kind == "died" and is_server(board, rank):
         reason = f"was a server, and {reason}"
-    what = {
+    report = {
         "rank": rank,
         "host": socket.gethostname() if host is None else host,
         "reason": reason,
-        "seat": seat_in_words(board, rank),
+        "seat": coordinates_in_words(board, rank),
         "kind": kind,
         "ranks": list(ranks),
     }
-    return board.swap(FAILED, None, json.dumps(what).encode())
+    return board.swap(FAILED, None, json.dumps(report).encode())
 
 
 def read_failure(board: Board) -> Failure | None:
-    """The first failure of the run as the error to raise; None while there is none. Never waits."""
+    """Return the first failure of the run as the error to raise; None while there is none. Never waits."""
     written = board.peek(FAILED)
     return None if written is None else failure_in(written)
 
 
 def failure_in(written: bytes) -> Failure:
-    """The error that the value of the key `failed` stands for."""
+    """Return the error in the value of the key `failed`."""
     try:
-        what = json.loads(written)
-        rank, host, reason = int(what["rank"]), str(what["host"]), str(what["reason"])
-        ranks = tuple(int(one) for one in what.get("ranks", ()))
+        report = json.loads(written)
+        rank, host, reason = int(report["rank"]), str(report["host"]), str(report["reason"])
+        ranks = tuple(int(entry) for entry in report.get("ranks", ()))
     except (ValueError, TypeError, KeyError):
         return PeerFailed("a worker failed; what it left on the board cannot be read")
-    kind = what.get("kind")
+    kind = report.get("kind")
     if kind == "mismatch":
         return Mismatch(reason)
     if kind == "diverged":
         return Diverged(reason, ranks)
     if kind == "not finite":
         return NotFinite(reason, ranks)
-    seat = what.get("seat")
+    seat = report.get("seat")
     return PeerFailed(f"rank {rank} ({f'{seat}; ' if seat else ''}host {host}) {reason}", (rank,))
 
 
 def host_of(board: Board, rank: int) -> str:
-    """The host of `rank`, as it wrote when it came; in a world without hosts "virtual"."""
+    """Return the host that `rank` wrote when it joined; "virtual" in a world without hosts."""
     written = board.get(f"generation/0/host/{rank}")
     return "virtual" if written is None else written.decode()
 
 
 def has_joined(board: Board, rank: int) -> bool:
-    """Whether `rank` has come to `quorate.join()`."""
+    """Whether `rank` has called `quorate.join()`."""
     return board.get(f"generation/0/host/{rank}") is not None
 
 
 def note_place(board: Board, strategy: str, number: int) -> None:
-    """Write where the training stood when it failed: round `number` of `strategy`. What is written first stays."""
+    """Write that the training failed in round `number` of `strategy`. The first note is kept."""
     board.swap(_AT, None, json.dumps({"strategy": strategy, "round": number}).encode())
 
 
 def noted_place(board: Board) -> str:
-    """Where it stood, as a sentence goes on: ` in round 17 of quorum`; nothing where nobody has said."""
+    """Return the round of the failure to end a sentence, ` in round 17 of quorum`; "" where it is not noted."""
     written = board.get(_AT)
     if written is None:
         return ""
     try:
-        what = json.loads(written)
-        return f" in round {int(what['round'])} of {what['strategy']}"
+        note = json.loads(written)
+        return f" in round {int(note['round'])} of {note['strategy']}"
     except (ValueError, TypeError, KeyError):
         return ""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A worker that died, and the others went on."""
+    """A worker that died, while the others went on."""
 
     rank: int
     host: str
@@ -130,21 +130,21 @@ class Gone:
 
 
 def allow_going_on(board: Board, size: int, *, name: str) -> None:
-    """Called by each of `size` workers for the training `name`: when all have, a death leaves the others going."""
+    """Allow the others to go on after a death in the training `name`, once each of `size` workers has called it."""
     if board.add(f"{_OUTLIVES}/{name}") == size:
         board.swap(_OUTLIVES, None, b"%d" % size)
 
 
 def forbid_going_on(board: Board) -> None:
-    """Something in this run needs every worker: a death is everyone's end, whatever else was said."""
+    """Let every death end the run, as something needs all workers; it overrides `allow_going_on`."""
     board.set(_OUTLIVES, b"0")
 
 
 def wait_for_all_to_say(board: Board, rank: int, size: int, timeout: float) -> None:
-    """Return when it is known whether deaths leave the others going: all `size` workers allow it, or one forbids it.
+    """Wait until all `size` workers have allowed the others to go on after a death, or one has forbidden it.
 
-    A worker that went on earlier could step, where nobody waits for anybody, and die, before the slowest is here.
-    Raises `WireTimeout`, which names those that have said nothing.
+    A worker that did not wait could step, where workers do not wait for each other, and die before the slowest starts.
+    Raises `WireTimeout`, which names the workers that have done neither.
     """
     try:
         board.wait([_OUTLIVES], timeout)
@@ -155,7 +155,7 @@ def wait_for_all_to_say(board: Board, rank: int, size: int, timeout: float) -> N
 
 
 def allow_going_on_after_errors(board: Board, *, wanted: bool) -> None:
-    """Called by each worker for each training: where all want it, a worker's own error is a death like any other."""
+    """Count a worker's own error as a death, if all workers want it; each calls it for each training."""
     if wanted:
         board.swap(_OUTLIVES_ERRORS, None, b"1")
     else:
@@ -163,17 +163,17 @@ def allow_going_on_after_errors(board: Board, *, wanted: bool) -> None:
 
 
 def note_training(board: Board, rank: int, *, is_under_way: bool) -> None:
-    """`rank` begins a training with the others, or has ended all that it had begun."""
+    """Note that `rank` begins a training with the others, or has ended all its trainings."""
     board.set(f"{_TRAINING}/{rank}", b"1" if is_under_way else b"0")
 
 
 def note_server(board: Board, rank: int, *, is_outlived: bool = False) -> None:
-    """`rank` is no worker, but keeps parameters for them; `is_outlived` where others keep the same."""
+    """Note that `rank` keeps parameters for the workers; `is_outlived` where others keep the same."""
     board.set(f"{_SERVER}/{rank}", b"0" if is_outlived else b"1")
 
 
 def is_server(board: Board, rank: int) -> bool:
-    """Whether it is."""
+    """Whether `rank` keeps parameters for the workers."""
     return board.get(f"{_SERVER}/{rank}") is not None
 
 
@@ -183,34 +183,34 @@ def is_in_training(board: Board, rank: int) -> bool:
 
 
 def is_survived(board: Board, rank: int) -> bool:
-    """Whether the others go on where `rank` is found dead; false for the last one, and for a server that alone keeps
-    parameters."""
-    written, known = board.get(_OUTLIVES), board.get(GONE)
+    """Whether the others go on after the death of `rank`; false for the last worker, and for a server whose parameters
+    no other keeps."""
+    written, events = board.get(_OUTLIVES), board.get(GONE)
     if written is None or int(written) == 0 or board.get(f"{_SERVER}/{rank}") == b"1":
         return False
-    return bool({*range(int(written)), *joined_in(known)} - {rank, *(one.rank for one in gone_in(known))})
+    return bool({*range(int(written)), *joined_in(events)} - {rank, *(death.rank for death in gone_in(events))})
 
 
 def stops_at_deaths(board: Board) -> bool | None:
-    """Whether any death ends the run; None while not all workers of several have said."""
+    """Whether any death ends the run; None while it is undecided."""
     written = board.get(_OUTLIVES)
     return None if written is None else int(written) == 0
 
 
 def read_deaths(board: Board) -> list[Gone]:
-    """Those that were outlived so far."""
+    """Return the workers that the others have outlived so far."""
     return gone_in(board.peek(GONE))
 
 
 def gone_in(written: bytes | None) -> list[Gone]:
-    """What the value of the key `gone` says."""
-    found = [one for one in _events(written) if "rank" in one]
-    return [Gone(int(one["rank"]), str(one["host"]), str(one["reason"])) for one in found]
+    """Return the dead workers in the value of the key `gone`."""
+    deaths = [event for event in _events(written) if "rank" in event]
+    return [Gone(int(event["rank"]), str(event["host"]), str(event["reason"])) for event in deaths]
 
 
 def joined_in(written: bytes | None) -> list[int]:
-    """Who has joined, as the value of the key `gone` says."""
-    return [int(one["came"]) for one in _events(written) if "came" in one]
+    """Return the ranks that have joined, in the value of the key `gone`."""
+    return [int(event["came"]) for event in _events(written) if "came" in event]
 
 
 def _events(written: bytes | None) -> list[dict[str, Any]]:
@@ -218,40 +218,40 @@ def _events(written: bytes | None) -> list[dict[str, Any]]:
 
 
 def has_come(board: Board, size: int, rank: int) -> bool:
-    """Whether `rank` is one of those that train, or was there at the start (one of `size`, or a server)."""
+    """Whether `rank` takes part in the run: from the start (one of `size`, or a server), or since it joined."""
     return rank < size or is_server(board, rank) or rank in joined_in(board.get(GONE))
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
-    """`rank` has ended before it had joined: nobody's end but its own. Those that had let it in go on without it."""
+    """Note that `rank` ended before it had joined: the others go on without it."""
     if is_survived(board, rank):
         report_death(board, rank, reason, host)
 
 
 def report_coming(board: Board, rank: int) -> None:
-    """`rank` is one of those that train from now on."""
+    """Note that `rank` has joined the training."""
     while rank not in joined_in(written := board.get(GONE)):
         if board.swap(GONE, written, json.dumps([*_events(written), {"came": rank}]).encode()):
             return
 
 
 def report_death(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
-    """`rank` is dead: written under `gone` where the others outlive it (True), else as the failure of the run."""
+    """Write the death of `rank` under `gone` where the others outlive it (True), else as the failure of the run."""
     place = socket.gethostname() if host is None else host
     while is_survived(board, rank):
         written = board.get(GONE)
-        known = gone_in(written)
-        if any(one.rank == rank for one in known):
+        deaths = gone_in(written)
+        if any(death.rank == rank for death in deaths):
             return True
-        now = [*_events(written), vars(Gone(rank, place, reason))]
-        if board.swap(GONE, written, json.dumps(now).encode()):
+        events = [*_events(written), vars(Gone(rank, place, reason))]
+        if board.swap(GONE, written, json.dumps(events).encode()):
             return True
     report_failure(board, rank, reason, place)
     return False
 
 
 def report_outlived_error(board: Board, rank: int, reason: str, host: str | None = None) -> bool:
-    """As `report_death`, of a worker that ended by an error of its own; False, and nothing written, where all stop."""
+    """Report a worker that ended by its own error as a death; return False, and write nothing, where all stop."""
     if board.get(_OUTLIVES_ERRORS) != b"1" or not is_survived(board, rank):
         return False
     board.set(f"{_ERRED}/{rank}", b"1")
@@ -259,21 +259,21 @@ def report_outlived_error(board: Board, rank: int, reason: str, host: str | None
 
 
 def pass_on(source: Board, target: Board) -> None:
-    """Tell those at `target` what those at `source` know of failures and deaths. Cost: some reads of each."""
+    """Copy failures and deaths from the board `source` to `target`. Cost: some reads of each."""
     for key in (FAILED, _AT, _OUTLIVES):
         written = source.peek(key)
         if written is not None and target.peek(key) is None:
             target.swap(key, None, written)
     if source.peek(_OUTLIVES) == b"0":
         forbid_going_on(target)
-    known = {one.rank for one in read_deaths(target)}
-    for one in read_deaths(source):
-        if one.rank not in known:
-            report_death(target, one.rank, one.reason, one.host)
+    dead = {death.rank for death in read_deaths(target)}
+    for death in read_deaths(source):
+        if death.rank not in dead:
+            report_death(target, death.rank, death.reason, death.host)
 
 
 def say_of(rank: int, source: Board, target: Board) -> None:
-    """Write at `target` what stands at `source` of `rank` alone: whether it trains, and has erred."""
+    """Copy the notes about `rank` alone from `source` to `target`: whether it trains, and has erred."""
     for key in (f"{_TRAINING}/{rank}", f"{_ERRED}/{rank}"):
         written = source.peek(key)
         if written is not None and target.get(key) != written:
@@ -281,5 +281,5 @@ def say_of(rank: int, source: Board, target: Board) -> None:
 
 
 def has_erred(board: Board, rank: int) -> bool:
-    """Whether `rank`, which was outlived, ended by an error of its own."""
+    """Whether `rank`, which the others outlived, ended by its own error."""
     return board.get(f"{_ERRED}/{rank}") is not None

@@ -19,12 +19,12 @@ _SLICE = 0.05
 
 @dataclass
 class Fault:
-    """What goes wrong on which worker, and when.
+    """A fault of one worker at one call.
 
-    `kind`: "drop" loses the message being sent; "stop" ends the worker without a word; "pause" lets `seconds` pass;
+    `kind`: "drop" loses the message being sent; "stop" ends the worker without a message; "pause" lets `seconds` pass;
     "cut" breaks the link to `peer` from here on (messages to it are lost, collectives with it never end).
-    The point is call number `at` (from 1) of `operation` (None: of any) on `rank`. `fired` counts how often it struck:
-    a test whose fault did not strike proves nothing.
+    The point is call number `at` (from 1) of `operation` (None: of any) on `rank`. `fired` counts how often it
+    struck: a test whose fault did not strike proves nothing.
     """
 
     kind: Literal["drop", "stop", "pause", "cut"]
@@ -43,7 +43,7 @@ class _Memory:
 
 
 class Faulty(Wrapped):
-    """Suffers `faults`, those meant for other ranks left out."""
+    """Suffers those of `faults` that concern its own rank."""
 
     def __init__(self, inner: Wire, faults: Sequence[Fault], _memory: _Memory | None = None) -> None:
         super().__init__(inner)
@@ -52,13 +52,13 @@ class Faulty(Wrapped):
 
     @property
     def calls(self) -> int:
-        """How many calls there were so far, of any operation."""
+        """Number of calls so far, of all operations."""
         return self._memory.calls[""]
 
     def _again(self, inner: Wire) -> Wire:
         return Faulty(inner, self.faults, self._memory)
 
-    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
+    def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
         memory = self._memory
         memory.calls[operation] += 1
         memory.calls[""] += 1
@@ -87,7 +87,7 @@ class Faulty(Wrapped):
 
 
 class _Lost:
-    """A call over a broken link: it never ends, so waiting for it ends in a timeout, or in another's failure."""
+    """A call over a broken link: it never ends, so a wait for it ends with a timeout, or another worker's failure."""
 
     def __init__(self, wire: Wire, operation: str, peers: Sequence[int]) -> None:
         self._wire, self._operation, self._peers = wire, operation, peers

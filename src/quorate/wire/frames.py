@@ -1,4 +1,4 @@
-"""How a `Message` is written as bytes: a JSON header with shapes and dtypes, then the tensors' memory. No pickle."""
+"""The bytes of a `Message`: a JSON header with shapes and dtypes, then the tensors' memory. No pickle."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch import Tensor
 from quorate.core.contracts import Message
 
 HEADER_LIMIT = 1 << 20
-"""Bytes a frame's JSON header may take."""
+"""Largest JSON header of a frame, in bytes."""
 BYTES_LIMIT = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-"""Bytes a frame's tensors may take: the memory of this machine."""
+"""Largest size of a frame's tensors, in bytes: the memory of this machine."""
 
 _LENGTH = struct.Struct("!I")
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-_DTYPES = {name: dtype for name, dtype in _DTYPES.items() if not name.startswith("q")}  # more than their numbers
+_DTYPES = {name: dtype for name, dtype in _DTYPES.items() if not name.startswith("q")}  # quantized
 
 
 def raw(x: Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, shared with it."""
+    """Return the bytes of a contiguous CPU tensor, in its memory."""
     if not x.numel():
         return memoryview(b"")
     # One number may count as contiguous and still have a stride.
@@ -34,17 +34,17 @@ def raw(x: Tensor) -> memoryview:
 
 
 Place = Sequence[int]
-"""Where in the sender's shared memory a tensor's numbers are; see `wire.real.shared`."""
+"""The position of a tensor's numbers in the sender's shared memory; see `wire.real.shared`."""
 Find = Callable[[torch.dtype, Sequence[int], Place], Tensor]
-"""(dtype, shape, place); raises `ValueError` for a place that cannot be."""
+"""(dtype, shape, place) -> tensor; raises `ValueError` for an impossible place."""
 
 
 def encode(
     message: Message, place: Callable[[Tensor], Place | None] | None = None, **envelope: Any
 ) -> list[memoryview]:
-    """The pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change before.
+    """Return the pieces of a frame, in order; contiguous CPU tensors are not copied, so they must not change meanwhile.
 
-    For a tensor of which `place` says where the receiver finds it, only that is written.
+    Of a tensor for which `place` returns a place, only the place is written.
     """
     tensors = [x.detach().cpu().contiguous() for x in message.tensors]
     places = [place(x) if place is not None else None for x in tensors]
@@ -64,16 +64,16 @@ def encode(
 
 
 def _bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Of a tensor as it was announced. Raises `ValueError` for what is no shape."""
+    """Return the bytes of an announced tensor. Raises `ValueError` for an invalid shape."""
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         raise ValueError(f"a frame announces a tensor of the shape {shape}")
     return math.prod(shape) * _DTYPES[dtype].itemsize
 
 
 class Reader:
-    """Reads one stream of frames: `want` says where the next bytes go, `got` how many came.
+    """Reads one stream of frames: the caller writes bytes to `want` and passes their number to `got`.
 
-    `find` gives tensors that lie in the sender's shared memory.
+    `find` returns tensors in the sender's shared memory.
     """
 
     def __init__(self, find: Find | None = None) -> None:
@@ -106,11 +106,11 @@ class Reader:
 
     @property
     def want(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The buffer for the next bytes; never empty."""
         return self._buffer[self._filled :]
 
     def got(self, count: int) -> tuple[Message, dict[str, Any]] | None:
-        """`count` bytes were written to `want`; a whole message with its envelope, once it is there.
+        """Take `count` bytes written to `want`; return a message with its envelope once it is complete.
 
         Raises `ValueError` for bytes that are no frame.
         """

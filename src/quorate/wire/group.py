@@ -1,9 +1,9 @@
-"""A wire among some of the workers, made of the whole wire's send and receive; the same in both worlds.
+"""A wire among some of the workers, made of send and receive of their parent; the same in both worlds.
 
 Large tensors are summed by messages in two exchanges: pieces to their owners, and the owners' sums to all. Workers may
-wait for what they have begun in any order, or for something else first. So the second exchange is not begun by who
-waits, but by a task, which is there while sums are under way: else two workers that wait for different sums would wait
-for ever.
+wait for their sums in any order, or for something else first. So a task, which lives while sums are under way, begins
+the second exchange in place of the waiting worker: else two workers that wait for different sums would wait for
+ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = 
 class GroupWire(CollectivesByMessages):
     """`members` of `parent` (its ranks), ranked by their place in the list.
 
-    Known to its members only. Groups of the same parent with equal members share their order of collectives. Ranks
+    Only its members make it. Groups of the same parent with equal members share their order of collectives. Ranks
     in errors are the parent's. Raises `ConfigurationError` for members that are doubled or unknown, and without this
     worker.
     """
@@ -41,8 +41,8 @@ class GroupWire(CollectivesByMessages):
         units: Sequence[Collection[int]] | None = None,
         size: int | None = None,
     ) -> None:
-        """`units`: for each member the ranks without any of which it counts as dead, and without all of which it has
-        not joined; None: its own. `size`: of the members, those that are there at the start (None: all)."""
+        """`units`: the ranks of each member, which counts as dead once any of them is, and as joined once all of them
+        are; None: its own rank. `size`: the number of members that start (None: all)."""
         super().__init__()
         self.members, self.units, self._there = tuple(members), units, size
         most = parent.size if size is None else parent.max_size
@@ -66,7 +66,7 @@ class GroupWire(CollectivesByMessages):
         return self._of(self.parent.dead)
 
     def _of(self, ranks: Collection[int]) -> frozenset[int]:
-        """The members that count as dead where these are."""
+        """Return the members that count as dead where `ranks` are."""
         units = [(rank,) for rank in self.members] if self.units is None else self.units
         return frozenset(place for place, unit in enumerate(units) if not set(ranks).isdisjoint(unit))
 
@@ -76,8 +76,8 @@ class GroupWire(CollectivesByMessages):
 
     @property
     def joined(self) -> frozenset[int]:
-        come, units = self.parent.joined, self.units or [(rank,) for rank in self.members]
-        return frozenset(place for place in range(self.size, len(units)) if come.issuperset(units[place]))
+        joined_ranks, units = self.parent.joined, self.units or [(rank,) for rank in self.members]
+        return frozenset(place for place in range(self.size, len(units)) if joined_ranks.issuperset(units[place]))
 
     def enter(self) -> None:
         self.parent.enter()
@@ -120,20 +120,20 @@ class GroupWire(CollectivesByMessages):
         return Together([work], ours, self.clock)
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
-        """In two halves: 2 (P - 1) / P of it is sent; of a small tensor, at once, P - 1 times all of it."""
+        """Sum in two halves, 2 (P - 1) / P of `x` sent; a small tensor in a single exchange, P - 1 times `x` sent."""
         if self.size <= 2 or x.nbytes <= WHOLE_BYTES or not x.is_contiguous():
             return super().all_reduce(x)
         operation, flat = f"all_reduce {describe(x)}", x.detach().view(-1)
-        pieces = [Message((one,), shared=True) for one in pieces_of(flat, self.size)]
+        pieces = [Message((view,), shared=True) for view in pieces_of(flat, self.size)]
         first = self._swap(operation, pieces, self._sum)
 
         def combine(messages: list[Message]) -> Tensor:
             assembled(flat, [message.tensors[0].to(x.device) for message in messages])
             return x
 
-        found = SumInHalves(self, first, operation, f"collective/{next(self._calls)}", combine)
-        self._turns.add(lambda channel: found.pass_on())
-        return found
+        total = SumInHalves(self, first, operation, f"collective/{next(self._calls)}", combine)
+        self._turns.add(lambda channel: total.pass_on())
+        return total
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         return self.parent.empty(numel, dtype, patience=patience)
@@ -148,15 +148,15 @@ class GroupWire(CollectivesByMessages):
         self.parent.crash()
 
     def close(self) -> None:
-        """Nothing: what it uses is the parent's."""
+        """Do nothing: the parent owns all resources."""
 
 
 _IDLE_SECONDS = 60.0
 
 
 class SumInHalves:
-    """One sum under way, of which the `first` exchange (a `Swap`) gives this worker's piece, and `combine` makes all
-    pieces one. Under `tag` nothing else is sent."""
+    """One sum under way: the `first` exchange (a `Swap`) results in this worker's piece, and `combine` joins all
+    pieces. `tag` is used for nothing else."""
 
     def __init__(
         self, wire: Wire, first: Work[Tensor], operation: str, tag: str, combine: Callable[[list[Message]], Tensor]
@@ -170,13 +170,13 @@ class SumInHalves:
         self._error: Exception | None = None
 
     def pass_on(self) -> None:
-        """For the task: form this worker's piece when the others' are here, however long that takes. How long is too
-        long is for who waits to say, and an error is for it to raise."""
+        """Form this worker's piece, in the task, once the others' have arrived, without a limit of time. `wait` has the
+        limit, and raises the error."""
         try:
-            mine = self._patiently()
-            if mine.device.type == "cpu":  # so that it is not copied for each of them
-                mine = self._wire.empty(mine.numel(), mine.dtype).copy_(mine)
-            message = Message((mine,), {"operation": self._operation}, shared=True)
+            summed = self._patiently()
+            if summed.device.type == "cpu":  # so that it is not copied for each receiver
+                summed = self._wire.empty(summed.numel(), summed.dtype).copy_(summed)
+            message = Message((summed,), {"operation": self._operation}, shared=True)
             for peer in (*self._others, self._wire.rank):
                 self._wire.send(message, peer, self._tag)
         except Exception as error:
@@ -186,10 +186,10 @@ class SumInHalves:
     def _patiently(self) -> Tensor:
         while True:
             try:
-                found: Tensor = self._first.wait(_IDLE_SECONDS)
+                summed: Tensor = self._first.wait(_IDLE_SECONDS)
             except WireTimeout:
                 continue
-            return found
+            return summed
 
     def done(self) -> bool:
         if self._second is not None:

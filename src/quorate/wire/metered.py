@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Meter:
     """Payload bytes and messages, in total and by operation (`bytes_out["all_reduce"]`).
 
-    Headers and the backends' own framing do not count, nor what a worker sends to itself. Over all
+    Headers, the backends' own framing and messages of a worker to itself do not count. Over all
     workers, bytes out equal bytes in.
     """
 
@@ -32,7 +32,7 @@ class Meter:
 
     @property
     def total_out(self) -> int:
-        """Bytes of all operations."""
+        """Bytes sent by all operations."""
         return sum(self.bytes_out.values())
 
     def sent(self, operation: str, nbytes: int, messages: int) -> None:
@@ -40,13 +40,13 @@ class Meter:
         self.messages_out[operation] += messages
 
     def received(self, operation: str, nbytes: int, messages: int) -> None:
-        """Count what has come."""
+        """Count received bytes and messages."""
         self.bytes_in[operation] += nbytes
         self.messages_in[operation] += messages
 
 
 class Metered(Wrapped):
-    """Counts into `meter`. What arrives in unknown sizes is counted when it is waited for."""
+    """Counts into `meter`. Data of unknown size is counted by the wait for it."""
 
     def __init__(self, inner: Wire, meter: Meter | None = None) -> None:
         super().__init__(inner)
@@ -57,10 +57,10 @@ class Metered(Wrapped):
     def _again(self, inner: Wire) -> Wire:
         return Metered(inner, self.meter)
 
-    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
+    def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
         work = launch()
         others, is_root = self.size - 1, peer == self.rank
-        meter, nbytes = self.meter, _nbytes(given)
+        meter, nbytes = self.meter, _nbytes(payload)
         if operation == "all_reduce":
             both = self._bytes_of_sums.get(nbytes)
             if both is None:
@@ -68,18 +68,18 @@ class Metered(Wrapped):
             meter.sent(operation, both, 2 * others)
             meter.received(operation, both, 2 * others)
         elif operation == "reduce_scatter":
-            mine = piece_bytes(given.numel(), given.element_size(), self.rank, self.size)
-            meter.sent(operation, nbytes - mine, others)
-            meter.received(operation, mine * others, others)
+            piece = piece_bytes(payload.numel(), payload.element_size(), self.rank, self.size)
+            meter.sent(operation, nbytes - piece, others)
+            meter.received(operation, piece * others, others)
         elif operation in ("all_gather", "gather"):
             if operation == "all_gather" or not is_root:
                 meter.sent(operation, nbytes * (others if operation == "all_gather" else 1), max(1, others))
             return self._count_result(operation, work, others, excluding=nbytes)
         elif operation in ("all_to_all", "scatter"):
-            if given is not None:
-                meter.sent(operation, nbytes - _nbytes(given[self.rank]), others)
+            if payload is not None:
+                meter.sent(operation, nbytes - _nbytes(payload[self.rank]), others)
             if operation == "all_to_all" or not is_root:
-                own = _nbytes(given[self.rank]) if operation == "all_to_all" else 0
+                own = _nbytes(payload[self.rank]) if operation == "all_to_all" else 0
                 return self._count_result(operation, work, others if operation == "all_to_all" else 1, excluding=own)
         elif operation == "broadcast":
             if is_root:
@@ -102,9 +102,9 @@ class Metered(Wrapped):
 
     def _count_message(self, work: Work[T]) -> Work[T]:
         def count(results: list[T]) -> T:
-            came: Any = results[0]
-            if came[0] != self.rank:
-                self.meter.received("receive", _nbytes(came[1]), 1)
+            received: Any = results[0]
+            if received[0] != self.rank:
+                self.meter.received("receive", _nbytes(received[1]), 1)
             return results[0]
 
         return Together([work], count, self.clock)
@@ -118,12 +118,12 @@ class Metered(Wrapped):
         return Together([work], count, self.clock)
 
 
-def _nbytes(given: Any) -> int:
-    """Bytes in a tensor, a message, or a sequence or pair that holds some."""
-    if isinstance(given, Tensor):
-        return given.numel() * given.element_size()
-    if isinstance(given, Message):
-        return sum(map(_nbytes, given.tensors))
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return sum(map(_nbytes, given))
+def _nbytes(payload: Any) -> int:
+    """Return the bytes of a tensor, a message, or a sequence of them."""
+    if isinstance(payload, Tensor):
+        return payload.numel() * payload.element_size()
+    if isinstance(payload, Message):
+        return sum(map(_nbytes, payload.tensors))
+    if isinstance(payload, Sequence) and not isinstance(payload, str):
+        return sum(map(_nbytes, payload))
     return 0

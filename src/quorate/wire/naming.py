@@ -1,4 +1,4 @@
-"""Workers in sentences: by their ranks in the world, and where the model is in shards by replica and shard.
+"""Names of workers in sentences: their ranks, with replica and shard where the model is in shards.
 
 The key `mesh` on the board holds JSON, `[replicas, stages, shards, tensor]`, once a model was spread with workers of a
 replica having neighbouring ranks; `[]` where models of one run are spread in different ways.
@@ -19,14 +19,14 @@ _MESH = "mesh"
 
 
 def note_axes(board: Board, axes: Axes) -> None:
-    """A model is spread over `axes`; every worker says so."""
-    said = json.dumps(axes.sizes).encode()
-    if not board.swap(_MESH, None, said) and board.get(_MESH) != said:
+    """Note that a model is spread over `axes`; every worker calls it."""
+    sizes = json.dumps(axes.sizes).encode()
+    if not board.swap(_MESH, None, sizes) and board.get(_MESH) != sizes:
         board.set(_MESH, b"[]")
 
 
-def seat_in_words(board: Board, rank: int) -> str:
-    """`replica 1, shard 0`; nothing for a rank that is in no mesh, and where the board cannot say."""
+def coordinates_in_words(board: Board, rank: int) -> str:
+    """Return `replica 1, shard 0`; "" for a rank that is in no mesh, and where the board cannot be read."""
     with suppress(QuorateError, OSError, ValueError, TypeError):
         written = board.peek(_MESH)
         replicas, stages, shards, tensor = json.loads(written or b"[]") or (0, 0, 0, 0)
@@ -42,28 +42,28 @@ def seat_in_words(board: Board, rank: int) -> str:
 
 
 def named(board: Board, ranks: Iterable[int]) -> str:
-    """As `ranks_in_words`; of a mesh as `ranks 2 (replica 1, shard 0) and 3 (replica 1, shard 1)`."""
-    some = sorted(ranks)
-    seats = {rank: seat for rank in some if (seat := seat_in_words(board, rank))}
-    if not seats:
-        return ranks_in_words(some)
-    words = [f"{rank} ({seats[rank]})" if rank in seats else str(rank) for rank in some]
+    """Return ranks in words, in a mesh with coordinates: `ranks 2 (replica 1, shard 0) and 3 (replica 1, shard 1)`."""
+    in_order = sorted(ranks)
+    coordinates = {rank: text for rank in in_order if (text := coordinates_in_words(board, rank))}
+    if not coordinates:
+        return ranks_in_words(in_order)
+    words = [f"{rank} ({coordinates[rank]})" if rank in coordinates else str(rank) for rank in in_order]
     return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
 def namer(board: Board) -> Callable[[int], str]:
-    """`named` of one rank."""
+    """Return a function that calls `named` for one rank."""
     return lambda rank: named(board, [rank])
 
 
 def named_at(board: Board, rank: int, host: str) -> str:
-    """`rank 3 (host h)`; of a mesh `rank 3 (replica 1, shard 1; host h)`."""
-    seat = seat_in_words(board, rank)
-    return f"rank {rank} ({seat}; host {host})" if seat else f"rank {rank} (host {host})"
+    """Return `rank 3 (host h)`; in a mesh `rank 3 (replica 1, shard 1; host h)`."""
+    coordinates = coordinates_in_words(board, rank)
+    return f"rank {rank} ({coordinates}; host {host})" if coordinates else f"rank {rank} (host {host})"
 
 
 def ranks_of_world(wire: Wire, ranks: Iterable[int]) -> list[int]:
-    """What `ranks` of a wire, which may be among some of the workers, are among all."""
+    """Convert `ranks` of a wire, which may connect some of the workers only, to ranks of the world."""
     inner: Any = wire
     while not hasattr(inner, "members"):
         inner = getattr(inner, "inner", None)

@@ -1,9 +1,9 @@
-"""Folders for socket files, in the system's place for temporary files: made, and cleared away when their maker is gone.
+"""Folders for socket files, in the system's temporary folder: made, and removed when their maker has ended.
 
-A launcher that is killed leaves its folder behind. Its name says whose it is:
-`quorate-<system>-<process>-<when that was started>-<random>`. Whoever makes one takes away those of dead processes
-first, and none that may be anybody else's: another user's, another machine's or container's, or one whose maker cannot
-be told.
+A launcher that is killed leaves its folder behind. Its name identifies the maker:
+`quorate-<system>-<process>-<start of the process>-<random>`. The next one that is made removes those of dead
+processes first, but none that may belong to another user, machine or container, or whose maker cannot be
+identified.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 
 LONGEST_PATH = 100
-"""Bytes in the path of a Unix socket that every system takes."""
+"""Longest path of a Unix socket that every system accepts, in bytes."""
 _PREFIX = "quorate-"
 _LONGEST_NAME = "quorate-12345678-4194304-123456789012-12345678/mail-100-100000"
 _NAME = re.compile(r"quorate-([0-9a-f]{8})-(\d+)-(\d+)-[A-Za-z0-9_]+")
 
 
 def make_socket_folder(label: str | None = None, *, of: int | None = None) -> Path:
-    """A new folder of mode 0700 whose path is short enough for sockets; whoever made it removes it.
+    """Make a folder of mode 0700 whose path is short enough for sockets; the caller removes it.
 
-    Who knows its `label` finds it: `find_socket_folder`. It is kept as long as the process `of` lives, which is this
-    one by default.
+    `find_socket_folder` finds it by its `label`. It is kept as long as the process `of` lives, by default this
+    one.
     """
     place = _place()
     clear_abandoned(place)
@@ -41,15 +41,15 @@ def make_socket_folder(label: str | None = None, *, of: int | None = None) -> Pa
 
 
 def find_socket_folder(label: str) -> Path | None:
-    """The folder that a process of this user, which lives, has made on this machine with this `label`; None: none."""
+    """Return the folder with this `label` of a living process of this user on this machine; None: there is none."""
     place, end = _place(), f"-{_digest(label)}"
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
-            found = _NAME.fullmatch(entry.name)
-            if found is None or found[1] != _system() or not entry.name.endswith(end) or _is_abandoned(entry):
+            match = _NAME.fullmatch(entry.name)
+            if match is None or match[1] != _system() or not entry.name.endswith(end) or _is_abandoned(entry):
                 continue
-            about = entry.stat(follow_symlinks=False)
-            if entry.is_dir(follow_symlinks=False) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
+            status = entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
                 return Path(entry.path)
     return None
 
@@ -64,7 +64,7 @@ def _digest(label: str) -> str:
 
 
 def clear_abandoned(place: Path) -> list[Path]:
-    """Remove the folders in `place` whose maker is certain to be dead; returns them. Raises nothing."""
+    """Remove and return the folders in `place` whose maker is certainly dead. Raises nothing."""
     removed: list[Path] = []
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -75,15 +75,15 @@ def clear_abandoned(place: Path) -> list[Path]:
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    found = _NAME.fullmatch(entry.name)
-    if found is None or found[1] != _system():
+    match = _NAME.fullmatch(entry.name)
+    if match is None or match[1] != _system():
         return False
     try:
         if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return False
     except OSError:
         return False
-    pid, since = int(found[2]), int(found[3])
+    pid, since = int(match[2]), int(match[3])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -95,7 +95,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
 
 
 def started(pid: int) -> int | None:
-    """When the process was started, in the kernel's ticks since the system was; None where that cannot be told."""
+    """Return the start of the process, in kernel ticks since the start of the system; None where it is unknown."""
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -104,11 +104,11 @@ def started(pid: int) -> int | None:
 
 
 def _system() -> str:
-    """Tells apart the systems on which numbers of processes mean something else."""
-    known = os.uname().nodename
+    """Return a digest of the system within which process numbers are unique."""
+    identity = os.uname().nodename
     for source in ("/proc/sys/kernel/random/boot_id",):
         with suppress(OSError):
-            known += Path(source).read_text()
+            identity += Path(source).read_text()
     with suppress(OSError):
-        known += os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(known.encode()).hexdigest()[:8]
+        identity += os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]

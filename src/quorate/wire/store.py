@@ -1,4 +1,4 @@
-"""Boards and c10d stores: a board kept in a store, and a store kept on a board."""
+"""Boards and c10d stores: a board in a store, and a store on a board."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _NONCE = 12
 _ANSWERS_WITHIN = 1.0
-"""Seconds by which a wait may take longer where the store does not answer."""
+"""Seconds that a wait may take longer where the store does not answer."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 
@@ -28,7 +28,7 @@ class StoreBoard(Board):
     """A board kept in a c10d store, such as the TCPStore that torchrun gives.
 
     Values live under `v/`, counters under `n/`. Every stored value begins with 12 random bytes, so that of two
-    workers that propose equal values exactly one finds its own stored. Reading is a compare-and-set that cannot
+    workers that propose equal values exactly one reads its own. Reading is a compare-and-set that cannot
     succeed: unlike the store's `get` it never waits, also where the key has just been deleted.
 
     `wait` polls, every 20 ms at most: the store's own wait would keep the client's other threads out. `delete` takes
@@ -58,15 +58,15 @@ class StoreBoard(Board):
         return int(self._call(self._store.add, f"n/{key}", amount))
 
     def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        mine = _stamped(value)
+        proposal = _stamped(value)
         while True:
             raw = self._read(key)
             if (None if raw is None else raw[_NONCE:]) != expected:
                 return False
             self._written.add(f"v/{key}")
             # An empty expectation means a missing key; on a missing key a non-empty one stores nothing, and the
-            # store answers with what was expected, which is not mine.
-            if bytes(self._call(self._store.compare_set, f"v/{key}", raw or b"", mine)) == mine:
+            # store answers with the expected value, which differs from the proposal.
+            if bytes(self._call(self._store.compare_set, f"v/{key}", raw or b"", proposal)) == proposal:
                 return True
 
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
@@ -132,7 +132,7 @@ class BoardStore(Store):
     """A c10d store kept on a board under `prefix`; process groups meet in it.
 
     `get` and `wait` raise the `PeerFailed` of the first failed worker as soon as it is on the board, which c10d's own
-    stores cannot. `wait` and `get` wait for `timeout` seconds at most where c10d names no time of its own.
+    stores cannot. `wait` and `get` wait for `timeout` seconds at most where c10d names no timeout.
     """
 
     def __init__(self, board: Board, prefix: str, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -167,7 +167,7 @@ class BoardStore(Store):
         return all(self._board.get(self._at(key)) is not None for key in keys)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """As of a store of torch."""
+        """Write `desired` if `key` holds `expected`, as torch's stores do; return the value then there."""
         old, new = _bytes(expected), _bytes(desired)
         while True:
             before = self._board.get(self._at(key))
@@ -177,7 +177,7 @@ class BoardStore(Store):
                 return new
 
     def delete_key(self, key: str) -> bool:
-        """As of a store of torch."""
+        """Delete `key`; return whether it was there."""
         there = self._board.get(self._at(key)) is not None
         self._board.delete(self._at(key))
         return there

@@ -1,8 +1,8 @@
-"""Collectives among those that are left: a worker that dies meanwhile is left out, by all of them or by none.
+"""Collectives among survivors: a worker that dies meanwhile is left out, by all of them or by none.
 
-Every worker sends its tensor to every other, and writes on the board whose tensors it *has* once it has those of all
-that live. When all that live have written so, whoever sees it first writes down who *counts*: those whose tensors
-everyone has. Nobody returns before that stands, so nobody goes on with a result that another one cannot form.
+Every worker sends its tensor to every other. Once it has the tensors of all living workers, it writes on the board
+which ranks it *has*. When all living workers have written so, the first that sees it writes which ranks *count*: those
+whose tensors all have. No worker returns before that is written, so none uses a result that another cannot form.
 
 Cost per worker: P - 1 messages out, as of any collective of messages, and some P reads of the board.
 """
@@ -25,9 +25,9 @@ _SLICE = 0.05
 
 
 class Survivors:
-    """Those of `wire`, which is used for nothing else; every worker makes the same calls.
+    """The survivors on `wire`, which is used for nothing else; every worker makes the same calls.
 
-    A worker that joins is alone until it is `among` the others, who take it in where all of them have come.
+    A newcomer is alone until it is `among` the others, who admit it once all of them have joined.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -37,31 +37,31 @@ class Survivors:
         self._calls = 0
 
     def among(self, members: Iterable[int], number: int | str) -> None:
-        """From now on these call; `number` is the same on all, and at no other such place."""
+        """Set the members from now on; all pass the same `number`, which is used for no other change."""
         self.members, self._era, self._calls = frozenset(members), f"{self.wire.name}/from {number}", 0
 
     def gather(self, message: Message, operation: str = "gather") -> GatherAmongSurvivors:
-        """The messages of all that count, by rank, in order. Their tensors are not changed by anyone any more."""
+        """Return the messages of all workers that count, by rank, in order. Their tensors are read-only."""
         self._calls += 1
         said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
         return GatherAmongSurvivors(self, f"{self._era}/{self._calls}", self._old(), operation, said)
 
     def _old(self) -> str | None:
-        """What nobody needs any more: everyone is in this call or the one before."""
+        """Return the prefix of keys no longer needed: all workers are in this call or the one before."""
         return f"{self._era}/{self._calls - 2}/" if self._calls > 2 else None
 
     def all_gather(self, x: Tensor) -> Work[list[Tensor]]:
-        """The tensors of all that count, in order of rank; shapes may differ. The same on every worker."""
+        """Return the tensors of all workers that count, in order of rank; shapes may differ. Equal on all workers."""
         work = self.gather(Message((x.detach().clone(),)), f"all_gather {x.dtype}")
-        return Together([work], lambda found: [one.tensors[0] for one in found[0].values()], self.wire.clock)
+        return Together([work], lambda results: [x.tensors[0] for x in results[0].values()], self.wire.clock)
 
     def barrier(self) -> Work[dict[int, Message]]:
-        """Done when all that live have called it."""
+        """Return once all living workers have called it."""
         return self.gather(Message(), "barrier")
 
 
 class GatherAmongSurvivors:
-    """One call under way. It moves on in `wait` only."""
+    """One call under way. It progresses in `wait` only."""
 
     def __init__(self, survivors: Survivors, key: str, old: str | None, operation: str, message: Message) -> None:
         wire = self._wire = survivors.wire
@@ -109,7 +109,7 @@ class GatherAmongSurvivors:
         return sorted(self._members - self._wire.dead)
 
     def _move_on(self, seconds: float) -> None:
-        """One step further, in at most `seconds`; raises `WireTimeout` where it takes longer."""
+        """Take the next step, in at most `seconds`; raises `WireTimeout` where it takes longer."""
         wire = self._wire
         missing = next((peer for peer in self._receives if peer not in wire.dead), None)
         if missing is not None:
@@ -140,16 +140,16 @@ class GatherAmongSurvivors:
             }
 
     def _take_what_came(self) -> None:
-        """Of those that died: what had arrived before may count."""
+        """Take messages of dead workers that had arrived before: they may count."""
         for peer, work in list(self._receives.items()):
             with suppress(PeerFailed, WireTimeout):
                 self._there[peer] = work.wait(0.0)[1]
 
     def _decide(self, counts: str) -> None:
         board = self._wire.board
-        said = [board.get(f"{self._key}/has/{rank}") for rank in self._living()]
-        if all(one is not None for one in said):
-            common = set.intersection(*(set(json.loads(one)) for one in said if one is not None))
+        lists = [board.get(f"{self._key}/has/{rank}") for rank in self._living()]
+        if all(ranks is not None for ranks in lists):
+            common = set.intersection(*(set(json.loads(ranks)) for ranks in lists if ranks is not None))
             board.swap(counts, None, json.dumps(sorted(common)).encode())
 
     def _compare(self, peer: int, message: Message) -> None:
@@ -159,46 +159,46 @@ class GatherAmongSurvivors:
 
 
 def workers_of(replicas: Iterable[int], pieces: int) -> list[int]:
-    """The ranks of the workers of replicas in so many pieces each."""
+    """Return the ranks of the workers of `replicas` in `pieces` pieces each."""
     return [pieces * replica + piece for replica in replicas for piece in range(pieces)]
 
 
 @dataclass
 class DeathTolerance:
-    """One of each worker."""
+    """The workers with which one worker goes on after deaths."""
 
     survivors: Survivors | None = None
-    """Those with whom it goes on when others die; None where a death is everyone's end."""
+    """All workers that go on when others die; None where a death ends the run."""
     between: Survivors | None = None
-    """Likewise, of replicas in pieces: those that hold the same piece."""
+    """The survivors among workers that hold the same piece, for replicas in pieces."""
     replica: frozenset[int] = frozenset()
-    """Of replicas in pieces: the workers of this one, which ends when one of them does."""
+    """The workers of this replica, for replicas in pieces: it ends when one of them does."""
 
     def go_on_with(self, replicas: Sequence[int], number: int | str, pieces: int = 1) -> None:
-        """See `Survivors.among`; each of the `replicas` is in so many pieces, on workers of neighbouring ranks."""
+        """Set the members from now on, see `Survivors.among`; each replica is in `pieces` on neighbouring ranks."""
         if self.between is not None:
             self.between.among(replicas, number)
         if self.survivors is not None:
             self.survivors.among(workers_of(replicas, pieces), number)
 
     is_refused: bool = False
-    """Whether some optimizer cannot go on."""
+    """Whether some optimizer cannot go on after a death."""
     tell_launcher: Callable[[], None] = lambda: None
-    """Lets a launcher whose board is another one know at once whether this worker trains, and what its death is."""
+    """Tells a launcher with another board at once whether this worker trains, and what its death means."""
 
 
 def lost_mates(place: Place) -> list[int]:
-    """The workers of this one's replica in pieces that have died, where other replicas go on."""
-    own = place.context(DeathTolerance)
-    return [] if own.between is None else sorted(own.replica & place.wire.dead)
+    """Return the dead workers of this worker's replica in pieces, where other replicas go on."""
+    tolerance = place.context(DeathTolerance)
+    return [] if tolerance.between is None else sorted(tolerance.replica & place.wire.dead)
 
 
 def survivors(place: Place) -> Survivors | None:
-    """Those with whom the worker of `place` goes on; None where a death is everyone's end."""
+    """Return the survivors of the worker of `place`; None where a death ends the run."""
     return place.context(DeathTolerance).survivors
 
 
 def surviving_replicas(place: Place) -> Survivors | None:
-    """As `survivors`; of replicas in pieces, those that hold the same piece as this worker."""
-    own = place.context(DeathTolerance)
-    return own.between or own.survivors
+    """Return the `survivors`; for replicas in pieces, those that hold the same piece as this worker."""
+    tolerance = place.context(DeathTolerance)
+    return tolerance.between or tolerance.survivors

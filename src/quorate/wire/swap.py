@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Swap(Generic[T]):
-    """A collective under way: everyone's messages, and what is made of them once they are all here."""
+    """A collective under way: the messages of all workers, which `combine` joins once all have arrived."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Swap(Generic[T]):
         return self._result
 
     def too_late(self, seconds: float) -> WireTimeout:
-        """What is raised where that was not enough."""
+        """Return the error of a wait of `seconds` that was too short."""
         late = [peer for peer, work in zip(self._others, self._receives, strict=True) if not work.done()]
         late = late or [peer for peer, work in zip(self._others, self._sends, strict=True) if not work.done()]
-        board, (mine, *late) = self._wire.board, ranks_of_world(self._wire, [self._wire.rank, *late])
+        board, (rank, *late) = self._wire.board, ranks_of_world(self._wire, [self._wire.rank, *late])
         return WireTimeout(
-            f"{named(board, [mine])} waited {seconds:g} s for {named(board, late)} in {self._operation}", late
+            f"{named(board, [rank])} waited {seconds:g} s for {named(board, late)} in {self._operation}", late
         )
 
     def _compared(self, messages: Sequence[Message]) -> list[Message]:
-        """All messages by rank, if all workers mean the same operation."""
+        """Return all messages by rank. Raises `Mismatch` where workers called different operations."""
         arrived = [self._own] * self._wire.size
         for peer, message in zip(self._others, messages, strict=True):
             theirs = message.header["operation"]
             if theirs != self._operation:
-                own, other = ranks_of_world(self._wire, [self._wire.rank, peer])
-                raise Mismatch.between(own, self._operation, other, theirs, namer(self._wire.board))
+                rank, other = ranks_of_world(self._wire, [self._wire.rank, peer])
+                raise Mismatch.between(rank, self._operation, other, theirs, namer(self._wire.board))
             arrived[peer] = message
         return arrived

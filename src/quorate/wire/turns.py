@@ -1,4 +1,4 @@
-"""What is done beside the thread of a wire, one after the other."""
+"""Jobs done beside the thread of a wire, one after the other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quorate.core.contracts import Wire
 
 
 class Turns:
-    """A task that is there as long as there is something to do; `add` is called by the thread of the wire. What is to
-    be done is given the task's own channel, and raises nothing."""
+    """A task that lives while there are jobs; the thread of the wire calls `add`. A job gets the task's own channel,
+    and raises nothing."""
 
     def __init__(self, wire: Wire, channel: str) -> None:
         self._wire, self._channel, self._lock = wire, channel, threading.Lock()
@@ -19,7 +19,7 @@ class Turns:
         self._is_working = False
 
     def add(self, job: Callable[[Wire], None]) -> None:
-        """Do this behind what was added before; never waits."""
+        """Run `job` after the earlier ones; never waits."""
         with self._lock:
             self._waiting.append(job)
             is_working, self._is_working = self._is_working, True

@@ -1,4 +1,4 @@
-"""What a run was asked for that its script has to use: notes on the board, which the launcher reads at the end."""
+"""Notes on the board about options of the run that its script uses, which the launcher reads at the end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _PARTS: tuple[Part, ...] = ("strategy", "mesh")
 
 
 def note_used(board: Board, part: Part) -> None:
-    """A worker uses the strategy or the mesh of the run."""
+    """Note that a worker uses the strategy or the mesh of the run."""
     board.set(f"used/{part}", b"1")
 
 
 def is_used(board: Board, part: Part) -> bool:
-    """Whether some worker does."""
+    """Whether some worker uses it."""
     return board.get(f"used/{part}") is not None
 
 
 def pass_on_used(source: Board, target: Board) -> None:
-    """Note at `target` what is noted at `source`."""
+    """Copy the notes at `source` to `target`."""
     for part in _PARTS:
         if source.peek(f"used/{part}") is not None and not is_used(target, part):
             note_used(target, part)

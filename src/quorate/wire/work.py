@@ -1,4 +1,4 @@
-"""Small works: one that is done already, and several as one."""
+"""Simple works: a finished one, and several joined into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Done(Generic[T]):
-    """A work whose result is there."""
+    """A finished work."""
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -24,7 +24,7 @@ class Done(Generic[T]):
 
 
 class Together(Generic[T]):
-    """Several works as one: `combine` makes the result of theirs, once, in the thread that waits."""
+    """Several works as one: the thread that waits calls `combine` on their results, once."""
 
     def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
         self._works, self._results = list(works), list[Any]()

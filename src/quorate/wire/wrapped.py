@@ -1,4 +1,4 @@
-"""A wire around a wire: what `metered`, `delayed` and `faulty` have in common."""
+"""A wire around a wire: the common part of `metered`, `delayed` and `faulty`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Wrapped(Wire):
-    """Passes every call on to `inner`, through `_call`. Channels, groups and tasks of it are wrapped alike."""
+    """Passes every call on to `inner`, through `_call`. Its channels, groups and tasks are wrapped, too."""
 
     def __init__(self, inner: Wire) -> None:
         self.inner = inner
@@ -25,13 +25,13 @@ class Wrapped(Wire):
 
     @abstractmethod
     def _again(self, inner: Wire) -> Wire:
-        """The same wrapper, with the same memory, around another wire of this worker."""
+        """Return the same wrapper, with the same memory, around another wire of this worker."""
 
     @abstractmethod
-    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
-        """Do `launch` with whatever this wrapper adds.
+    def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
+        """Call `launch`, with the effect of this wrapper.
 
-        `given` is what the caller gave (a tensor, tensors, a message or None); `peer` is the root of a rooted
+        `payload` is the caller's argument (a tensor, tensors, a message or None); `peer` is the root of a rooted
         collective, the other side of a message, or None.
         """
 
@@ -75,8 +75,8 @@ class Wrapped(Wire):
         return self._call("all_gather", lambda: self.inner.all_gather(x, shared=shared), x, None)
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
-        mine = pieces_of(x, self.size)[self.rank]
-        return self._call("all_gather", lambda: self.inner.all_gather_into(x, write), mine, None)
+        piece = pieces_of(x, self.size)[self.rank]
+        return self._call("all_gather", lambda: self.inner.all_gather_into(x, write), piece, None)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         return self._call("all_to_all", lambda: self.inner.all_to_all(pieces, shared=shared), pieces, None)

@@ -49,12 +49,12 @@ def test_products_and_sums(count: int, divided: bool, centred: bool, dtype: torc
     close = {"rtol": 1e-12, "atol": 1e-9} if is_fine else {"rtol": 1e-5, "atol": 1e-3}
     torch.testing.assert_close(compiled.products(is_exact=is_exact), ours.products(is_exact=is_exact), **close)
     weights = [0.0 if place == 1 else 1.0 / (place + 1) for place in range(count)]
-    found, expected = ([torch.empty(WIDTH, dtype=dtype) for _ in range(2)] for _ in range(2))
-    compiled.write_weighed(weights, found, is_exact=is_exact)
+    written, expected = ([torch.empty(WIDTH, dtype=dtype) for _ in range(2)] for _ in range(2))
+    compiled.write_weighed(weights, written, is_exact=is_exact)
     ours.write_weighed(weights, expected, is_exact=is_exact)
-    assert torch.equal(found[0], found[1])
+    assert torch.equal(written[0], written[1])
     ulp = 1e-14 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(found[0], expected[0], rtol=ulp, atol=4 * ulp)
+    torch.testing.assert_close(written[0], expected[0], rtol=ulp, atol=4 * ulp)
 
 
 @pytest.mark.parametrize("divided", [False, True])
@@ -67,24 +67,24 @@ def test_means_of_the_middle_have_the_same_bits(count: int, dtype: torch.dtype, 
         if not len(places):
             continue
         for first, last in {((len(places) - 1) // 2, len(places) // 2 + 1), (len(places) // 3, len(places)), (0, 1)}:
-            found = []
+            means = []
             for rows in both(vectors, divided):
                 into = [torch.empty(WIDTH, dtype=dtype) for _ in range(2)]
                 rows.write_middle(list(places), first, last, into)
                 assert torch.equal(into[0], into[1])
-                found.append(into[0])
-            assert torch.equal(*found), (places, first, last)
+                means.append(into[0])
+            assert torch.equal(*means), (places, first, last)
 
 
 def test_what_is_chosen_keeps_its_bits() -> None:
     vectors = drawn(3)
     vectors[1][:3] = torch.tensor([-0.0, 1e-42, 3e38])
     for rows in both(vectors):
-        found = torch.ones(WIDTH)
-        rows.write_weighed([0.0, 1.0, 0.0], [found], is_exact=True)
-        assert torch.equal(found.view(torch.int32), vectors[1].view(torch.int32))
-        rows.write_weighed([0.0, 0.0, 0.0], [found], is_exact=True)
-        assert not found.any()
+        written = torch.ones(WIDTH)
+        rows.write_weighed([0.0, 1.0, 0.0], [written], is_exact=True)
+        assert torch.equal(written.view(torch.int32), vectors[1].view(torch.int32))
+        rows.write_weighed([0.0, 0.0, 0.0], [written], is_exact=True)
+        assert not written.any()
 
 
 @pytest.mark.parametrize("worst", [torch.nan, torch.inf, -torch.inf])
@@ -94,9 +94,9 @@ def test_a_row_that_is_not_finite_is_seen_and_not_read(worst: float) -> None:
     for is_exact in (False, True):
         for rows in both(vectors):
             assert finite_rows(rows.products(is_exact=is_exact)).tolist() == [True, True, False, True]
-            found = torch.empty(WIDTH)
-            rows.write_weighed([0.5, 0.5, 0.0, 0.5], [found], is_exact=is_exact)
-            assert bool(torch.isfinite(found).all())
+            written = torch.empty(WIDTH)
+            rows.write_weighed([0.5, 0.5, 0.0, 0.5], [written], is_exact=is_exact)
+            assert bool(torch.isfinite(written).all())
 
 
 @pytest.mark.parametrize("name", [name for name in rules if name != "majority"])

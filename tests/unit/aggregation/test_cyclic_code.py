@@ -36,7 +36,7 @@ def test_workers_have_their_own_vector_and_those_behind_it(size: int, checks: in
         assert len(code.coefficients(rank)) == checks + 1
 
 
-@pytest.mark.parametrize(("size", "checks"), [one for one in CODES if one[1] > 1])
+@pytest.mark.parametrize(("size", "checks"), [code for code in CODES if code[1] > 1])
 def test_whoever_sends_something_else_is_found(size: int, checks: int) -> None:
     """Numbers as they come of vectors in float32; also where nobody does, and where they are far more than all."""
     code, generator = CyclicCode(size, checks), torch.Generator().manual_seed(size)

@@ -12,8 +12,8 @@ from quorate.aggregation.ordering import FEW, in_order
 def test_the_two_in_the_middle_are_a_pair(count: int) -> None:
     rows = torch.randn(count, 50, generator=torch.Generator().manual_seed(count))
     first = count // 2 - 1
-    found = torch.stack(list(in_order(list(rows), first, first + 2, is_pair=True)))
-    assert torch.equal(found.sort(0).values, rows.sort(0).values[first : first + 2])
+    pair = torch.stack(list(in_order(list(rows), first, first + 2, is_pair=True)))
+    assert torch.equal(pair.sort(0).values, rows.sort(0).values[first : first + 2])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -21,6 +21,6 @@ def test_the_two_in_the_middle_are_a_pair(count: int) -> None:
 def test_each_column_is_in_order(count: int, dtype: torch.dtype) -> None:
     rows = torch.randn(count, 200, generator=torch.Generator().manual_seed(count)).to(dtype)
     for first, last in [(0, count), (0, 1), (count // 2, count // 2 + 1), (count - 1, count)]:
-        given = rows.clone()
-        assert torch.equal(torch.stack(list(in_order(list(given), first, last))), rows.sort(0).values[first:last])
-        assert torch.equal(given, rows), "rows are not changed"
+        copies = rows.clone()
+        assert torch.equal(torch.stack(list(in_order(list(copies), first, last))), rows.sort(0).values[first:last])
+        assert torch.equal(copies, rows), "rows are not changed"

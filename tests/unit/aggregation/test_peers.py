@@ -21,10 +21,10 @@ def drawn(count: int, number: int, noise: float, size: int = 3000) -> Tensor:
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 5000])
 def test_sketches_add_up_and_keep_lengths_and_angles(size: int) -> None:
     x, y = (torch.randn(size, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-    one, other, both = (sketched(z.unsqueeze(0))[0] for z in (x, y, x + y))
-    torch.testing.assert_close(one + other, both, rtol=1e-5, atol=1e-4)
-    assert float(one.norm()) == pytest.approx(float(x.norm()), rel=0.25)
-    assert abs(float(one @ other) - float(x @ y)) < 4 * float(x.norm() * y.norm()) / NUMBERS**0.5
+    first, second, both = (sketched(z.unsqueeze(0))[0] for z in (x, y, x + y))
+    torch.testing.assert_close(first + second, both, rtol=1e-5, atol=1e-4)
+    assert float(first.norm()) == pytest.approx(float(x.norm()), rel=0.25)
+    assert abs(float(first @ second) - float(x @ y)) < 4 * float(x.norm() * y.norm()) / NUMBERS**0.5
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0, 10.0, 1000.0])
@@ -44,8 +44,8 @@ def test_nobody_is_where_hard_batches_are_seldom(count: int) -> None:
     peers, generator = Peers(), torch.Generator().manual_seed(5)
     for number in range(300):
         lengths = torch.where(torch.rand(count, generator=generator) < 1 / 30, 100.0, 1.0)
-        found = peers.absurd(sketched(drawn(count, number, 1.0) * lengths.unsqueeze(1)), range(count))
-        assert number < 40 or found == []
+        absurd = peers.absurd(sketched(drawn(count, number, 1.0) * lengths.unsqueeze(1)), range(count))
+        assert number < 40 or absurd == []
 
 
 @pytest.mark.parametrize("begins", [0, 20])
@@ -58,12 +58,12 @@ def test_one_that_is_far_longer_is_at_once(begins: int) -> None:
 
 
 def test_one_that_goes_against_the_others_is_after_some_sums() -> None:
-    peers, found = Peers(), []
+    peers, results = Peers(), []
     for number in range(30):
         rows = drawn(5, number, 1.0)
         rows[2] *= -1.0
-        found.append(peers.absurd(sketched(rows), range(5)))
-    assert found[0] == [] and found[-1] == [2] and all(one in ([], [2]) for one in found)
+        results.append(peers.absurd(sketched(rows), range(5)))
+    assert results[0] == [] and results[-1] == [2] and all(ranks in ([], [2]) for ranks in results)
 
 
 def test_one_that_is_not_finite_is_and_half_of_all_never_are() -> None:

@@ -52,8 +52,8 @@ def test_f_wrong_vectors_do_not_move_the_result_far(name: str, attack: str) -> N
     for f in (1, 2, 3):
         rule = made(name, f)
         good, truth = honest(rule.least - f, 10 * f)
-        found = aggregated(rule, torch.cat([good, ATTACKS[attack](truth, f)]), torch.zeros_like(truth))
-        again = found
+        result = aggregated(rule, torch.cat([good, ATTACKS[attack](truth, f)]), torch.zeros_like(truth))
+        again = result
         for _ in range(30 if rule.has_centre else 0):  # from its newest result, step by step
             again = aggregated(rule, torch.cat([good, ATTACKS[attack](truth, f)]), again)
         furthest = max(float((x - truth).norm()) for x in good)
@@ -116,9 +116,9 @@ def test_multi_krum_of_all_is_the_mean_of_those_it_takes() -> None:
 
 @pytest.mark.parametrize("name", [*ROBUST, "mean", "majority"])
 def test_equal_vectors_give_that_vector(name: str) -> None:
-    one = torch.randn(17, generator=torch.Generator().manual_seed(3))
+    vector = torch.randn(17, generator=torch.Generator().manual_seed(3))
     rule = made(name, 0 if name == "mean" else 1)
-    torch.testing.assert_close(aggregated(rule, one.repeat(rule.least, 1), one), one)
+    torch.testing.assert_close(aggregated(rule, vector.repeat(rule.least, 1), vector), vector)
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -130,11 +130,11 @@ def test_pieces_of_vectors_give_pieces_of_the_result(name: str) -> None:
     pieces = [Rows(list(piece)) for piece in rows.split([11, 0, 25, 4], 1)]
     gram = torch.stack([piece.products(is_exact=True) for piece in pieces]).sum(0)
     weights = rule.mixing(gram, Draw(seed=5))
-    found = [torch.empty(piece.width) for piece in pieces]
-    for piece, into in zip(pieces, found, strict=True):
+    results = [torch.empty(piece.width) for piece in pieces]
+    for piece, into in zip(pieces, results, strict=True):
         mixed_rows(piece, range(len(rows)), weights, rule, [into])
     whole = aggregated(rule, rows, torch.zeros_like(truth), Draw(seed=5))
-    torch.testing.assert_close(torch.cat(found), whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.cat(results), whole, rtol=1e-5, atol=1e-6)
 
 
 def test_krum_by_hand() -> None:
@@ -161,10 +161,10 @@ def test_medians() -> None:
 def test_the_geometric_median_has_the_least_sum_of_distances() -> None:
     rows, _ = honest(6, 7, dim=3, spread=2.0)
     rows = rows.double()
-    found = aggregated(made("geometric-median", 2), rows)
-    here = (rows - found).norm(dim=1).sum()
+    median = aggregated(made("geometric-median", 2), rows)
+    here = (rows - median).norm(dim=1).sum()
     for step in torch.randn(200, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8)):
-        assert (rows - found - 0.01 * step).norm(dim=1).sum() >= here - 1e-9
+        assert (rows - median - 0.01 * step).norm(dim=1).sum() >= here - 1e-9
 
 
 def test_centered_clipping_by_hand() -> None:
@@ -218,9 +218,9 @@ def test_vectors_of_which_none_is_finite() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("byzfl") is None, reason="byzfl is not installed")
 @pytest.mark.parametrize("f", [1, 2])
 def test_as_an_independent_library(f: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, found = types.ModuleType("byzfl"), importlib.util.find_spec("byzfl")
-    assert found is not None and found.submodule_search_locations is not None
-    package.__path__ = list(found.submodule_search_locations)
+    package, spec = types.ModuleType("byzfl"), importlib.util.find_spec("byzfl")
+    assert spec is not None and spec.submodule_search_locations is not None
+    package.__path__ = list(spec.submodule_search_locations)
     monkeypatch.setitem(sys.modules, "byzfl", package)  # its own imports its benchmarks, and these torchvision
     theirs: Any = importlib.import_module("byzfl.aggregators.aggregators")
     before: Any = importlib.import_module("byzfl.aggregators.preaggregators")
@@ -237,5 +237,5 @@ def test_as_an_independent_library(f: int, monkeypatch: pytest.MonkeyPatch) -> N
         torch.testing.assert_close(aggregated(made(name, f), rows), kind(rows), rtol=1e-3, atol=1e-4, msg=name)
     kind = theirs.CenteredClipping(L=3, tau=2.0)
     ours: Any = rules.get("centered-clipping")
-    mine = aggregated(ours(f=f, tau=2.0, iterations=3), rows, torch.zeros(rows.shape[1]))
-    torch.testing.assert_close(mine, kind(rows), rtol=1e-4, atol=1e-5)
+    result = aggregated(ours(f=f, tau=2.0, iterations=3), rows, torch.zeros(rows.shape[1]))
+    torch.testing.assert_close(result, kind(rows), rtol=1e-4, atol=1e-5)

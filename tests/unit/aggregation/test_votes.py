@@ -13,8 +13,8 @@ def test_a_vector_that_differs_in_one_bit_is_another(dtype: torch.dtype) -> None
     rows = torch.ones(3, 1000, dtype=dtype)
     rows[1, 999] = torch.nextafter(rows[1, 999], torch.tensor(2.0, dtype=dtype)) if dtype.itemsize > 2 else 1.125
     rows[:, 0] = torch.tensor([0.0, 0.0, -0.0], dtype=dtype)
-    found = differing(rows, [[0, 1, 2]])
-    assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    differ = differing(rows, [[0, 1, 2]])
+    assert differ.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
 def test_pieces_add_up_and_other_groups_are_not_compared() -> None:

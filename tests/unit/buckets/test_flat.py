@@ -60,14 +60,14 @@ def test_the_last_tensors_travel_first():
 
 
 def test_layouts_are_told_apart_by_their_digest():
-    one = layout_of([("a", torch.zeros(4)), ("b", torch.zeros(2))])
-    assert one.digest == layout_of([("a", torch.ones(4)), ("b", torch.ones(2))]).digest
+    layout = layout_of([("a", torch.zeros(4)), ("b", torch.zeros(2))])
+    assert layout.digest == layout_of([("a", torch.ones(4)), ("b", torch.ones(2))]).digest
     for other in (
         [("a", torch.zeros(4)), ("c", torch.zeros(2))],
         [("a", torch.zeros(2, 2)), ("b", torch.zeros(2))],
         [("a", torch.zeros(4)), ("b", torch.zeros(2, dtype=torch.bfloat16))],
     ):
-        assert one.digest != layout_of(other).digest
+        assert layout.digest != layout_of(other).digest
 
 
 def test_missing_gradients_are_zeros_and_scale_applies_in_the_dtype_of_summation():

@@ -42,9 +42,9 @@ SETTINGS = {
     "top-k": [{"density": 0.2}],
 }
 CASES: dict[str, Codec] = {name: codecs.get(name)() for name in codecs.names()} | {
-    f"{name}:{','.join(f'{key}={value}' for key, value in one.items())}": codecs.get(name)(**one)
+    f"{name}:{','.join(f'{key}={value}' for key, value in settings.items())}": codecs.get(name)(**settings)
     for name, several in SETTINGS.items()
-    for one in several
+    for settings in several
 }
 """By a name that a test shows."""
 

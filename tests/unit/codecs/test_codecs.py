@@ -21,8 +21,8 @@ from tests.unit.codecs.cases import CASES, ODD, SHAPES, blank, coded, normal, th
 
 def those(are_meant: Callable[[Codec], bool]) -> pytest.MarkDecorator:
     """A test's argument `codec`: those for which it is a law."""
-    found = {name: codec for name, codec in CASES.items() if are_meant(codec)}
-    return pytest.mark.parametrize("codec", found.values(), ids=found)
+    cases = {name: codec for name, codec in CASES.items() if are_meant(codec)}
+    return pytest.mark.parametrize("codec", cases.values(), ids=cases)
 
 
 ALL = those(lambda codec: True)
@@ -47,11 +47,11 @@ def test_a_code_is_as_long_as_it_says(codec: Codec, shapes: tuple[tuple[int, ...
     code = coded(codec, x, shapes)
     assert codec.wire_bytes(shapes) in (None, code.nbytes)
     assert code.dim() == 1 and (code.is_floating_point() if codec.is_linear else code.dtype == torch.uint8)
-    found = codec.decode(code, shapes, Draw())
-    assert found.dtype == torch.float32 and found.shape == x.shape
+    decoded = codec.decode(code, shapes, Draw())
+    assert decoded.dtype == torch.float32 and decoded.shape == x.shape
     added = torch.ones(x.shape)
     codec.add_decoded(added, code, shapes, Draw())
-    torch.testing.assert_close(added, found + 1, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(added, decoded + 1, rtol=1e-6, atol=1e-6)
 
 
 @those(lambda codec: codec.contraction(SHAPES) is not None)
@@ -81,7 +81,9 @@ def test_the_mean_over_draws_is_the_vector(codec: Codec, name: str) -> None:
     x = VECTORS[name]
     wanted = x
     if isinstance(codec, TernGrad):
-        wanted = torch.cat([one.clamp(-codec.scale_of(one), codec.scale_of(one)) for one in x.split([210, 64, 60])])
+        wanted = torch.cat(
+            [piece.clamp(-codec.scale_of(piece), codec.scale_of(piece)) for piece in x.split([210, 64, 60])]
+        )
     directions = torch.nn.functional.normalize(
         torch.stack([x, x.sign(), *(normal(seed=s) for s in range(1, 9))]), dim=1
     )
@@ -96,13 +98,13 @@ def test_the_mean_over_draws_is_the_vector(codec: Codec, name: str) -> None:
 def test_what_is_left_out_comes_later(codec: Codec) -> None:
     codec = ErrorFeedback(codec)
     memory = blank(codec, numel_of(SHAPES))
-    wanted, came = torch.zeros(numel_of(SHAPES)).double(), torch.zeros(numel_of(SHAPES)).double()
+    wanted, received = torch.zeros(numel_of(SHAPES)).double(), torch.zeros(numel_of(SHAPES)).double()
     for step in range(30):
         x, draw = normal(seed=step), Draw(round=step)
         code, memory = codec.encode(x, SHAPES, memory, draw)
         wanted += x
-        came += codec.decode(code, SHAPES, draw)
-    torch.testing.assert_close(came + memory[ERROR].double(), wanted, rtol=0, atol=1e-4)
+        received += codec.decode(code, SHAPES, draw)
+    torch.testing.assert_close(received + memory[ERROR].double(), wanted, rtol=0, atol=1e-4)
     assert codec.is_biased and not codec.needs_feedback
 
 
@@ -143,17 +145,17 @@ def test_sums_of_linear_codes_are_codes_of_sums(codec: Codec) -> None:
 @ALL
 def test_a_code_depends_on_what_it_is_given_and_on_nothing_else(codec: Codec) -> None:
     x, memory = normal(), {name: normal(seed=9) for name in codec.memories}
-    before = x.clone(), {name: one.clone() for name, one in memory.items()}
+    before = x.clone(), {name: vector.clone() for name, vector in memory.items()}
     draw = Draw(seed=1, round=2, rank=3, part=4)
     first, remembered = codec.encode(x, SHAPES, memory, draw)
     torch.rand(3)  # somebody else draws, too
     again, same = codec.encode(x, SHAPES, memory, draw)
     assert torch.equal(first, again) and remembered.keys() == same.keys() == set(codec.memories)
-    assert all(torch.equal(one, same[name]) for name, one in remembered.items())
-    assert torch.equal(x, before[0]) and all(torch.equal(one, before[1][name]) for name, one in memory.items())
-    one = first.clone()
+    assert all(torch.equal(vector, same[name]) for name, vector in remembered.items())
+    assert torch.equal(x, before[0]) and all(torch.equal(vector, before[1][name]) for name, vector in memory.items())
+    kept = first.clone()
     codec.decode(first, SHAPES, draw)
-    assert torch.equal(first, one)
+    assert torch.equal(first, kept)
 
 
 @ALL
@@ -206,10 +208,10 @@ def test_zeros_beside_large_numbers_stay_zeros(name: str) -> None:
 @those(lambda codec: codec != Half(dtype="float16"))
 @pytest.mark.parametrize("scale", [1e-37, 1e36], ids=str)
 def test_tiny_and_huge_numbers_stay_finite(codec: Codec, scale: float) -> None:
-    found = through(codec, normal() * scale)
-    assert found.isfinite().all()
+    decoded = through(codec, normal() * scale)
+    assert decoded.isfinite().all()
     if codec.is_biased and codec != Sign(scale="none"):
-        assert found.abs().max() <= 20 * scale
+        assert decoded.abs().max() <= 20 * scale
 
 
 @ALL
@@ -248,8 +250,8 @@ def test_a_long_vector_is_coded_in_pieces(codec: Codec, monkeypatch: pytest.Monk
 def test_a_setting_that_leaves_nothing_out_is_dense(name: str, settings: dict[str, object], atol: float) -> None:
     x = normal()
     codec = dataclasses.replace(CASES[name], **settings)
-    found: Tensor = through(codec, x, draw=Draw(round=7))
-    torch.testing.assert_close(found, x, rtol=0, atol=atol)
+    decoded: Tensor = through(codec, x, draw=Draw(round=7))
+    torch.testing.assert_close(decoded, x, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(

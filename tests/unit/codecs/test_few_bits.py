@@ -22,16 +22,16 @@ def test_qsgd_keeps_what_is_a_level_and_draws_between_two() -> None:
     codec = QSGD(levels=5, bucket=2)
     assert through(codec, torch.tensor([3.0, -4.0, 0.0, -7.0]), ((4,),)).tolist() == [3, -4, 0, -7]
     x = torch.tensor([0.6, 0.8]).repeat(20_000)  # of norm 1: 1.8 and 2.4 of three levels
-    found = through(QSGD(levels=3, bucket=2), x, (x.shape,)).view(-1, 2)
-    for column, (low, high, above) in zip(found.T, [(1, 2, 0.8), (2, 3, 0.4)], strict=True):
+    decoded = through(QSGD(levels=3, bucket=2), x, (x.shape,)).view(-1, 2)
+    for column, (low, high, above) in zip(decoded.T, [(1, 2, 0.8), (2, 3, 0.4)], strict=True):
         assert set((column * 3).round().int().tolist()) == {low, high}
         assert (column * 3 > (low + high) / 2).double().mean() == pytest.approx(above, abs=0.015)
 
 
 def test_buckets_of_qsgd_have_norms_of_their_own() -> None:
     x = torch.cat([torch.full((512,), 1e-6), torch.full((100,), 1e6)])
-    found = through(QSGD(norm="max"), x, (x.shape,))
-    torch.testing.assert_close(found, x)
+    decoded = through(QSGD(norm="max"), x, (x.shape,))
+    torch.testing.assert_close(decoded, x)
 
 
 @pytest.mark.parametrize(("levels", "bits"), [(1, 2), (7, 4), (15, 5), (127, 8), (128, 9), (32767, 16)])
@@ -55,9 +55,9 @@ def test_fp8_is_what_torch_says(format: str) -> None:
     for scale in (1e-12, 1.0, 3e30, *(1 + torch.rand(100, generator=torch.Generator().manual_seed(0))).tolist()):
         x = normal() * scale
         factor = torch.finfo(dtype).max / x.abs().max()
-        found = through(codec, x, (x.shape,))
-        torch.testing.assert_close(found, (x * factor).to(dtype).float() / factor, rtol=1e-5, atol=0)
-        assert found.abs().max() == pytest.approx(float(x.abs().max()))
+        decoded = through(codec, x, (x.shape,))
+        torch.testing.assert_close(decoded, (x * factor).to(dtype).float() / factor, rtol=1e-5, atol=0)
+        assert decoded.abs().max() == pytest.approx(float(x.abs().max()))
 
 
 def test_signs_have_the_scale_of_their_tensor() -> None:
@@ -91,9 +91,9 @@ def test_natural_numbers_are_powers_of_two() -> None:
     exact = torch.tensor([1.0, -2.0, 0.0, 2.0**-126, -(2.0**127), 0.125, -0.0])
     assert torch.equal(through(Natural(), exact, ((7,),)), exact)
     x = torch.full((40_000,), -1.25)
-    found = through(Natural(), x, (x.shape,))
-    assert set(found.tolist()) == {-1.0, -2.0}
-    assert (found == -2).double().mean() == pytest.approx(0.25, abs=0.01)
+    decoded = through(Natural(), x, (x.shape,))
+    assert set(decoded.tolist()) == {-1.0, -2.0}
+    assert (decoded == -2).double().mean() == pytest.approx(0.25, abs=0.01)
     denormal = through(Natural(), torch.full((20_000,), 2.0**-127), ((20_000,),))
     assert set(denormal.tolist()) == {0.0, 2.0**-126}
     assert through(Natural(), torch.full((64,), 3.4e38), ((64,),)).unique().tolist() == [2.0**127]
@@ -101,10 +101,10 @@ def test_natural_numbers_are_powers_of_two() -> None:
 
 def test_terngrad_has_three_values_a_tensor() -> None:
     x = torch.cat([torch.tensor([4.0, -1.0, 0.0]).repeat(10_000), torch.full((8,), 3.0)])
-    found = through(TernGrad(clip=0), x, ((30_000,), (8,)))
-    assert set(found[:30_000].tolist()) == {-4.0, 0.0, 4.0} and found[30_000:].tolist() == [3.0] * 8
-    assert (found[1:30_000:3] == -4).double().mean() == pytest.approx(0.25, abs=0.02)
-    assert (found[:30_000:3] == 4).all() and not found[2:30_000:3].any()
+    decoded = through(TernGrad(clip=0), x, ((30_000,), (8,)))
+    assert set(decoded[:30_000].tolist()) == {-4.0, 0.0, 4.0} and decoded[30_000:].tolist() == [3.0] * 8
+    assert (decoded[1:30_000:3] == -4).double().mean() == pytest.approx(0.25, abs=0.02)
+    assert (decoded[:30_000:3] == 4).all() and not decoded[2:30_000:3].any()
 
 
 def test_terngrad_cuts_what_is_far_out_and_nothing_else() -> None:
@@ -114,14 +114,14 @@ def test_terngrad_cuts_what_is_far_out_and_nothing_else() -> None:
     assert TernGrad().scale_of(x) == pytest.approx(2.5 * deviation)
     assert through(TernGrad(), x, ((100,),))[3] == pytest.approx(-2.5 * deviation)
     alike = 5 + 0.01 * normal(((100,),))
-    for one in (alike, torch.tensor([-3.0])):
-        assert TernGrad().scale_of(one) == one.abs().max()
+    for numbers in (alike, torch.tensor([-3.0])):
+        assert TernGrad().scale_of(numbers) == numbers.abs().max()
 
 
 @pytest.mark.parametrize(
     ("codec", "bits"),
     [(Sign(), 1), (OneBit(), 1), (TernGrad(), 2), (Blocks(bits=4), 4), (Blocks(), 8), (FP8(), 8), (Natural(), 9)],
-    ids=lambda one: type(one).__name__ if isinstance(one, Codec) else str(one),
+    ids=lambda value: type(value).__name__ if isinstance(value, Codec) else str(value),
 )
 def test_bits_are_real_bits(codec: Codec, bits: int) -> None:
     assert 0 <= 8 * coded(codec, torch.ones(2**16), ((2**16, 1),)).nbytes / 2**16 - bits < 0.13

@@ -37,10 +37,10 @@ def test_random_k_takes_one_of_each_stretch() -> None:
     codec, x = RandomK(density=0.1), torch.arange(1.0, 104.0)
     seen = torch.zeros(103)
     for round in range(300):
-        found = through(codec, x, ((103,),), Draw(round=round))
-        assert (found != 0).sum() == 10 and all(found[10 * n : 10 * n + 14].any() for n in range(10))
-        assert torch.equal(found[found != 0], x[found != 0])
-        seen += found != 0
+        decoded = through(codec, x, ((103,),), Draw(round=round))
+        assert (decoded != 0).sum() == 10 and all(decoded[10 * n : 10 * n + 14].any() for n in range(10))
+        assert torch.equal(decoded[decoded != 0], x[decoded != 0])
+        seen += decoded != 0
     assert seen.min() >= 10 and seen.max() <= 55  # 28 or so
     assert through(RandomK(density=0.1, scaled=True), torch.ones(100), ((100,),)).sum() == 100
 
@@ -66,9 +66,9 @@ def test_every_number_has_its_turn_in_a_mask(density: float) -> None:
         codec, seen = Mask(density=density), torch.zeros(numel)
         count = len(coded(codec, seen, ((numel,),)))
         for round in range(numel):  # as often as it takes for all to be as far
-            found = through(codec, torch.ones(numel), ((numel,),), Draw(round=round, rank=round))
-            assert found.sum() == count
-            seen += found
+            decoded = through(codec, torch.ones(numel), ((numel,),), Draw(round=round, rank=round))
+            assert decoded.sum() == count
+            seen += decoded
         assert (seen == count).all()
         first = sum(
             through(codec, torch.ones(numel), ((numel,),), Draw(round=round)) for round in range(numel // count)
@@ -80,9 +80,9 @@ def test_a_unit_is_a_row_with_its_bias() -> None:
     x, shapes = torch.arange(1.0, 13.0), ((4, 2), (4,))
     rows = set()
     for round in range(4):
-        found = through(Mask(density=0.25, by="unit"), x, shapes, Draw(round=round))
-        (row,) = found[8:].nonzero().view(-1).tolist()
-        assert found[:8].view(4, 2)[row].tolist() == [2 * row + 1, 2 * row + 2] and (found != 0).sum() == 3
+        decoded = through(Mask(density=0.25, by="unit"), x, shapes, Draw(round=round))
+        (row,) = decoded[8:].nonzero().view(-1).tolist()
+        assert decoded[:8].view(4, 2)[row].tolist() == [2 * row + 1, 2 * row + 2] and (decoded != 0).sum() == 3
         rows.add(row)
     assert rows == {0, 1, 2, 3}
 
@@ -116,13 +116,13 @@ def test_dgc_with_nesterov_momentum_and_without_masking() -> None:
 
 def test_what_dgc_has_not_sent_is_in_its_velocity() -> None:
     codec = DGC(density=0.01, momentum=0.0)
-    memory, wanted, came = blank(codec, numel_of(SHAPES)), torch.zeros(334), torch.zeros(334)
+    memory, wanted, received = blank(codec, numel_of(SHAPES)), torch.zeros(334), torch.zeros(334)
     for step in range(20):
         x = normal(seed=step)
         code, memory = codec.encode(x, SHAPES, memory, Draw(round=step))
         wanted += x
-        codec.add_decoded(came, code, SHAPES, Draw(round=step))
-    torch.testing.assert_close(came + memory["velocity"], wanted, rtol=0, atol=1e-4)
+        codec.add_decoded(received, code, SHAPES, Draw(round=step))
+    torch.testing.assert_close(received + memory["velocity"], wanted, rtol=0, atol=1e-4)
 
 
 def test_the_density_of_dgc_falls_as_published() -> None:

@@ -55,10 +55,10 @@ def test_each_run_is_told_what_it_is_to_do() -> None:
     )
     assert request_of(plan, of_b, Path("here")) == expected
     timed = dataclasses.replace(plan, equal="seconds", world="virtual", compute="constant:1ms", latency=0.1)
-    told = request_of(timed, of_b, Path("here"))
-    assert told.overrides == dataclasses.replace(chosen, seconds=9.0)
-    assert told.virtual == VirtualRun(seed=4, compute="constant:1ms", latency=0.1, bandwidth=None)
-    assert RunRequest.from_line(told.line()) == told
+    request = request_of(timed, of_b, Path("here"))
+    assert request.overrides == dataclasses.replace(chosen, seconds=9.0)
+    assert request.virtual == VirtualRun(seed=4, compute="constant:1ms", latency=0.1, bandwidth=None)
+    assert RunRequest.from_line(request.line()) == request
     on_hosts = request_of(dataclasses.replace(plan, hosts="a,b", ssh="s", env=("X",)), of_b, Path("here"))
     assert on_hosts.hosts == Hosts(text="a,b", ssh="s", env=("X",))
     assert RunRequest.from_line(on_hosts.line()) == dataclasses.replace(
@@ -70,8 +70,8 @@ def test_a_workload_is_trained_by_its_script() -> None:
     subject = Subject(kind="workload", name="digits", settings={"limit": 5})
     plan = dataclasses.replace(PLAN, subject=subject)
     cell = final_cells(plan)[0]
-    told = request_of(plan, cell, Path("here"))
-    assert (told.script, told.arguments) == (str(SCRIPT), ["digits", "--settings", '{"limit": 5}'])
+    request = request_of(plan, cell, Path("here"))
+    assert (request.script, request.arguments) == (str(SCRIPT), ["digits", "--settings", '{"limit": 5}'])
     assert SCRIPT.is_file()
     plan = dataclasses.replace(plan, epochs=1.5, batch=8, evaluations=3, equal="seconds", seconds=1.0)
     more = ["--endless", "--epochs", "1.5", "--evaluations", "3", "--batch", "8"]

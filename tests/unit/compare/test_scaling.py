@@ -40,8 +40,8 @@ def test_what_is_written_can_be_read_again(tmp_path: Path) -> None:
     ]
     assert scaling.workers == (2, 4, 16) and scaling.most().folder == "weak-4"
     keep(tmp_path, {"simulated": [{"workers": 16}]})
-    told = told_in(tmp_path)
-    assert (told["title"], told["command"], told["simulated"]) == ("a title", ["quorate"], [{"workers": 16}])
+    content = told_in(tmp_path)
+    assert (content["title"], content["command"], content["simulated"]) == ("a title", ["quorate"], [{"workers": 16}])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1}', '{"format": 1, "rows": [1]}'])

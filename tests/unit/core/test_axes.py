@@ -9,7 +9,7 @@ from quorate.core.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("size", "replicas", "shards", "found"),
+    ("size", "replicas", "shards", "sizes"),
     [
         (4, 2, 2, (2, 2)),
         (4, None, 2, (2, 2)),
@@ -19,9 +19,9 @@ from quorate.core.errors import ConfigurationError
         (1, 1, 1, (1, 1)),
     ],
 )
-def test_sizes(size: int, replicas: int | None, shards: int | None, found: tuple[int, int]) -> None:
+def test_sizes(size: int, replicas: int | None, shards: int | None, sizes: tuple[int, int]) -> None:
     axes = axes_for(size, replicas, shards)
-    assert (axes.replicas, axes.shards) == found
+    assert (axes.replicas, axes.shards) == sizes
     assert axes_from_text(axes.in_words, size) == axes
 
 

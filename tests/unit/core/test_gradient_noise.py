@@ -33,25 +33,28 @@ def drawn(draws: np.random.Generator, gradients: int, batch: int) -> Squares:
 @pytest.mark.parametrize(("gradients", "batch"), [(2, 1), (2, 16), (5, 4), (16, 2)])
 def test_signal_and_noise_are_unbiased(gradients: int, batch: int) -> None:
     draws = np.random.default_rng(gradients * 100 + batch)
-    found = [drawn(draws, gradients, batch) for _ in range(20_000)]
+    all_squares = [drawn(draws, gradients, batch) for _ in range(20_000)]
     for measured, true in (
-        ([one.signal for one in found], 5.25),
-        ([one.noise for one in found], 62 / batch),
+        ([squares.signal for squares in all_squares], 5.25),
+        ([squares.noise for squares in all_squares], 62 / batch),
     ):
         error = statistics.stdev(measured) / math.sqrt(len(measured))
         assert abs(statistics.fmean(measured) - true) < 4 * error
-    scale = scale_of(statistics.fmean(one.signal for one in found), statistics.fmean(one.noise for one in found))
+    scale = scale_of(
+        statistics.fmean(squares.signal for squares in all_squares),
+        statistics.fmean(squares.noise for squares in all_squares),
+    )
     assert scale is not None and scale * batch == pytest.approx(62 / 5.25, rel=0.1)
 
 
 def test_numerator_and_denominator_are_smoothed_apart() -> None:
     """The mean of the quotients is far off, where the signal of one step is hidden; the quotient of means is not."""
     draws, smoothing = np.random.default_rng(1), Smoothing(decay=0.999)
-    found = [drawn(draws, 4, 4) for _ in range(20_000)]
-    for one in found:
-        newest = smoothing.add(one)
+    all_squares = [drawn(draws, 4, 4) for _ in range(20_000)]
+    for squares in all_squares:
+        newest = smoothing.add(squares)
     assert newest.scale == pytest.approx(62 / 5.25 / 4, rel=0.15)
-    quotients = statistics.fmean(one.noise / one.signal for one in found)
+    quotients = statistics.fmean(squares.noise / squares.signal for squares in all_squares)
     assert abs(quotients - 62 / 5.25 / 4) > 0.3 * 62 / 5.25 / 4
 
 

@@ -122,20 +122,25 @@ class TestEveryBoard:
         assert board.get("key") is None
 
     def test_all_clients_read_the_same(self, opener: Opener) -> None:
-        one, other = opener(), opener()
-        one.set("key", b"x")
-        assert other.get("key") == b"x"
+        first, second = opener(), opener()
+        first.set("key", b"x")
+        assert second.get("key") == b"x"
 
     def test_what_was_written_is_there_for_all_at_once(self, opener: Opener) -> None:
-        one, other = opener(), opener()
+        first, second = opener(), opener()
         for turn in range(500):
-            one.set(f"key/{turn}", b"x")
-            assert other.get(f"key/{turn}") == b"x"
-            one, other = other, one
+            first.set(f"key/{turn}", b"x")
+            assert second.get(f"key/{turn}") == b"x"
+            first, second = second, first
 
     def test_a_counter_begins_at_0(self, opener: Opener) -> None:
-        one, other = opener(), opener()
-        assert [one.add("count"), other.add("count", 5), one.add("count", -7), other.add("count", 0)] == [1, 6, -1, -1]
+        first, second = opener(), opener()
+        assert [first.add("count"), second.add("count", 5), first.add("count", -7), second.add("count", 0)] == [
+            1,
+            6,
+            -1,
+            -1,
+        ]
 
     def test_counters_share_no_key_with_values(self, board: Board) -> None:
         board.add("key", 3)
@@ -197,16 +202,16 @@ class TestEveryBoard:
         assert boards[0].get("count") == b"30"
 
     def test_a_wait_ends_when_all_keys_are_written(self, opener: Opener) -> None:
-        one, other = opener(), opener()
+        first, second = opener(), opener()
         seen: list[bytes | None] = []
 
         def wait() -> None:
-            one.wait(["a", "b"], LIMIT)
-            seen.extend([one.get("a"), one.get("b")])
+            first.wait(["a", "b"], LIMIT)
+            seen.extend([first.get("a"), first.get("b")])
 
         def write() -> None:
-            other.set("a", b"1")
-            other.swap("b", None, b"2")
+            second.set("a", b"1")
+            second.swap("b", None, b"2")
 
         _at_once(wait, write)
         assert seen == [b"1", b"2"]
@@ -226,37 +231,37 @@ class TestEveryBoard:
         _at_once(lambda: board.wait(["key"], LIMIT), lambda: board.set("key", b"x"))
 
     def test_a_wait_ends_when_a_worker_fails(self, opener: Opener) -> None:
-        one, other = opener(), opener()
+        first, second = opener(), opener()
         raised: list[BaseException] = []
 
         def wait() -> None:
             try:
-                one.wait(["never"], LIMIT)
+                first.wait(["never"], LIMIT)
             except PeerFailed as error:
                 raised.append(error)
 
-        _at_once(wait, lambda: report_failure(other, 2, "was killed by signal 9 (SIGKILL)", "h"))
+        _at_once(wait, lambda: report_failure(second, 2, "was killed by signal 9 (SIGKILL)", "h"))
         assert [str(error) for error in raised] == ["rank 2 (host h) was killed by signal 9 (SIGKILL)"]
         assert raised[0].ranks == (2,)  # type: ignore[attr-defined]
 
     def test_deleting_takes_every_key_with_the_prefix(self, opener: Opener) -> None:
-        one, other = opener(), opener()
+        first, second = opener(), opener()
         for key in ("round/1/a", "round/1/b", "round/10", "round/2"):
-            one.set(key, b"x")
-        one.add("round/1/count", 4)
-        other.delete("round/1/")
-        assert [key for key in ("round/1/a", "round/1/b", "round/10", "round/2") if one.get(key)] == [
+            first.set(key, b"x")
+        first.add("round/1/count", 4)
+        second.delete("round/1/")
+        assert [key for key in ("round/1/a", "round/1/b", "round/10", "round/2") if first.get(key)] == [
             "round/10",
             "round/2",
         ]
-        assert one.add("round/1/count", 0) == 0
+        assert first.add("round/1/count", 0) == 0
 
     def test_the_first_failure_stays(self, opener: Opener) -> None:
-        one, other = opener(), opener()
-        assert read_failure(one) is None
-        assert report_failure(one, 2, "was killed by signal 9 (SIGKILL)", "h")
-        assert not report_failure(other, 1, "exited with status 1", "h")
-        failure = read_failure(other)
+        first, second = opener(), opener()
+        assert read_failure(first) is None
+        assert report_failure(first, 2, "was killed by signal 9 (SIGKILL)", "h")
+        assert not report_failure(second, 1, "exited with status 1", "h")
+        failure = read_failure(second)
         assert isinstance(failure, PeerFailed)
         assert str(failure) == "rank 2 (host h) was killed by signal 9 (SIGKILL)"
         assert failure.ranks == (2,)
@@ -337,11 +342,11 @@ def test_a_store_that_does_not_answer_is_waited_for_as_long_as_was_said() -> Non
         board.wait(["key"], 0.1)
     assert time.monotonic() - begin < 10.0, "who comes later is told at once"
     store.answers.set()
-    found = None
-    while found is None:
+    value = None
+    while value is None:
         with suppress(PeerFailed):
-            found = board.get("key")
-    assert found == b"x"
+            value = board.get("key")
+    assert value == b"x"
 
 
 def test_a_call_that_was_given_up_before_it_began_is_never_made() -> None:

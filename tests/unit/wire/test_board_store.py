@@ -48,10 +48,10 @@ def test_deleting_a_key_takes_no_other(board: Board) -> None:
 
 
 def test_prefixes_keep_stores_apart(board: Board) -> None:
-    one, other = BoardStore(board, "one"), BoardStore(board, "other")
-    one.set("key", "x")
+    store, other = BoardStore(board, "one"), BoardStore(board, "other")
+    store.set("key", "x")
     assert not other.check(["key"])
-    assert dist.PrefixStore("p", one).check(["key"]) is False
+    assert dist.PrefixStore("p", store).check(["key"]) is False
 
 
 def test_waiting_ends_at_the_time_named(board: Board) -> None:

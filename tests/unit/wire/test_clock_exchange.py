@@ -69,9 +69,9 @@ class Network:
 def test_the_truth_is_within_the_uncertainty(seed: int, off: float, drift: float) -> None:
     network = Network(seed, off, drift)
     network.run(60.0)
-    found = network.ends[1].news()
-    assert len(found) >= 60.0 / BETWEEN - 2
-    for row in found:
+    offsets = network.ends[1].news()
+    assert len(offsets) >= 60.0 / BETWEEN - 2
+    for row in offsets:
         assert row.reference == 0 and network.is_wrong_by(row) <= row.uncertainty + 1e-6
         assert row.uncertainty < 0.02
     assert network.sent[1] <= (60.0 / BETWEEN + 1) * TRIPS
@@ -101,8 +101,8 @@ def test_a_trip_as_short_as_earlier_ones_is_enough(monkeypatch: pytest.MonkeyPat
 def test_answers_that_are_lost_are_not_waited_for() -> None:
     network = Network(2, off=3.0, loses=0.3)
     network.run(20 * (BETWEEN + TRIPS * PATIENCE))
-    found = network.ends[1].news()
-    assert len(found) > 10 and all(network.is_wrong_by(row) <= row.uncertainty + 1e-6 for row in found)
+    offsets = network.ends[1].news()
+    assert len(offsets) > 10 and all(network.is_wrong_by(row) <= row.uncertainty + 1e-6 for row in offsets)
 
 
 def test_the_reference_asks_nobody_and_says_so_once() -> None:

@@ -59,16 +59,16 @@ class Middle:
                 caller.do_handshake()
         other = socket.create_connection(("127.0.0.1", self._port))
         self._open.append(other)
-        for one, two in ((caller, other), (other, caller)):
-            self._in_thread(self._hand_on, one, two)
+        for source, target in ((caller, other), (other, caller)):
+            self._in_thread(self._hand_on, source, target)
 
-    def _hand_on(self, one: socket.socket, two: socket.socket) -> None:
+    def _hand_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while more := one.recv(1 << 16):
+            while more := source.recv(1 << 16):
                 self.seen += more
-                two.sendall(more)
+                target.sendall(more)
         with suppress(OSError):
-            two.shutdown(socket.SHUT_RDWR)
+            target.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """All of it is over when this returns: nothing is left for a later test to be warned of."""
@@ -76,13 +76,13 @@ class Middle:
         with suppress(OSError):
             socket.create_connection(("127.0.0.1", self._own_port)).close()
         self._threads[0].join(SECONDS)
-        for one in self._open:
+        for sock in self._open:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(SECONDS)
-        for one in [self._listener, *self._open]:
-            one.close()
+        for sock in [self._listener, *self._open]:
+            sock.close()
 
 
 class Pair:
@@ -111,8 +111,8 @@ class Pair:
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    with ExitStack() as found:
-        yield found
+    with ExitStack() as stack:
+        yield stack
 
 
 def send(pair: Pair, tensor: torch.Tensor) -> Message:

@@ -21,7 +21,7 @@ def found_by(owned: list[str | None], monkeypatch: pytest.MonkeyPatch) -> set[st
     monkeypatch.setattr(gpus, "own_gpu", lambda: next(own))
     with ThreadPoolExecutor(len(owned)) as threads:
         asked = [threads.submit(gpu_backend, board, rank, len(owned), "", 5.0) for rank in range(len(owned))]
-        return {one.result() for one in asked}
+        return {future.result() for future in asked}
 
 
 @pytest.mark.parametrize(
@@ -50,31 +50,31 @@ def test_what_is_chosen_is_taken_and_one_alone_asks_nobody() -> None:
 
 @pytest.mark.skipif(not is_possible(), reason="needs memory that processes share")
 def test_blocks_are_pinned_once_and_let_go_before_their_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     class Runtime:
         cudaError = SimpleNamespace(success=0)
 
         def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
-            told.append(("pin", nbytes))
+            calls.append(("pin", nbytes))
             return 0
 
         def cudaHostUnregister(self, address: int) -> int:
-            told.append(("unpin", 0))
+            calls.append(("unpin", 0))
             return 0
 
     arena: Any = Arena(2)
     x = arena.empty(1 << 18, torch.float32)
-    assert told == [] and x.numel() == 1 << 18  # there is no GPU
+    assert calls == [] and x.numel() == 1 << 18  # there is no GPU
     del x
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(pinning, "_runtime", Runtime)
     for _ in range(2):
         x = arena.empty(1 << 18, torch.float32)
         del x
-    assert [what for what, _ in told] == ["pin"] and told[0][1] >= 1 << 20
+    assert [name for name, _ in calls] == ["pin"] and calls[0][1] >= 1 << 20
     arena.trim()
-    assert [what for what, _ in told] == ["pin", "unpin"]
+    assert [name for name, _ in calls] == ["pin", "unpin"]
     y = arena.empty(1 << 18, torch.float32)
-    assert [what for what, _ in told] == ["pin", "unpin", "pin"] and y.numel()
+    assert [name for name, _ in calls] == ["pin", "unpin", "pin"] and y.numel()
     arena.close()

@@ -33,16 +33,16 @@ def test_other_tensors_are_found_out() -> None:
     def task(other: torch.Tensor, wire: Wire) -> str:
         x = other if wire.rank == 1 else torch.ones(NUMEL)
         work = group(wire).all_reduce(x)
-        with pytest.raises(Mismatch) as found:
+        with pytest.raises(Mismatch) as error:
             work.wait()
         with pytest.raises(Mismatch):
             work.wait()
         assert work.done()
-        return str(found.value)
+        return str(error.value)
 
     for other in (torch.ones(2 * NUMEL), torch.ones(3)):
-        told = VirtualWorld(3).run(lambda wire, other=other: task(other, wire))
-        assert all("all_reduce float32 (65536,)" in one for one in told)
+        sentences = VirtualWorld(3).run(lambda wire, other=other: task(other, wire))
+        assert all("all_reduce float32 (65536,)" in sentence for sentence in sentences)
 
 
 def test_who_is_waited_for_is_named() -> None:
@@ -52,11 +52,11 @@ def test_who_is_waited_for_is_named() -> None:
             group(wire).all_reduce(torch.ones(NUMEL)).wait()
             return None
         work = group(wire).all_reduce(torch.ones(NUMEL))
-        with pytest.raises(WireTimeout) as found:
+        with pytest.raises(WireTimeout) as error:
             work.wait(2.0)
         assert not work.done()
         assert work.wait(60.0).sum() == 3 * NUMEL
-        return str(found.value), list(found.value.ranks)
+        return str(error.value), list(error.value.ranks)
 
     first, _, third = VirtualWorld(3).run(task)
     assert first == ("rank 0 waited 2 s for rank 1 in all_reduce float32 (65536,)", [1])

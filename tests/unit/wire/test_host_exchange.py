@@ -36,7 +36,7 @@ class Network:
     """Hosts whose heads are ranks 10, 11, ...; messages arrive when they are let through."""
 
     def __init__(
-        self, count: int, numel: int, what: int = 7, narrow: torch.dtype | None = None, *, is_alone: bool = False
+        self, count: int, numel: int, operation: int = 7, narrow: torch.dtype | None = None, *, is_alone: bool = False
     ) -> None:
         """`is_alone`: a host has one worker, and what it brings becomes the sum where it lies."""
         self.narrow, self.is_alone = narrow, is_alone
@@ -49,9 +49,9 @@ class Network:
         self.own = [(draw.standard_normal(numel) * scale).astype(np.float32) for scale in scales]
         kind = np.dtype(np.float32) if narrow is None or not is_alone else bits_of(narrow)
         self.into = [np.zeros(numel, kind) for _ in self.heads]
-        self.exchanges = [self.begun(host, what + (host == 0 and what < 0)) for host in range(count)]
+        self.exchanges = [self.begun(host, operation + (host == 0 and operation < 0)) for host in range(count)]
 
-    def begun(self, host: int, what: int) -> Exchange:
+    def begun(self, host: int, operation: int) -> Exchange:
         rank = self.heads[host]
 
         def send(message: Message, to: int, tag: str) -> Work[None]:
@@ -71,7 +71,7 @@ class Network:
             buffer = Buffers().take(numel * itemsize)
             own = buffer.of(numel, carried.dtype)
         carried.add([self.own[host]], own)
-        return Exchange(Post(send, ask), "x", what, self.heads, host, own, self.into[host], buffer, carried)
+        return Exchange(Post(send, ask), "x", operation, self.heads, host, own, self.into[host], buffer, carried)
 
     def let_through(self, index: int) -> None:
         source, to, tag, message = self.under_way.pop(index)
@@ -109,7 +109,7 @@ def test_large_slices_are_cut_so_that_nobody_carries_more_than_its_share() -> No
 
 def test_who_has_sent_nothing_is_missing_and_not_who_waits_for_it() -> None:
     network = Network(3, LARGE)
-    network.under_way = [one for one in network.under_way if one[0] != network.heads[2]]
+    network.under_way = [message for message in network.under_way if message[0] != network.heads[2]]
     while network.under_way:
         network.let_through(0)
         for exchange in network.exchanges:
@@ -118,7 +118,7 @@ def test_who_has_sent_nothing_is_missing_and_not_who_waits_for_it() -> None:
 
 
 def test_what_is_part_of_another_sum_is_not_added() -> None:
-    network = Network(2, SMALL, what=-1)  # host 0 means something else
+    network = Network(2, SMALL, operation=-1)  # host 0 means something else
     while network.under_way:
         network.let_through(0)
     assert not any(exchange.move() for exchange in network.exchanges)
@@ -145,14 +145,14 @@ def test_a_buffer_is_used_again_once_nobody_holds_it_and_all_has_gone_out() -> N
 def test_small_floats_travel_as_what_they_are(narrow: torch.dtype, count: int, numel: int, is_alone: bool) -> None:
     """Half of the bytes; added in float32, and rounded to the same bits everywhere."""
     network, wide = Network(count, numel, narrow=narrow, is_alone=is_alone), Network(count, numel)
-    for one in (network, wide):
-        while one.under_way:
-            one.let_through(0)
-            for exchange in one.exchanges:
+    for exchanging in (network, wide):
+        while exchanging.under_way:
+            exchanging.let_through(0)
+            for exchange in exchanging.exchanges:
                 exchange.move()
     assert network.sent.total() * 2 == wide.sent.total()
     rounded = [torch.from_numpy(x).to(narrow) for x in network.own]
     expected = sum_in_order(rounded, range(count))
     for x in network.into:
-        found = torch.from_numpy(x)
-        assert torch.equal(found.view(narrow) if is_alone else found.to(narrow), expected)
+        total = torch.from_numpy(x)
+        assert torch.equal(total.view(narrow) if is_alone else total.to(narrow), expected)

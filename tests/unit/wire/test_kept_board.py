@@ -69,7 +69,7 @@ def test_the_majority_buries_who_has_ended_and_goes_on() -> None:
         until = time.monotonic() + 20.0
         while not read_deaths(others[0]) and time.monotonic() < until:
             time.sleep(0.01)
-        assert [one.in_words for one in read_deaths(others[0])] == ["rank 0 (host virtual) has ended"]
+        assert [death.in_words for death in read_deaths(others[0])] == ["rank 0 (host virtual) has ended"]
         others[1].set("k", b"after")
         assert others[0].get("k") == b"after"
 

@@ -51,9 +51,9 @@ def test_only_who_is_here_shares_memory(is_here: bool, tmp_path: Path) -> None:
         waiting = inbox.ask(1, "t")
         other.send(Message((x,), shared=True), 0, "t")
         assert waiting.filled.wait(SECONDS) and waiting.result is not None
-        (found,) = waiting.result[1].tensors
+        (received,) = waiting.result[1].tensors
         x.fill_(2.0)
-        assert found.eq(2.0 if is_here else 1.0).all()
+        assert received.eq(2.0 if is_here else 1.0).all()
     finally:
         other.close()
         box.close()

@@ -60,9 +60,9 @@ class Listening:
 
 @pytest.fixture
 def listening() -> Iterator[Listening]:
-    found = Listening()
-    yield found
-    found.box.close()
+    listening = Listening()
+    yield listening
+    listening.box.close()
 
 
 def _exactly(stream: socket.socket, count: int) -> bytes:

@@ -12,7 +12,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.wire.failure import read_failure, report_failure
 from quorate.wire.metered import Meter, Metered
-from quorate.wire.naming import named, named_at, note_axes, ranks_of_world, seat_in_words
+from quorate.wire.naming import coordinates_in_words, named, named_at, note_axes, ranks_of_world
 from quorate.wire.virtual.world import VirtualWorld
 
 
@@ -23,7 +23,7 @@ def alone(wire: Wire) -> Any:
 def test_without_a_mesh_ranks_are_ranks() -> None:
     (board,) = VirtualWorld(1).run(alone)
     assert named(board, [3, 1]) == "ranks 1 and 3" and named_at(board, 3, "h") == "rank 3 (host h)"
-    assert seat_in_words(board, 0) == ""
+    assert coordinates_in_words(board, 0) == ""
 
 
 def test_in_a_mesh_they_have_seats() -> None:
@@ -46,14 +46,14 @@ def test_meshes_that_differ_name_nobody() -> None:
     assert named(board, [3]) == "rank 3"
 
 
-def in_a_row(wire: Wire, what: str) -> None:
+def in_a_row(wire: Wire, cause: str) -> None:
     """The second replica's row: ranks 2 and 3, which the row calls 0 and 1."""
     note_axes(wire.board, Axes(2, 2))
     if wire.rank < 2:
         return
     row = Metered(wire.channel("row").group([2, 3]), Meter())
     assert ranks_of_world(row, [1, 0]) == [3, 2]
-    if what == "timeout":
+    if cause == "timeout":
         if wire.rank == 2:
             row.all_gather(torch.zeros(1)).wait(1.0)
         else:
@@ -65,7 +65,7 @@ def in_a_row(wire: Wire, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "words"),
+    ("cause", "kind", "words"),
     [
         (
             "timeout",
@@ -79,8 +79,8 @@ def in_a_row(wire: Wire, what: str) -> None:
         ),
     ],
 )
-def test_a_wire_among_some_names_ranks_of_the_world(what: str, kind: type[Exception], words: str) -> None:
-    ends = VirtualWorld(4).outcomes(lambda wire: in_a_row(wire, what))
+def test_a_wire_among_some_names_ranks_of_the_world(cause: str, kind: type[Exception], words: str) -> None:
+    ends = VirtualWorld(4).outcomes(lambda wire: in_a_row(wire, cause))
     error = ends[2].error
     assert isinstance(error, kind) and words in str(error)
     if isinstance(error, WireTimeout):

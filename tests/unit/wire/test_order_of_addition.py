@@ -21,11 +21,11 @@ def noise(rank: int) -> Tensor:
 
 
 def sums(wire: Wire) -> list[Tensor]:
-    found = [wire.all_reduce(noise(wire.rank)).wait(), wire.reduce(noise(wire.rank)).wait()]
-    found[1] = wire.broadcast(found[1]).wait()
-    found.append(torch.cat(wire.all_gather(wire.reduce_scatter(noise(wire.rank)).wait()).wait()))
+    results = [wire.all_reduce(noise(wire.rank)).wait(), wire.reduce(noise(wire.rank)).wait()]
+    results[1] = wire.broadcast(results[1]).wait()
+    results.append(torch.cat(wire.all_gather(wire.reduce_scatter(noise(wire.rank)).wait()).wait()))
     group = wire.group(range(wire.size))
-    return [*found, group.all_reduce(noise(wire.rank)).wait()]
+    return [*results, group.all_reduce(noise(wire.rank)).wait()]
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 1, 1, 1), (0, 1, 0, 2, 1)], ids=["in order", "mixed"])
@@ -33,12 +33,12 @@ def test_all_sums_are_added_host_by_host(hosts: tuple[int, ...]) -> None:
     on_each = [[noise(rank) for rank, there in enumerate(hosts) if there == host] for host in range(max(hosts) + 1)]
     expected = sum_in_order([sum_in_order(some) for some in on_each])
     assert not expected.equal(sum_in_order([noise(rank) for rank in range(len(hosts))]))
-    for found in VirtualWorld(len(hosts), network=Network(hosts=hosts)).run(sums):
-        for kind, x in zip(("all_reduce", "reduce", "reduce_scatter", "in a group"), found, strict=True):
+    for results in VirtualWorld(len(hosts), network=Network(hosts=hosts)).run(sums):
+        for kind, x in zip(("all_reduce", "reduce", "reduce_scatter", "in a group"), results, strict=True):
             assert x.equal(expected), kind
 
 
 def test_sums_of_one_worker_a_host_are_those_of_one_host() -> None:
-    given = [noise(rank) for rank in range(4)]
-    assert sum_in_order(given, [0, 1, 2, 3]).equal(sum_in_order(given, [0] * 4))
-    assert sum_in_order(given, [0] * 4).equal(sum_in_order(given))
+    tensors = [noise(rank) for rank in range(4)]
+    assert sum_in_order(tensors, [0, 1, 2, 3]).equal(sum_in_order(tensors, [0] * 4))
+    assert sum_in_order(tensors, [0] * 4).equal(sum_in_order(tensors))

@@ -137,9 +137,9 @@ def test_one_that_joins_has_everything_and_votes_from_then_on() -> None:
     replica = workers.members[new].replica
     workers.run_until(lambda: replica.applied > 0, 1.0)
     assert replica.state.counters == workers.members[1].replica.state.counters and new not in replica.state.voters
-    came = json.dumps([*map(vars, gone_in(replica.state.values[GONE])), {"came": new}])
+    value = json.dumps([*map(vars, gone_in(replica.state.values[GONE])), {"came": new}])
     known = replica.state.values[GONE].decode("latin-1")
-    workers.write(new, do="swap", key=GONE, expected=known, value=came)
+    workers.write(new, do="swap", key=GONE, expected=known, value=value)
     workers.run_until(lambda: replica.state.voters == {1, 2, new}, 1.0)
     workers.kill(2, is_seen=False)
     workers.run_until(lambda: workers.gone(1) == {0, 2} == workers.gone(new))
@@ -167,12 +167,12 @@ def test_under_random_cuts_nothing_that_came_to_pass_is_lost(seed: int) -> None:
     for _ in range(draw.randrange(2, 9)):
         some = [rank for rank in range(size) if draw.random() < 0.4]
         others = [rank for rank in range(size) if rank not in some]
-        what = draw.random()
-        if what < 0.5:
+        number = draw.random()
+        if number < 0.5:
             workers.cut_between(some, others, both=draw.random() < 0.7)
-        elif what < 0.6 and len(workers.going) > 1:
+        elif number < 0.6 and len(workers.going) > 1:
             workers.kill(draw.choice(workers.going), is_seen=draw.random() < 0.5)
-        elif what < 0.7 and workers.going:
+        elif number < 0.7 and workers.going:
             stopped = workers.members[draw.choice(workers.going)]
             stopped.is_alive = False
             workers.run(draw.uniform(0.1, 8.0))

@@ -34,14 +34,14 @@ def test_a_wait_succeeds_as_often_as_there_was_a_post() -> None:
 
 @needs_semaphores
 def test_a_wait_ends_with_the_post_or_with_its_time() -> None:
-    one = semaphores(1)
-    assert not one.wait(0, 0.0)
-    assert not one.wait(0, 0.01)
-    poster = threading.Thread(target=one.post, args=(0,))
+    semaphore = semaphores(1)
+    assert not semaphore.wait(0, 0.0)
+    assert not semaphore.wait(0, 0.01)
+    poster = threading.Thread(target=semaphore.post, args=(0,))
     poster.start()
-    assert one.wait(0, 10.0)
+    assert semaphore.wait(0, 10.0)
     poster.join()
-    assert not one.try_wait(0), "heard once, and posted once"
+    assert not semaphore.try_wait(0), "heard once, and posted once"
 
 
 @given(numel=st.integers(0, 5000), size=st.integers(1, 9))

@@ -72,13 +72,13 @@ def test_a_block_is_used_again_when_all_have_let_go_of_it_and_not_before(arena: 
     for rank in range(READERS):
         assert arena.empty(NUMEL, torch.float32).data_ptr() != address
         seen[rank] = torch.empty(0)
-        readers[rank].settle()
+        readers[rank].report_releases()
     assert arena.empty(NUMEL, torch.float32).data_ptr() != address, "one reader holds it still"
     del again
-    readers[1].settle()
-    found = {arena.empty(NUMEL, torch.float32).data_ptr() for _ in range(2)}
+    readers[1].report_releases()
+    addresses = {arena.empty(NUMEL, torch.float32).data_ptr() for _ in range(2)}
     kept = [arena.empty(NUMEL, torch.float32) for _ in range(3)]
-    assert address in found | {x.data_ptr() for x in kept}
+    assert address in addresses | {x.data_ptr() for x in kept}
     assert len({x.data_ptr() for x in kept}) == 3
 
 

@@ -21,10 +21,10 @@ def test_what_failed_to_be_written_is_not_written_again() -> None:
         raise MemoryError("no room")
 
     x = torch.ones(3)
-    one = Sum(x, "all_gather_into", 1, 2, write=write)
+    sum_ = Sum(x, "all_gather_into", 1, 2, write=write)
     for _ in range(2):  # a thread that asks, and then one that waits
         with pytest.raises(MemoryError, match="no room"):
-            one.written_to([numbers_of(x), numbers_of(torch.zeros(3))])
+            sum_.written_to([numbers_of(x), numbers_of(torch.zeros(3))])
     assert calls == [2] and x.tolist() == [2.0] * 3
 
 

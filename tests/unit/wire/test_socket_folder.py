@@ -91,8 +91,8 @@ def test_what_may_be_somebody_elses_stays(place: Path, tmp_path_factory: pytest.
 
 def test_another_users_folder_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / f"quorate-{socket_folder._system()}-{2**22 + 1}-1-abcdefgh").mkdir()
-    mine = os.getuid()
-    monkeypatch.setattr("os.getuid", lambda: mine + 1)
+    user = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: user + 1)
     assert clear_abandoned(place) == []
     monkeypatch.undo()
     assert len(clear_abandoned(place)) == 1

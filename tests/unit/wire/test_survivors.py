@@ -26,16 +26,16 @@ def gathered(size: int, faults: list[Fault], seed: int) -> list[list[list[int]] 
         allow_going_on(wire.board, wire.size, name="t")
         faulty.tolerate_deaths("gone")
         faulty.barrier().wait()
-        survivors, found = Survivors(faulty.channel("s")), []
+        survivors, sums = Survivors(faulty.channel("s")), []
         for number in range(CALLS):
             wire.clock.sleep(pauses[wire.rank][number])
-            found.append([int(x) for x in survivors.all_gather(torch.tensor(10 * wire.rank + number)).wait()])
-        return found
+            sums.append([int(x) for x in survivors.all_gather(torch.tensor(10 * wire.rank + number)).wait()])
+        return sums
 
     outcomes = VirtualWorld(size, seed=seed, timeout=30.0).outcomes(task)
-    for one in outcomes:
-        assert one.is_crashed or one.error is None, one.error
-    return [one.result for one in outcomes]
+    for outcome in outcomes:
+        assert outcome.is_crashed or outcome.error is None, outcome.error
+    return [outcome.result for outcome in outcomes]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,8 +44,8 @@ def test_a_result_is_everyones_or_nobodys(seed: int) -> None:
     size = draw.choice([2, 3, 5])
     victims = draw.sample(range(size), draw.randint(1, size - 1))
     faults = [Fault(kind="stop", rank=rank, at=draw.randint(2, 12 * size)) for rank in victims]
-    found = gathered(size, faults, seed)
-    left = [result for result in found if result is not None]
+    results = gathered(size, faults, seed)
+    left = [result for result in results if result is not None]
     dead = {fault.rank for fault in faults if fault.fired}
     assert len(left) == size - len(dead)
     assert all(result == left[0] for result in left)
@@ -70,7 +70,7 @@ def test_what_only_one_has_got_does_not_count(seed: int) -> None:
         return [int(x) for x in survivors.all_gather(torch.tensor(wire.rank)).wait()]
 
     outcomes = VirtualWorld(4, seed=seed).outcomes(task)
-    assert [one.result for one in outcomes] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], None]
+    assert [outcome.result for outcome in outcomes] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], None]
 
 
 def test_all_of_all_where_nobody_dies() -> None:
@@ -107,7 +107,7 @@ def test_a_death_is_outlived_only_where_all_have_said_so_and_somebody_is_left() 
         allow_going_on(board, 3, name="a")
         assert report_death(board, 1, "was killed", "h")
         assert report_death(board, 1, "was killed", "h"), "told twice, it is one death"
-        assert [one.in_words for one in read_deaths(board)] == ["rank 1 (host h) was killed"]
+        assert [death.in_words for death in read_deaths(board)] == ["rank 1 (host h) was killed"]
         assert report_death(board, 0, "raised", "h")
         assert not is_survived(board, 2), "it is the last one"
         forbid_going_on(board)
@@ -130,4 +130,4 @@ def test_who_needs_one_that_has_died_is_told_so() -> None:
         assert wire.receive(wire.rank, "gone").wait()[1].header == {"gone": [1]}
 
     outcomes = VirtualWorld(3).outcomes(task)
-    assert [one.error for one in outcomes if one.rank != 1] == [None, None]
+    assert [outcome.error for outcome in outcomes if outcome.rank != 1] == [None, None]

@@ -25,31 +25,31 @@ def outlives(wire: Wire) -> tuple[list[int], list[int], list[list[int]]]:
     if wire.rank == 3:
         wire.crash()
     wire.clock.sleep(1.0)
-    _, told = group.receive(None, "news").wait()
-    return sorted(group.dead), group.alive, [list(told.header["gone"])]
+    _, message = group.receive(None, "news").wait()
+    return sorted(group.dead), group.alive, [list(message.header["gone"])]
 
 
 def test_a_member_is_dead_where_one_of_its_workers_is() -> None:
-    found = [one.result for one in VirtualWorld(4, timeout=20.0).outcomes(outlives)]
-    assert found == [([1], [0], [[1]]), ([1], [0], [[1]]), ([1], [0], [[1]]), None]
+    results = [outcome.result for outcome in VirtualWorld(4, timeout=20.0).outcomes(outlives)]
+    assert results == [([1], [0], [[1]]), ([1], [0], [[1]]), ([1], [0], [[1]]), None]
 
 
 def joins(wire: Wire) -> list[list[int]]:
     """Ranks 4 and 5 come, one after the other: who has joined in this worker's column, before, between, and after."""
-    group, found = column(wire), list[list[int]]()
+    group, joined = column(wire), list[list[int]]()
     wire.tolerate_deaths("news")
     for rank in (3, 4, 5):
         if wire.rank == rank and rank > 3:
             group.enter()
         wire.clock.sleep(0.5)
-        found.append(sorted(group.joined))
+        joined.append(sorted(group.joined))
         wire.clock.sleep(0.5)
-    return found
+    return joined
 
 
 def test_a_member_has_joined_with_all_its_workers() -> None:
-    found = VirtualWorld(4, joiners=2, timeout=20.0).run(joins)
-    assert found == [[[], [], [2]]] * 6
+    results = VirtualWorld(4, joiners=2, timeout=20.0).run(joins)
+    assert results == [[[], [], [2]]] * 6
 
 
 def test_the_size_is_of_those_that_are_there() -> None:
@@ -59,8 +59,8 @@ def test_the_size_is_of_those_that_are_there() -> None:
         assert (again.size, again.max_size) == (group.size, group.max_size)
         return group.size, group.max_size, group.is_newcomer
 
-    found = VirtualWorld(4, joiners=2, timeout=20.0).run(look)
-    assert found == [(2, 3, False)] * 4 + [(2, 3, True)] * 2
+    results = VirtualWorld(4, joiners=2, timeout=20.0).run(look)
+    assert results == [(2, 3, False)] * 4 + [(2, 3, True)] * 2
 
 
 def test_without_units_no_group_outlives_anybody() -> None:

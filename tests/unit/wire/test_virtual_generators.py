@@ -43,9 +43,9 @@ def schedules(task: Callable[[Wire], Drawn]) -> list[list[Drawn]]:
 
 
 def test_draws_do_not_depend_on_the_schedule() -> None:
-    one, other = schedules(draw)
-    assert one == other
-    assert len({str(drawn) for drawn in one}) == 1, "all ranks draw alike until an optimizer is distributed"
+    first, second = schedules(draw)
+    assert first == second
+    assert len({str(drawn) for drawn in first}) == 1, "all ranks draw alike until an optimizer is distributed"
 
 
 def test_draws_follow_the_seeds_of_the_script() -> None:
@@ -72,15 +72,15 @@ def test_the_world_puts_the_process_generators_back() -> None:
 
 
 def test_another_kind_of_numpy_generator_is_kept_too() -> None:
-    mine, saved = Generators(1), Generators(2)
+    generators, saved = Generators(1), Generators(2)
     saved.save()
     try:
         np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[attr-defined]
         expected = np.random.RandomState(np.random.PCG64(3)).normal(size=3).tolist()
         drawn = [np.random.normal()]
-        mine.save()
+        generators.save()
         saved.load()
-        mine.load()
+        generators.load()
         drawn += [np.random.normal() for _ in range(2)]
         assert drawn == expected
     finally:

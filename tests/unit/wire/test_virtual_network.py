@@ -78,11 +78,11 @@ def test_an_urgent_message_overtakes_others_between_hosts(hosts: tuple[int, ...]
         if wire.rank == 0:
             wire.send(Message((torch.zeros(10),)), 2, "x")
             wire.send(Message(header={"k": 1}, urgent=True), 2, "x")
-        found = {}
+        times = {}
         for _ in range(2 if wire.rank == 2 else 0):
-            what = "urgent" if wire.receive(0, "x").wait()[1].header else "large"
-            found[what] = wire.clock.now()
-        return found
+            kind = "urgent" if wire.receive(0, "x").wait()[1].header else "large"
+            times[kind] = wire.clock.now()
+        return times
 
     network = Network(latency=1.0, bandwidth=10.0, hosts=hosts)
     assert VirtualWorld(3, network=network).run(task)[2] == pytest.approx(when)
@@ -95,13 +95,13 @@ def arrivals(network: Network, sends: list[tuple[int, int]]) -> dict[tuple[int, 
         for source, target in sends:
             if source == wire.rank:
                 wire.send(Message((torch.zeros(10),), shared=True), target, "x")
-        found = {}
-        for source, target in [one for one in sends if one[1] == wire.rank]:
+        times = {}
+        for source, target in [way for way in sends if way[1] == wire.rank]:
             wire.receive(source, "x").wait()
-            found[source, target] = wire.clock.now()
-        return found
+            times[source, target] = wire.clock.now()
+        return times
 
-    return {place: at for one in VirtualWorld(4, network=network).run(task) for place, at in one.items()}
+    return {place: at for times in VirtualWorld(4, network=network).run(task) for place, at in times.items()}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_goes_between_two_hosts_shares_their_ports(sends: list[tuple[int, i
 
 
 def test_a_thin_link_keeps_nobody_from_the_port() -> None:
-    found = arrivals(Network(1.0, 10.0, {(0, 1): Link(1.0, 1.0)}, hosts=(0, 1, 2, 3)), [(0, 1), (0, 2)])
-    assert found == {(0, 1): pytest.approx(41.0), (0, 2): pytest.approx(9.0)}
+    times = arrivals(Network(1.0, 10.0, {(0, 1): Link(1.0, 1.0)}, hosts=(0, 1, 2, 3)), [(0, 1), (0, 2)])
+    assert times == {(0, 1): pytest.approx(41.0), (0, 2): pytest.approx(9.0)}
 
 
 def test_only_what_goes_between_hosts_is_counted() -> None:

@@ -27,17 +27,17 @@ def ends(network: Network, launches: Sequence[Callable[[Wire], Work[object]]], s
     """When each of `launches`, all made at 0 by every worker, is done for the last one."""
 
     def task(wire: Wire) -> list[float]:
-        found = [0.0] * len(launches)
+        times = [0.0] * len(launches)
 
         def until(number: int, work: Work[object]) -> None:
             work.wait()
-            found[number] = wire.clock.now()
+            times[number] = wire.clock.now()
 
         works = [launch(wire) for launch in launches]
         waits = [wire.spawn(lambda own, n=n, w=w: until(n, w), f"wait-{n}") for n, w in enumerate(works)]  # type: ignore[misc]
         for wait in waits:
             wait.wait()
-        return found
+        return times
 
     return [max(each) for each in zip(*VirtualWorld(size, network=network).run(task), strict=True)]
 
@@ -69,14 +69,14 @@ def test_one_that_comes_later_waits_for_what_is_left(later: float, when: list[fl
         first = wire.all_reduce(X40.clone())
         wire.clock.sleep(later)
         second = wire.all_reduce(X40.clone())
-        found = []
+        times = []
         for work in (first, second):
             work.wait()
-            found.append(wire.clock.now())
-        return found
+            times.append(wire.clock.now())
+        return times
 
-    found = VirtualWorld(4, network=PLAIN).run(task)
-    assert found == [pytest.approx([max(when[0], later), when[1]])] * 4
+    results = VirtualWorld(4, network=PLAIN).run(task)
+    assert results == [pytest.approx([max(when[0], later), when[1]])] * 4
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_alone_each_takes_what_it_takes_alone(operation: str, network: Network) 
 
 def test_what_transmits_nothing_waits_for_no_transmission() -> None:
     empty = torch.zeros(0)
-    found = ends(PLAIN, [all_reduce, lambda wire: wire.barrier(), lambda wire: wire.all_reduce(empty.clone())])
-    assert found == pytest.approx([12.0, 2.0, 6.0])
+    times = ends(PLAIN, [all_reduce, lambda wire: wire.barrier(), lambda wire: wire.all_reduce(empty.clone())])
+    assert times == pytest.approx([12.0, 2.0, 6.0])
 
 
 def test_other_links_are_not_disturbed() -> None:
@@ -141,13 +141,13 @@ def test_messages_and_collectives_share_links() -> None:
     assert sent_beside(network, 0, 2, 1) == pytest.approx(6.0)
 
     def task(target: int) -> Callable[[Wire], float]:
-        def told(wire: Wire) -> float:
+        def send_and_sum(wire: Wire) -> float:
             if wire.rank == 0:
                 wire.send(Message((torch.zeros(15),), shared=True), target, "x")
             wire.all_reduce(X40.clone()).wait()
             return wire.clock.now()
 
-        return told
+        return send_and_sum
 
     assert VirtualWorld(4, network=network).run(task(1)) == pytest.approx([6.0 + 6.0] * 4)
     assert VirtualWorld(4, network=network).run(task(2)) == pytest.approx([6.0] * 4)
@@ -161,10 +161,10 @@ def test_a_group_shares_links_with_all() -> None:
         wire.barrier().wait()
         if wire.rank < 2:
             wire.group([0, 1]).all_reduce(X40.clone()).wait()
-        found = wire.clock.now()
+        seconds = wire.clock.now()
         if work is not None:
             work.wait()
-        return found
+        return seconds
 
     alone, beside = (
         max(VirtualWorld(4, network=Network(0.0, 10.0)).run(lambda wire, b=b: task(wire, b))) for b in (False, True)
@@ -213,6 +213,6 @@ def test_every_worker_is_done_at_the_same_time_and_runs_are_alike() -> None:
         return [(work.wait(), wire.clock.now())[1] for work in works]
 
     runs = [VirtualWorld(4, network=PLAIN, seed=seed).run(task) for seed in (0, 0, 1)]
-    assert all(one == run[0] for run in runs for one in run)
+    assert all(times == run[0] for run in runs for times in run)
     assert runs[0] == runs[1] and sorted(runs[2][0]) == sorted(runs[0][0])
     assert all(b - a == pytest.approx(6.0) for a, b in itertools.pairwise(sorted(runs[0][0])))

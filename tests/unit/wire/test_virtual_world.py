@@ -150,7 +150,7 @@ def test_a_sum_that_the_dead_had_come_to_ends_for_those_that_wait() -> None:
             work.wait()
         return tuple(caught.value.ranks)
 
-    assert [one.result for one in VirtualWorld(3, timeout=20.0).outcomes(task)] == [None, (0,), (0,)]
+    assert [outcome.result for outcome in VirtualWorld(3, timeout=20.0).outcomes(task)] == [None, (0,), (0,)]
 
 
 def test_a_crash_unwinds_through_what_a_worker_catches() -> None:
@@ -249,8 +249,8 @@ def test_a_wire_belongs_to_its_thread() -> None:
 
 def test_a_channel_asked_for_again_is_the_same() -> None:
     def task(wire: Wire) -> bool:
-        one = wire.channel("one")
-        return one is wire.channel("one") and one is not wire and one.channel("one") is not one
+        channel = wire.channel("one")
+        return channel is wire.channel("one") and channel is not wire and channel.channel("one") is not channel
 
     assert VirtualWorld(2).run(task) == [True, True]
 

@@ -66,9 +66,9 @@ def test_what_a_worker_sends_to_itself_does_not_count() -> None:
             metered.receive(None, "t").wait()
         return metered
 
-    for one in VirtualWorld(2, network=FREE).run(count):
-        assert one.meter.bytes_out["send"] == one.meter.bytes_in["receive"] == 3 * 4
-        assert one.meter.messages_out["send"] == one.meter.messages_in["receive"] == 1
+    for wire in VirtualWorld(2, network=FREE).run(count):
+        assert wire.meter.bytes_out["send"] == wire.meter.bytes_in["receive"] == 3 * 4
+        assert wire.meter.messages_out["send"] == wire.meter.messages_in["receive"] == 1
 
 
 def test_results_pass_through_unchanged() -> None:
@@ -157,8 +157,8 @@ def test_over_a_cut_link_messages_are_lost_and_collectives_time_out_with_the_pee
             return tuple(map(str, error.ranks))
         return ()
 
-    found = VirtualWorld(3).run(work)
+    results = VirtualWorld(3).run(work)
     assert fault.fired == 1
-    assert found[0] == ("2",)
-    assert found[1] == ("0",)
-    assert found[2] == ("0",)
+    assert results[0] == ("2",)
+    assert results[1] == ("0",)
+    assert results[2] == ("0",)

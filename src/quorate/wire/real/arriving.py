@@ -1,4 +1,4 @@
-"""Connections that others make to us: nobody is listened to before the proof that it knows the run's secret."""
+"""Incoming connections: none is read from before the proof that the peer knows the run's secret."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from quorate.wire.real.shared import Lender
 NONCE = 32
 MAC = hashlib.sha256().digest_size
 PROOF_SECONDS = 5.0
-"""How long a connection may take to prove itself; the others of the run do so at once."""
+"""Seconds that a connection may take to prove itself; workers of the run do so at once."""
 MOST_UNPROVEN = 256
-"""Connections that have not proved themselves, at a time; of more, the oldest are closed."""
+"""Most connections at a time that have not proved themselves; the oldest of more are closed."""
 
 
 def proof(token: bytes, nonce: bytes) -> bytes:
-    """What a connection answers to `nonce`, which is never used twice."""
+    """Return the answer to `nonce`, which is never used twice."""
     return hmac.new(token, nonce, hashlib.sha256).digest()
 
 
@@ -34,10 +34,10 @@ class Arriving:
         sock.setblocking(False)
         self.sock = sock if encryption is None else encryption.accepted(sock)
         self.fd: int | None = None
-        """Of the other side's shared memory."""
+        """File descriptor of the other side's shared memory."""
         self.lender: Lender | None = None
         self.reader: Reader | None = None
-        """There once it has proved itself."""
+        """Set once the connection has proved itself."""
         self.source: int | None = None
         self._proof = bytearray()
         self._is_greeted = False
@@ -45,7 +45,7 @@ class Arriving:
             self._greet()
 
     def prove(self, token: bytes) -> bool:
-        """Read more of the proof; whether it is whole. Raises `OSError` where it is wrong, or none comes any more."""
+        """Read more of the proof; return whether it is complete. Raises `OSError` where it is wrong, or has ended."""
         if not self._is_greeted:
             self._greet()
         more = self._introduction(MAC - len(self._proof))
@@ -65,7 +65,7 @@ class Arriving:
         self._is_greeted = True
 
     def _introduction(self, most: int) -> bytes:
-        """The next bytes of a proof, with which a descriptor may come."""
+        """Read the next bytes of a proof, and a descriptor that may come with them."""
         if self.sock.family != socket.AF_UNIX:
             return self.sock.recv(most)
         more, descriptors, _, _ = socket.recv_fds(self.sock, most, 1)
@@ -79,14 +79,14 @@ class Arriving:
     def close(self) -> None:
         self.sock.close()
         if self.lender is not None:
-            self.lender.settle()
+            self.lender.report_releases()
             self.lender.close()
         elif self.fd is not None:
             os.close(self.fd)
 
 
 class Lobby:
-    """The connections that have not proved themselves yet."""
+    """The connections that have not proved themselves."""
 
     def __init__(self) -> None:
         self._inside: dict[Arriving, None] = {}
@@ -95,15 +95,15 @@ class Lobby:
         return arriving in self._inside
 
     def enter(self, arriving: Arriving) -> None:
-        """Take in a connection that was accepted."""
+        """Add an accepted connection."""
         self._inside[arriving] = None
 
     def leave(self, arriving: Arriving) -> None:
-        """It has proved itself, or is gone."""
+        """Remove a connection that has proved itself, or is closed."""
         self._inside.pop(arriving, None)
 
     def overdue(self) -> list[Arriving]:
-        """Those to be closed: they took too long, or there are too many; the oldest first."""
+        """Return the connections to be closed: they took too long, or there are too many; the oldest first."""
         limit = time.monotonic() - PROOF_SECONDS
         first = list(self._inside)[: max(0, len(self._inside) - MOST_UNPROVEN)]
-        return [one for one in self._inside if one in first or one.since < limit]
+        return [arriving for arriving in self._inside if arriving in first or arriving.since < limit]

@@ -1,10 +1,10 @@
-"""How far this worker's clock is from the reference's: that of the lowest living rank, found from round trips.
+"""The offset of this worker's clock from the reference, that of the lowest living rank, estimated from round trips.
 
-A question says when it was sent (t0, on our clock), its answer when it came and when it went (t1 and t2, on the other
-clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, and that is wrong by at most
-half of the round trip, (t3 - t0) - (t2 - t1), however it is divided between the two ways (as in NTP, RFC 5905). Of
-several round trips the shortest counts. Cost: every `BETWEEN` seconds a short message each way, and up to `TRIPS` of
-them where round trips take longer than they did, on connections that there are anyway.
+A question has the time of its sending (t0, on our clock), its answer the times of its arrival and sending (t1 and t2,
+on the other clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, with an error of
+at most half of the round trip, (t3 - t0) - (t2 - t1), however it is divided between the two directions (as in NTP, RFC
+5905). The shortest of several round trips counts. Cost: every `BETWEEN` seconds a short message each way, and up to
+`TRIPS` of them where round trips take longer than before, on existing connections.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from quorate.core.contracts import Clock
 from quorate.records.rows import ClockOffset
 
 TRIPS = 8
-"""At most, of which the shortest counts."""
+"""Most round trips for an estimate; the shortest counts."""
 NEARLY, FADES = 1.25, 1.05
-"""A round trip so many times as long as the shortest known is short enough; that is forgotten at this rate."""
+"""A round trip is short enough up to `NEARLY` times the shortest known one, which grows by `FADES` per estimate."""
 BETWEEN = 5.0
 """Seconds between two estimates."""
 PATIENCE = 2.0
-"""Seconds after which an answer is not waited for any more."""
+"""Seconds after which an answer is no longer waited for."""
 ASKED, ANSWERED = "clock asked", "clock answered"
 _MOST = 64
-"""Estimates that are kept for whoever writes them down."""
+"""Most estimates kept until `news` reads them."""
 _DIGITS = 9
 
 Send = Callable[[int, dict[str, Any]], None]
 
 
 class ClockExchange:
-    """Of one worker. `is_here` says whether a rank is on this `machine`: it has the same clock, and is not asked.
+    """The exchange of one worker. A rank for which `is_here` is on this `machine`: it has the same clock.
 
     All but `news` belongs to one thread, that of the lines.
     """
@@ -47,20 +47,20 @@ class ClockExchange:
         self._best: ClockOffset | None = None
         self._left = 0
         self._shortest = 0.0
-        """Half of the shortest round trip, as far as it is remembered; 0: there was none."""
+        """Half of the shortest round trip, growing by `FADES`; 0: there was none."""
         self._asked: float | None = None
-        """When the question was sent whose answer is waited for."""
+        """Send time of the question whose answer is waited for."""
         self._next = 0.0
 
     def news(self) -> list[ClockOffset]:
-        """What was found since this was asked last; from any one thread."""
-        found = []
+        """Return the estimates since the last call; for any one thread."""
+        estimates = []
         while self._news:
-            found.append(self._news.popleft())
-        return found
+            estimates.append(self._news.popleft())
+        return estimates
 
     def step(self, living: Collection[int], send: Send) -> None:
-        """See whether it is time for a question; to be called some times a second."""
+        """Send a question if it is time; to be called some times a second."""
         reference, now = min(living, default=self._rank), self._clock.now()
         if reference != self._reference:
             self._reference, self._asked, self._best, self._next = reference, None, None, now
@@ -76,15 +76,15 @@ class ClockExchange:
             self._go_on(send)
 
     def received(self, source: int, message: Mapping[str, Any], send: Send) -> None:
-        """A question, or an answer."""
+        """Handle a question, or an answer."""
         now = self._clock.now()
         if message["kind"] == ASKED:
             send(source, {"kind": ANSWERED, "sent": message["sent"], "came": now, "went": self._clock.now()})
         elif source == self._reference and self._asked is not None and message["sent"] == self._asked:
-            sent, came, went = self._asked, float(message["came"]), float(message["went"])
-            half = ((now - sent) - (went - came)) / 2
+            sent, arrived, answered = self._asked, float(message["came"]), float(message["went"])
+            half = ((now - sent) - (answered - arrived)) / 2
             if self._best is None or half < self._best.uncertainty:
-                self._best = self._estimate((sent + now) / 2, ((came - sent) + (went - now)) / 2, half)
+                self._best = self._estimate((sent + now) / 2, ((arrived - sent) + (answered - now)) / 2, half)
             if half <= NEARLY * self._shortest:
                 self._left = 0
             self._asked = None

@@ -1,9 +1,9 @@
 """Memory that processes of one host read and write at once, without any order among them.
 
-It is a file in memory that has no name (`memfd`), as the arenas of messages are (`wire.real.shared`): it ends with the
-last process that has it, also where all are killed, and whoever has it may invite others, also after its maker's death.
-An invitation says which process has it open, and as what; the system lets a process of the same user look there. Linux
-only.
+It is an anonymous file in memory (`memfd`), as the arenas of messages are (`wire.real.shared`): it ends with the last
+process that has it, even where all are killed, and any of them may invite others, even after its maker's death. An
+invitation has a process that holds it open, and the descriptor there, which the system shows to processes of the same
+user. Linux only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_common(invitation: Message) -> Common:
 
 
 def _mapped(fd: int, nbytes: int) -> Common:
-    """The descriptor is closed when nobody here holds the memory any more."""
+    """Map the memory; the descriptor is closed once this process no longer holds it."""
     whole = np.frombuffer(mmap.mmap(fd, max(1, nbytes)), np.uint8)
     weakref.finalize(whole, os.close, fd).atexit = False
     header = {"process": os.getpid(), "descriptor": fd, "bytes": nbytes}

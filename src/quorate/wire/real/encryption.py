@@ -1,8 +1,8 @@
 """TLS 1.3 for the connections of a run between hosts: each worker has a certificate of its own, known by its digest.
 
-A worker makes a key and a certificate when it joins, and forgets them with its process. The digest of the certificate
-is a part of the address that it signs with the run's key (`wire.real.trust`), so whoever knows the token knows which
-certificate to expect, and nobody else can say another one. No authority, no names and no dates are asked. See
+A worker makes a key and a certificate when it joins, which end with its process. The digest of the certificate is part
+of the address that it signs with the run's key (`wire.real.trust`). So workers that know the token know which
+certificate to expect, and others cannot announce another one. Authorities, names and dates are not checked. See
 docs/decisions/0026.
 """
 
@@ -25,26 +25,26 @@ from typing import Any
 from quorate.core.errors import ConfigurationError, MissingExtra, ranks_in_words
 
 _SLICE = 1 << 18
-"""Bytes that are encrypted at a time."""
+"""Bytes encrypted at a time."""
 _DAYS = timedelta(days=3650)
 PLAIN, ENCRYPTED, CANNOT = b"plain", b"tls", b"tls, without its library"
-"""What a worker says of itself before it meets the others."""
+"""Wishes that a worker writes before the exchange of addresses."""
 
 
 class Impostor(ConnectionError):
-    """Somebody else answers at a worker's address."""
+    """Another process answers at a worker's address."""
 
 
 class Encrypted(ssl.SSLSocket):
-    """One end of a connection. Where a plain socket raises `BlockingIOError` or `ConnectionError`, so does this."""
+    """One end of a connection. It raises `BlockingIOError` and `ConnectionError` where a plain socket does."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """As of `socket.socket`."""
+        """Receive bytes, as `socket.socket` does."""
         with _as_of_plain_sockets():
             return super().recv(buflen, flags)
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """As much as there is, and not one record of 16 KiB at a time."""
+        """Receive as many bytes as there are, not one record of 16 KiB at a time."""
         view, got = memoryview(buffer)[:nbytes], 0
         with _as_of_plain_sockets():
             while got < len(view):
@@ -60,23 +60,23 @@ class Encrypted(ssl.SSLSocket):
         return got
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """Some of `data`; after a `BlockingIOError` it is to be called with the same data, or more behind it."""
+        """Send a part of `data`; after a `BlockingIOError` the next call has the same data, or more behind it."""
         with _as_of_plain_sockets():
             return super().send(memoryview(data)[:_SLICE], flags)
 
     def do_handshake(self, block: bool = False) -> None:
-        """As of `ssl.SSLSocket`."""
+        """Do the handshake, as `ssl.SSLSocket` does."""
         with _as_of_plain_sockets():
             super().do_handshake(block)
 
 
 class Encryption:
-    """That of one worker. `digest` is of its certificate."""
+    """The TLS contexts of one worker, with the `digest` of its certificate."""
 
     def __init__(self) -> None:
         private, certificate, self.digest = _made()
         self._server = _context(ssl.PROTOCOL_TLS_SERVER)
-        self._server.num_tickets = 0  # nobody reads after the handshake on the connections that they make
+        self._server.num_tickets = 0  # clients do not read after the handshake
         with _secret_file(private + certificate) as path:
             self._server.load_cert_chain(path)
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT)
@@ -84,21 +84,21 @@ class Encryption:
         self._client.verify_mode = ssl.CERT_NONE  # its digest is compared
 
     def accepted(self, sock: socket.socket) -> Encrypted:
-        """Of a connection that another one makes; the handshake is still to be done."""
+        """Return the server's end of an incoming connection; the handshake is still to be done."""
         return self._of(self._server, sock, server_side=True)
 
     def made(self, sock: socket.socket) -> Encrypted:
-        """Of a connection that stands; the handshake, and `check`, are still to be done."""
+        """Return the client's end of an open connection; the handshake, and `check`, are still to be done."""
         return self._of(self._client, sock, server_side=False)
 
     def _of(self, context: ssl.SSLContext, sock: socket.socket, *, server_side: bool) -> Encrypted:
-        found = context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
-        assert isinstance(found, Encrypted)
-        return found
+        encrypted = context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+        assert isinstance(encrypted, Encrypted)
+        return encrypted
 
 
 def check(sock: Encrypted, address: str) -> None:
-    """Raise `Impostor` unless the other side, behind the handshake, is the one at `address`."""
+    """Raise `Impostor` unless the other side, after the handshake, has the certificate in `address`."""
     shown = hashlib.sha256(sock.getpeercert(binary_form=True) or b"").hexdigest()
     digest, where = split(address)
     if not hmac.compare_digest(shown, digest or ""):
@@ -109,12 +109,12 @@ def check(sock: Encrypted, address: str) -> None:
 
 
 def address_of(host: str, port: int, encryption: Encryption | None) -> str:
-    """How others are told where this worker listens: `tcp:HOST:PORT`, `tls:DIGEST:HOST:PORT`."""
+    """Return the address at which this worker listens: `tcp:HOST:PORT`, `tls:DIGEST:HOST:PORT`."""
     return f"tcp:{host}:{port}" if encryption is None else f"tls:{encryption.digest}:{host}:{port}"
 
 
 def split(address: str) -> tuple[str | None, str]:
-    """The digest of the certificate to be expected (None: none is), and `HOST:PORT`."""
+    """Return the digest of the expected certificate (None: no TLS), and `HOST:PORT`."""
     kind, _, where = address.partition(":")
     if kind != "tls":
         return None, where
@@ -123,17 +123,17 @@ def split(address: str) -> tuple[str | None, str]:
 
 
 def wish(*, is_encrypted: bool) -> bytes:
-    """What this worker says before it meets the others."""
+    """Return the wish that this worker writes before the exchange of addresses."""
     if not is_encrypted:
         return PLAIN
     return ENCRYPTED if find_spec("cryptography") is not None else CANNOT
 
 
 def check_wishes(wishes: Mapping[int, bytes], hosts: Mapping[int, str]) -> None:
-    """Raise, on all workers, where not all encrypt, or not all can."""
+    """Raise `ConfigurationError`, on all workers, where not all encrypt, or not all can."""
 
     def named(wanted: bytes) -> str:
-        ranks = [rank for rank, one in wishes.items() if one == wanted]
+        ranks = [rank for rank, written in wishes.items() if written == wanted]
         where = ", ".join(sorted({hosts.get(rank, "unknown") for rank in ranks}))
         return f"{ranks_in_words(ranks)} (host {where})" if ranks else ""
 
@@ -146,7 +146,7 @@ def check_wishes(wishes: Mapping[int, bytes], hosts: Mapping[int, str]) -> None:
 
 
 def _made() -> tuple[bytes, bytes, str]:
-    """A private key and its certificate (PEM), and the digest of the certificate."""
+    """Make a private key and its certificate (PEM); return them and the digest of the certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -180,7 +180,7 @@ def _context(kind: int) -> ssl.SSLContext:
 
 @contextmanager
 def _secret_file(content: bytes) -> Iterator[str]:
-    """The `ssl` module reads keys from files only: one in memory, where there are such, or in a folder of this user."""
+    """Yield a file for `ssl`, which reads keys from files only: in memory where possible, or in a private folder."""
     if sys.platform.startswith("linux"):
         with os.fdopen(os.memfd_create("key"), "wb") as file:
             file.write(content)

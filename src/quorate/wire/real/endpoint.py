@@ -1,4 +1,4 @@
-"""What all wires of one process share: board, mailbox, clock, and the loop in which everything waits."""
+"""The common part of all wires of one process: board, mailbox, clock, and the loop of all waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
@@ -30,21 +31,22 @@ from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
 SLICE, _LONGEST_LOOK, _MANY = 0.05, 0.5, 16
-"""Seconds between two looks at the board while waiting; those at what many others say are rarer, up to so long."""
+"""Seconds between two reads of the board in a wait; for many workers they are rarer, up to `_LONGEST_LOOK`."""
 _KEYS = "generation/0"
-"""Before the keys of what endpoints say of themselves."""
+"""Prefix of the keys that endpoints write."""
 _REMEMBERED = 12
 _LOOK_EVERY = 0.02
 PATIENCE = 1.0
-"""Seconds a wait lasts before it asks who has ended, and leaves word of what it waits for."""
+"""Seconds of a wait before it looks for ended workers, and writes on the board what it waits for."""
 
 
-def _nothing() -> None:
-    """Nothing."""
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.check: Callable[[], None] = lambda: None
 
 
 class Endpoint:
-    """One process among `size`; made once per process. Waits for all to arrive (at most `timeout`)."""
+    """One process among `size`; made once per process. Waits until all have joined (at most `timeout`)."""
 
     def __init__(
         self,
@@ -66,9 +68,9 @@ class Endpoint:
         """See `Wire.max_size`."""
         self.clock = WallClock()
         self.clocks = ClockExchange(rank, self.clock, machine(), lambda peer: self._places.known.get(peer) == machine())
-        """How far this worker's clock is from others'; where all are on one host it is not asked."""
+        """Offsets of this worker's clock from others'; not measured where all are on one host."""
         self.others, self.host = [peer for peer in range(size) if peer != rank], socket.gethostname()
-        self._thread, self._lock, self._congestion = threading.local(), threading.Lock(), congestion
+        self._thread, self._lock, self._congestion = _OfThread(), threading.Lock(), congestion
         self._token, self._find_address, self._key, self._limits = token, find_address, b"", limits
         self._folder: Path | None = None
         self._addresses: dict[int, str] = {}
@@ -77,21 +79,21 @@ class Endpoint:
         self.is_local = True
         self._places = Places(lambda: self.board, _KEYS, b"", {})
         self.address = "127.0.0.1"
-        """Where others reach this worker."""
+        """The host at which others reach this worker."""
         self.calls = 0
-        """Collectives called so far."""
+        """Number of collectives called so far."""
         self.recent: deque[tuple[str, int, str]] = deque(maxlen=_REMEMBERED)
-        """The latest of them: channel, number there, operation."""
+        """The latest collectives: channel, number there, operation."""
         self.waits: dict[int, tuple[str, Collection[int], float]] = {}
-        """What each thread waits for that has not got it at once: what, which ranks, since when."""
+        """The wait of each thread that did not end at once: operation, ranks needed, begin."""
         self.gave_up: tuple[str, Collection[int], float] | None = None
-        """The wait that took too long last."""
+        """The last wait that timed out."""
         self.dead: frozenset[int] = frozenset()
         """See `Wire.dead`."""
         self.joined: frozenset[int] = frozenset()
         """See `Wire.joined`."""
         self.followers: list[str] = []
-        """The tags under which it is said that a worker is gone."""
+        """Tags under which deaths are announced."""
         self._gone_written: bytes | None = None
         self._looked_at = 0.0
         if self.max_size > 1:
@@ -99,11 +101,11 @@ class Endpoint:
 
     def _open(self, folder: Path | None) -> None:
         board, rank, size = self.board, self.rank, self.size
-        known = introduce(
+        introduced = introduce(
             board, _KEYS, rank, size, self.host, self._token, is_encrypted=self._is_encrypted, timeout=self.timeout
         )
-        self._key, self.is_local = known.key, known.is_local
-        self._places = Places(lambda: self.board, _KEYS, self._key, known.places)
+        self._key, self.is_local = introduced.key, introduced.is_local
+        self._places = Places(lambda: self.board, _KEYS, self._key, introduced.places)
         if not self.is_local:
             self.address = self._find_address()
         if folder is None:
@@ -111,24 +113,23 @@ class Endpoint:
         path = str(folder / f"mail-{self.rank}") if self.is_local or is_possible() else None
         host = None if self.is_local else self.address
         own_tls = Encryption() if self._is_encrypted and not self.is_local else None
-        self.mailbox = Mailbox(
-            rank, self.max_size, self.inbox, path, host, self._key or known.token, self._find, own_tls, self._refused
-        )
+        key = self._key or introduced.token
+        self.mailbox = Mailbox(rank, self.max_size, self.inbox, path, host, key, self._find, own_tls, self._refused)
         self.mailbox.congestion = self._congestion
         board.set(f"{_KEYS}/mail/{self.rank}", sign(self._key, "mail", self.rank, self.mailbox.address))
         if not self.is_local:
             kept = KeptBoard(rank, size, self.address, self._key, self._limits, self.timeout, self.clocks, own_tls)
             leave_meeting_place(board, kept, self.rank, self.size, self._key, self.timeout, prefix=_KEYS)
             self.board = kept
-            for key in (f"{_KEYS}/{what}/{self.rank}" for what in ("host", "place", "mail") if self.rank >= self.size):
-                self.board.set(key, board.get(key) or b"")  # the others have met without it
+            for name in (f"{_KEYS}/{kind}/{self.rank}" for kind in ("host", "place", "mail") if self.rank >= self.size):
+                self.board.set(name, board.get(name) or b"")  # the others began without it
 
     def host_of(self, rank: int) -> int:
-        """See `Wire.host_of`; one whose place is not known is on a host of its own."""
+        """Return `Wire.host_of`; a worker whose place is unknown is on a host of its own."""
         return 0 if self.is_local else self._places.host_of(rank)
 
     def shares_memory(self) -> bool:
-        """Whether all that were there at the start can share memory with those on their host."""
+        """Whether all workers of the start can share memory with those on their host."""
         if self.is_local:
             return is_possible()
         mail = [self.board.get(f"{_KEYS}/mail/{peer}") or b"" for peer in range(self.size)]
@@ -146,15 +147,14 @@ class Endpoint:
                 self._addresses[peer] = address_for(signed(written), is_here=is_here)
             return self._addresses[peer]
 
-    @property
-    def when_stuck(self) -> Callable[[], None]:
-        """What this thread does whenever a wait has lasted `PATIENCE`, besides looking for who has ended."""
-        found: Callable[[], None] = getattr(self._thread, "when_stuck", _nothing)
-        return found
-
-    @when_stuck.setter
-    def when_stuck(self, action: Callable[[], None]) -> None:
-        self._thread.when_stuck = action
+    @contextmanager
+    def checking(self, check: Callable[[], None]) -> Iterator[None]:
+        """Inside, waits of this thread that last `PATIENCE` call `check`, and look for ended workers."""
+        before, self._thread.check = self._thread.check, check
+        try:
+            yield
+        finally:
+            self._thread.check = before
 
     def until(
         self,
@@ -168,8 +168,8 @@ class Endpoint:
     ) -> None:
         """Wait until `ready(seconds)`, which itself waits for at most `seconds`, is true.
 
-        `needed` are the ranks without which it cannot come true; `missing` says, at the end, which of them were not
-        there. The death of one of `also`, where others outlive it, ends the wait as well. Raises as `Work.wait` does.
+        `needed` are the ranks without which it cannot become true; `missing` returns, at the end, those that are
+        missing. The death of one of `also`, where others outlive it, ends the wait as well. Raises as `Work.wait`.
         """
         self.check()
         limit = self.timeout if timeout is None else timeout
@@ -187,10 +187,10 @@ class Endpoint:
                 waited = time.monotonic() - begin
                 if begin + waited > looks_at:
                     looks_at = begin + waited + min(_LONGEST_LOOK, SLICE * max(1.0, len(needed) / _MANY))
-                    self.when_stuck()
+                    self._thread.check()
                     ended_ones = self._ended_among(needed)
-                    if ended_ones and not ready(0.0):  # what they sent before may be here meanwhile
-                        self.look()  # and they may have ended of what is on the board by now
+                    if ended_ones and not ready(0.0):  # their messages may have arrived meanwhile
+                        self.look()  # the board may have the reason by now
                         raise PeerFailed(
                             f"{named(self.board, ended_ones)} ended while {self.named} waited for "
                             f"{'it' if len(ended_ones) == 1 else 'them'} in {waits_for}",
@@ -208,16 +208,16 @@ class Endpoint:
 
     @property
     def named(self) -> str:
-        """This worker, in a sentence."""
+        """The name of this worker in sentences."""
         return named(self.board, [self.rank])
 
     def check(self) -> None:
-        """Raise where this worker may not go on, whatever is there for it. Costs next to nothing."""
+        """Raise where this worker may not go on, even with its message there. Costs next to nothing."""
         if isinstance(self.board, KeptBoard):
             self.board.check()
 
     def look(self) -> None:
-        """Raise what went wrong elsewhere."""
+        """Raise the first failure of the run, if there is one."""
         failure = read_failure(self.board)
         if failure is not None:
             raise failure
@@ -225,7 +225,7 @@ class Endpoint:
             self._look_for_gone()
 
     def who_is_gone(self) -> frozenset[int]:
-        """See `Wire.dead`; raises what went wrong elsewhere. Cost: two words with the board, at most every 20 ms."""
+        """Return `Wire.dead`; raises the first failure. Cost: two reads of the board, at most every 20 ms."""
         now = time.monotonic()
         if self.followers and now - self._looked_at > _LOOK_EVERY:
             self._looked_at = now
@@ -233,7 +233,7 @@ class Endpoint:
         return self.dead
 
     def is_in_vain(self, needed: Collection[int]) -> bool:
-        """Whether a wait that needs these would raise by now; asks the board at most every 20 ms."""
+        """Whether a wait that needs these workers would raise now; reads the board at most every 20 ms."""
         try:
             return not self.who_is_gone().isdisjoint(needed)
         except QuorateError:
@@ -244,15 +244,15 @@ class Endpoint:
         if written == self._gone_written:
             return
         with self._lock:
-            found = {one.rank for one in gone_in(written)}
-            new, self._gone_written = sorted(found - self.dead), written
-            self.dead, self.joined = frozenset(found), frozenset(joined_in(written))
-        if new:
+            dead = {death.rank for death in gone_in(written)}
+            new_deaths, self._gone_written = sorted(dead - self.dead), written
+            self.dead, self.joined = frozenset(dead), frozenset(joined_in(written))
+        if new_deaths:
             for tag in self.followers:
-                self.inbox.put(self.rank, tag, Message((), {"gone": new}))
+                self.inbox.put(self.rank, tag, Message((), {"gone": new_deaths}))
 
     def connection_lost(self, waits_for: str, detail: str) -> QuorateError:
-        """The error for a broken connection: what the board says of it, as soon as it does."""
+        """Return the error for a broken connection: the failure on the board, waiting until it is there."""
         for _ in range(50 if self.is_local else int(100 * (self._limits.silence + 1.0))):
             failure = read_failure(self.board)
             if failure is not None:
@@ -267,28 +267,28 @@ class Endpoint:
         return PeerFailed(f"{self.named} lost its connection to a worker it needed for {waits_for} ({detail})")
 
     def _refused(self, peer: int, why: str) -> None:
-        """Somebody else answered at the address of `peer`; unless that one is dead, nobody goes on."""
-        found = self.connection_lost("a connection", why)
-        if isinstance(found, PeerFailed) and peer not in found.ranks:
+        """Report that another process answered at the address of `peer`: unless `peer` is dead, it ends the run."""
+        error = self.connection_lost("a connection", why)
+        if isinstance(error, PeerFailed) and peer not in error.ranks:
             report_failure(self.board, self.rank, why)
 
     def _ended_among(self, needed: Collection[int]) -> list[int]:
-        lost = self.mailbox.lost if self.mailbox is not None and self.is_local else set[int]()  # else the board says it
-        found = self.board.get_all([*map(ended, needed), *(f"left/{peer}" for peer in needed)])
-        gone = {peer for peer, written in zip([*needed, *needed], found, strict=True) if written is not None}
-        return [peer for peer in needed if peer in lost or peer in gone]
+        lost = self.mailbox.lost if self.mailbox is not None and self.is_local else set[int]()  # else the board has it
+        notes = self.board.get_all([*map(ended, needed), *(f"left/{peer}" for peer in needed)])
+        ended_ranks = {peer for peer, written in zip([*needed, *needed], notes, strict=True) if written is not None}
+        return [peer for peer in needed if peer in lost or peer in ended_ranks]
 
     def note(self, key: str, value: object) -> None:
-        """Leave word on the board."""
+        """Write `value` on the board."""
         self.board.set(f"{_KEYS}/{key}", json.dumps(value).encode())
 
     def noted(self, keys: Sequence[str]) -> list[object | None]:
-        """The word left under each of `keys`."""
-        found = self.board.get_all([f"{_KEYS}/{key}" for key in keys])
-        return [None if value is None else json.loads(value) for value in found]
+        """Return the value noted under each of `keys`."""
+        values = self.board.get_all([f"{_KEYS}/{key}" for key in keys])
+        return [None if value is None else json.loads(value) for value in values]
 
     def leave_board(self) -> None:
-        """Between hosts: stay until the others have what is written here, for a second at most."""
+        """Between hosts, stay until the others have the entries of this copy, for a second at most."""
         if isinstance(self.board, KeptBoard):
             self.board.close()
 

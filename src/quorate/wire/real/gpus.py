@@ -1,4 +1,4 @@
-"""How tensors of GPUs are summed: by NCCL where each worker has a GPU to itself, else through the hosts' memory."""
+"""The backend for sums on GPUs: NCCL where each worker has a GPU to itself, else the hosts' memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ GPU_BACKENDS = (NCCL, HOST)
 
 
 def gpu_backend(board: Board, rank: int, size: int, chosen: str, timeout: float) -> str:
-    """`chosen`, or if that is empty what all workers find from whose GPU is whose: the same on every worker.
+    """Return `chosen`, or if that is empty the backend for the GPUs of all workers: the same on every worker.
 
-    NCCL refuses two workers on one GPU, and workers without a GPU have none to meet it on. Waits until all workers have
-    said which GPU they have. Raises `WireTimeout` where one does not.
+    NCCL refuses two workers on one GPU, and workers without a GPU. Waits until all workers have written which GPU they
+    have. Raises `WireTimeout` where one does not.
     """
     if chosen or size == 1:
         return chosen or NCCL
@@ -25,12 +25,12 @@ def gpu_backend(board: Board, rank: int, size: int, chosen: str, timeout: float)
     if rank < size:
         board.set(keys[rank], json.dumps(own_gpu()).encode())
     board.wait(keys, timeout)
-    found = [json.loads(written or b"null") for written in board.get_all(keys)]
-    return NCCL if None not in found and len(set(found)) == size else HOST
+    gpus = [json.loads(written or b"null") for written in board.get_all(keys)]
+    return NCCL if None not in gpus and len(set(gpus)) == size else HOST
 
 
 def own_gpu() -> str | None:
-    """The GPU that this process computes on, as no other in the run is called; None: it has none."""
+    """Return a name of this process's GPU that is unique in the run; None: it has none."""
     if not torch.cuda.is_available():
         return None
     index = torch.cuda.current_device()

@@ -1,4 +1,4 @@
-"""Matching messages to those who asked for them; knows no sockets."""
+"""Messages matched to receives; without sockets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quorate.wire.boxes import Boxes
 
 
 class Waiting:
-    """One receive that was asked for; `filled` is set when its message is there, and `then` is called, which is short
-    and may be called in any thread."""
+    """A posted receive; when its message is there, `filled` is set and `then` is called, which is short, in any
+    thread."""
 
     def __init__(self, source: int | None, then: Callable[[], None] | None = None) -> None:
         self.source, self._then = source, then
@@ -19,7 +19,7 @@ class Waiting:
         self.result: tuple[int, Message] | None = None
 
     def fill(self, source: int, message: Message) -> None:
-        """Give what was waited for."""
+        """Complete the receive with its message."""
         self.result = (source, message)
         self.filled.set()
         if self._then is not None:
@@ -27,19 +27,19 @@ class Waiting:
 
 
 class Inbox:
-    """What came to this worker, by tag; from any thread."""
+    """The messages that have arrived, by tag; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._boxes = Boxes[str, Waiting]()
 
     def put(self, source: int, tag: str, message: Message) -> None:
-        """A message has come: the first receive that fits gets it."""
+        """Add an arrived message: the first receive that fits gets it."""
         with self._lock:
             self._boxes.put(source, tag, message)
 
     def ask(self, source: int | None, tag: str, then: Callable[[], None] | None = None) -> Waiting:
-        """Ask for the next message from `source` (None: from anyone) under `tag`; see `Waiting`."""
+        """Post a receive of the next message from `source` (None: any worker) under `tag`; see `Waiting`."""
         waiting = Waiting(source, then)
         with self._lock:
             self._boxes.ask(tag, waiting)

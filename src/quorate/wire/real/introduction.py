@@ -1,4 +1,4 @@
-"""What workers say of themselves on the board before they meet, and whether they go together."""
+"""Notes of workers about themselves on the board at the start, and the check that they match."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from quorate.wire.real.trust import check_token, key_of, machine, sign, signed
 
 @dataclass(frozen=True)
 class Introduced:
-    """What one worker knows of the others then."""
+    """The result of an introduction on one worker."""
 
     token: bytes
-    """The run's, drawn by rank 0."""
+    """The run's token, drawn by rank 0."""
     key: bytes
-    """What is signed between hosts is signed with; empty on one host."""
+    """The key for signatures between hosts; empty on one host."""
     places: dict[int, str]
-    """By rank, which machine it is on."""
+    """The machine of each rank."""
     is_local: bool
-    """Whether all are on this machine."""
+    """Whether all workers are on this machine."""
 
 
 def introduce(
     board: Board, prefix: str, rank: int, size: int, host: str, secret: str, *, is_encrypted: bool, timeout: float
 ) -> Introduced:
-    """Say where this worker is and what it wants, and wait for the others to say so; `secret` is what all are given.
+    """Write the place and the wish of this worker, and wait for those of the others; `secret` is the common token.
 
-    Raises `ConfigurationError`, on all of them, where they are on several machines and do not go together.
+    Raises `ConfigurationError`, on all workers, where they are on several machines and do not match.
     """
     board.set(f"{prefix}/host/{rank}", host.encode())
     board.set(f"{prefix}/wish/{rank}", wish(is_encrypted=is_encrypted))
@@ -40,7 +40,7 @@ def introduce(
     everyone = range(size)
     board.wait([f"{prefix}/token"], timeout)
     token = board.get(f"{prefix}/token") or b""
-    nonce = token + b" tls" if is_encrypted else token  # what was signed without it says nothing with it
+    nonce = token + b" tls" if is_encrypted else token  # signatures without TLS are invalid with it
     board.set(f"{prefix}/place/{rank}", sign(key_of(secret, nonce) if secret else b"", "place", rank, machine()))
     board.wait([f"{prefix}/place/{peer}" for peer in everyone], timeout)
     written = [board.get(f"{prefix}/place/{peer}") or b"" for peer in everyone]

@@ -21,9 +21,9 @@ from quorate.wire.replicated.replica import Replica
 from quorate.wire.replicated.state import LEFT, Write
 
 _LAST_NUMBER = 1 << 60
-"""Of the write with which a worker leaves."""
+"""Number of the write with which a worker leaves."""
 _LAST = 1.0
-"""Seconds a worker stays at most for the others to learn what it knows."""
+"""Seconds that a worker stays at most until the others have its entries."""
 
 
 class _Call:
@@ -35,10 +35,10 @@ class _Call:
 
 
 class KeptBoard(Board):
-    """One of `size` workers' (or of one that joins them, from that rank on): begins with `values`, the same on all.
+    """The board of one of `size` workers (or of one that joins them, from that rank on); begins with equal `values`.
 
-    A write returns when a majority of the living has it, and a read sees every write that has returned. `peek` sees
-    what has come here. All raise `PeerFailed` once this worker is cut off from the majority or taken for dead.
+    A write returns when a majority of the living workers has it, and a read sees every write that has returned. `peek`
+    reads the local copy. All raise `PeerFailed` once this worker is cut off from the majority or taken for dead.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class KeptBoard(Board):
         self._process = os.getpid()
         self._lines = Lines(rank, host, key, every=limits.beat / 2, patience=2 * limits.beat, encryption=encryption)
         self.address = self._lines.address
-        """Where this worker's copy is reached."""
+        """The address of this worker's copy."""
         self._changed = threading.Condition()
         self._calls = dict[int, _Call]()
         self._next = 0
@@ -68,7 +68,7 @@ class KeptBoard(Board):
         self._replica: Replica
 
     def begin(self, addresses: Mapping[int, str], values: Mapping[str, bytes]) -> None:
-        """`addresses` are those of the others' copies."""
+        """Begin with `values`; `addresses` are those of the others' copies."""
         self._replica = Replica(
             self._rank,
             self._size,
@@ -102,8 +102,8 @@ class KeptBoard(Board):
         return int(self._write(do="add", key=key, amount=amount))
 
     def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        known = None if expected is None else expected.decode("latin-1")
-        return bool(self._write(do="swap", key=key, expected=known, value=value.decode("latin-1")))
+        before = None if expected is None else expected.decode("latin-1")
+        return bool(self._write(do="swap", key=key, expected=before, value=value.decode("latin-1")))
 
     def delete(self, prefix: str) -> None:
         self._write(do="delete", key=prefix)
@@ -126,7 +126,7 @@ class KeptBoard(Board):
                 self._changed.wait(min(SLICE, left))
 
     def close(self) -> None:
-        """Leave the others: who goes on does so without this worker, and misses nothing that it knows."""
+        """Leave the board: the others go on without this worker, once they have all its entries."""
         if self._is_closed.is_set() or self._process != os.getpid():
             return
         self._is_closed.set()
@@ -138,7 +138,7 @@ class KeptBoard(Board):
         self._lines.close()
 
     def _is_done(self) -> bool:
-        """Whether this worker, which leaves, may do so."""
+        """Whether this worker, which is leaving, may end."""
         office, state = self._replica.office, self._replica.state
         is_free = self._all_leave() or self._rank not in state.voters or self._replica.stopped is not None
         return is_free and (office is None or office.is_known_to_all)
@@ -174,7 +174,7 @@ class KeptBoard(Board):
         return call.result
 
     def check(self) -> None:
-        """Raise where this worker is cut off or was taken for dead; the failure of the run, where it is known."""
+        """Raise where this worker is cut off or was taken for dead: the failure of the run, where it is known."""
         if self._replica.stopped is not None:
             written = self._replica.state.values.get(FAILED)
             raise PeerFailed(self._replica.stopped, self._replica.lost) if written is None else failure_in(written)
@@ -229,7 +229,7 @@ class KeptBoard(Board):
             with self._changed:
                 self._changed.notify_all()
 
-    # -- the thread that buries
+    # -- the thread that reports deaths
 
     def _watch(self) -> None:
         while not self._is_closed.is_set():
@@ -237,6 +237,6 @@ class KeptBoard(Board):
             self._are_silent.clear()
             for peer, why in self._silent.items():
                 if peer not in self._reported and f"left/{peer}" not in self._replica.state.values:
-                    with suppress(QuorateError):  # another one leads now, or nobody
+                    with suppress(QuorateError):  # another leads now, or none
                         report_death(self, peer, why, host_of(self, peer))
                         self._reported.add(peer)

@@ -1,8 +1,8 @@
-"""Short messages between the hosts of a run: apart from tensors, so that they wait behind none of them.
+"""Short messages between the hosts of a run, on separate connections, so that they do not wait behind tensors.
 
-One connection each way, as of a mailbox, which proves that it knows the run's token. Unlike there a message may be
-lost: where a worker is not heard, its connection is opened anew, so that a cable that was cut for a while is in use
-again soon after it has healed, whatever the system has learnt to wait in the meantime.
+One connection each way, which proves, as those of a mailbox, that it knows the run's token. Unlike there a message may
+be lost: where a worker is silent, its connection is opened anew. So a cable that was cut for a while is used again soon
+after it is repaired, however long the system would wait by then.
 
 `Line` is this worker's own connection to one peer. Writing to it never waits.
 """
@@ -25,19 +25,19 @@ from quorate.wire.real.arriving import NONCE, Arriving, Lobby, proof
 from quorate.wire.real.encryption import Encrypted, Encryption, Impostor, address_of, check, split
 
 _LONGEST = 1 << 28
-"""Bytes of one message."""
+"""Longest message, in bytes."""
 _BEGIN = struct.Struct("!IH")
-"""Of a message: how long its JSON is, and from which rank it comes."""
+"""Begin of a message: length of its JSON, and rank of its sender."""
 
 
 class _Messages:
-    """Of a stream of bytes."""
+    """The messages in a stream of bytes."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def got(self, more: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Those that are whole now, each with its rank. Raises `ValueError` for bytes that are none."""
+        """Yield the messages that are complete now, each with its rank. Raises `ValueError` for other bytes."""
         self._bytes += more
         while len(self._bytes) >= _BEGIN.size:
             length, source = _BEGIN.unpack_from(self._bytes)
@@ -46,16 +46,16 @@ class _Messages:
             end = _BEGIN.size + length
             if len(self._bytes) < end:
                 return
-            said = json.loads(self._bytes[_BEGIN.size : end])
+            message = json.loads(self._bytes[_BEGIN.size : end])
             del self._bytes[:end]
-            yield source, said
+            yield source, message
 
 
 class Lines:
-    """This worker's. Its thread does what `do` is given, and calls all that `begin` is given; `send` belongs to it.
+    """The lines of one worker. Their thread runs the tasks of `do` and calls the functions of `begin`. Only it sends.
 
-    `step(now)` comes at least every `every` seconds and before anything that has happened is told: `received(source,
-    message)`, and `closed(peer)` when the peer's process, or its system, has ended a connection; behind that `flush()`.
+    `step(now)` is called at least every `every` seconds, and before events: `received(source, message)`, and
+    `closed(peer)` when the peer's process, or its system, has ended a connection. After them it calls `flush()`.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Lines:
         self._addresses = dict[int, str]()
         self._lines = dict[int, Line]()
         self._new = dict[int, Line]()
-        """Those that are to take the place of one that brings no answer."""
+        """New lines that replace one without an answer."""
         self._refused = set[int]()
-        """Those at whose address somebody else has answered."""
+        """Peers at whose address another process has answered."""
         self._heard = dict[int, float]()
         self._arriving = dict[Arriving, _Messages]()
         self._lobby = Lobby()
@@ -100,7 +100,7 @@ class Lines:
         step: Callable[[float], None],
         flush: Callable[[], None],
     ) -> None:
-        """From now on."""
+        """Start the thread, which calls these functions from now on."""
         self._addresses.update(addresses)
         self._received, self._is_over, self._step, self._flush = received, closed, step, flush
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -108,7 +108,7 @@ class Lines:
         self._thread.start()
 
     def do(self, task: Callable[[], None]) -> None:
-        """Let the thread do this; from any thread."""
+        """Let the thread run `task`; from any thread."""
         self._tasks.append(task)
         with suppress(OSError):
             self._wake.send(b"!")
@@ -124,11 +124,11 @@ class Lines:
         self._wakes.close()
 
     def know(self, peer: int, address: str) -> None:
-        """Where it listens."""
+        """Set the address of `peer`."""
         self._addresses[peer] = address
 
     def send(self, to: int, message: Mapping[str, Any]) -> None:
-        """Put it on its way; it may be lost."""
+        """Send a message, which may be lost."""
         if to not in self._addresses:
             return
         now = time.monotonic()
@@ -142,10 +142,10 @@ class Lines:
                 self._open(to, self._new)
         text = json.dumps(message).encode()
         data = _BEGIN.pack(len(text), self._rank) + text
-        for one in (line, self._new.get(to)):
-            if one is not None:
-                one.add(data)
-                self._serve(one, 0)
+        for target in (line, self._new.get(to)):
+            if target is not None:
+                target.add(data)
+                self._serve(target, 0)
 
     # -- the thread
 
@@ -169,7 +169,7 @@ class Lines:
             for late in self._lobby.overdue():
                 self._drop(late)
             self._flush()
-        for end in (self._listener, *(one.sock for one in (*self._lines.values(), *self._new.values()))):
+        for end in (self._listener, *(line.sock for line in (*self._lines.values(), *self._new.values()))):
             end.close()
         for arriving in self._arriving:
             arriving.close()
@@ -217,8 +217,8 @@ class Lines:
             line.sock.close()
 
     def _over(self, peer: int) -> None:
-        """Its process has ended, unless it has connected anew."""
-        if not any(one.source == peer for one in self._arriving):
+        """Report that a peer's process has ended, unless it has connected anew."""
+        if not any(arriving.source == peer for arriving in self._arriving):
             self._is_over(peer)
 
     def _accept(self) -> None:
@@ -237,12 +237,12 @@ class Lines:
             more = arriving.sock.recv(1 << 18)
             if not more:
                 raise ConnectionResetError
-            for source, said in self._arriving[arriving].got(more):
-                if source not in self._addresses and said["kind"] != "hello":
+            for source, message in self._arriving[arriving].got(more):
+                if source not in self._addresses and message["kind"] != "hello":
                     raise ValueError("a message from an unknown sender")
                 arriving.source = source
                 self._heard[source] = time.monotonic()
-                self._received(source, said)
+                self._received(source, message)
         except BlockingIOError:
             return
         except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -259,11 +259,11 @@ class Lines:
 
 
 _MOST_BYTES = 1 << 22
-"""That wait in one connection; further messages are lost."""
+"""Most bytes that wait in one connection; further messages are lost."""
 
 
 class Line:
-    """One; `wants` says what to wait for, before `read` and `write`."""
+    """One line; `wants` are the events to wait for, before `read` and `write`."""
 
     def __init__(self, peer: int, address: str, key: bytes, encryption: Encryption | None) -> None:
         self.peer, self.since, self.is_open = peer, time.monotonic(), False
@@ -281,18 +281,18 @@ class Line:
 
     @property
     def wants(self) -> int:
-        """What to wait for."""
+        """The events to wait for."""
         if self._encryption is not None and not isinstance(self.sock, Encrypted):
-            return selectors.EVENT_WRITE  # who is called waits for the first word of a handshake
+            return selectors.EVENT_WRITE  # the other side waits for the begin of the handshake
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.is_open and self._out else 0)
 
     def add(self, data: bytes) -> None:
-        """Put it on its way; nothing is sent yet."""
+        """Queue `data`; nothing is sent yet."""
         if len(self._out) + len(data) <= _MOST_BYTES:
             self._out += data
 
     def read(self) -> None:
-        """What the other side says first, and then never more. Raises `OSError` where it has ended."""
+        """Read the nonce, the only bytes of the other side. Raises `OSError` where it has ended."""
         if self._encryption is not None:
             self._shake_hands(self._encryption)
         more = self.sock.recv(NONCE if self.is_open else NONCE - len(self._nonce))
@@ -300,7 +300,7 @@ class Line:
             raise ConnectionResetError
         self._nonce += more
         if len(self._nonce) == NONCE:
-            self.sock.send(proof(self._key, self._nonce))  # a new connection takes so much
+            self.sock.send(proof(self._key, self._nonce))  # it fits a new connection
             self.is_open = True
 
     def _shake_hands(self, encryption: Encryption) -> None:
@@ -314,7 +314,7 @@ class Line:
             check(self.sock, self._address)
 
     def write(self) -> None:
-        """As much as the system takes. Raises `OSError` where the connection has ended."""
+        """Write as much as the system accepts. Raises `OSError` where the connection has ended."""
         with suppress(BlockingIOError):
             while self._out:
                 del self._out[: self.sock.send(self._out)]

@@ -1,4 +1,4 @@
-"""Connections of a mailbox, which only this side writes to, and messages on their way through them."""
+"""Outgoing connections of a mailbox, which only this side writes to, and their messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from quorate.wire.real.encryption import Encryption, Impostor, check, split
 
 _CONNECT_SECONDS = 10.0
 _NEAR_MICROSECONDS = 5000
-"""Round trips of hosts whose sums do not travel by BBR."""
+"""Longest round trip of hosts whose sums do not use BBR."""
 _ROUND_TRIP = struct.Struct("68xI")
-"""Where it is, in microseconds, in Linux's `tcp_info`."""
+"""The round trip, in microseconds, in Linux's `tcp_info`."""
 
 
 class Lane(Enum):
-    """Between hosts the messages of each have a connection of their own: they do not wait behind those of others."""
+    """Between hosts each lane has a connection of its own, whose messages do not wait behind those of others."""
 
     USUAL = "usual"
     URGENT = "urgent"
@@ -29,41 +29,41 @@ class Lane(Enum):
 
 
 class Unreachable(ConnectionError):
-    """Nobody has answered, which may change: the host, or the way there, is not there now."""
+    """There is no answer at present: the host, or the route, is down."""
 
 
 class Outgoing:
-    """One message on its way; `sent` when the system has taken all of it, `lost` when the connection broke."""
+    """One message under way; `sent` when the system has accepted all of it, `lost` when the connection broke."""
 
     def __init__(self, pieces: list[memoryview]) -> None:
         self.pieces = deque(pieces)
         self.sent = threading.Event()
         self.lost = False
         self.why = ""
-        """It was lost."""
+        """The reason of the loss."""
 
     def end(self, *, lost: bool = False, why: str = "") -> None:
-        """Send no more of the message; `lost`: it has not gone out whole."""
+        """Send no more of the message; `lost`: it is incomplete."""
         self.lost, self.why = lost, why
         self.pieces.clear()
         self.sent.set()
 
 
 class Link:
-    """Our connection to one peer, which only we write to; None while it is being made."""
+    """This worker's connection to one peer; `sock` is None while it is being made."""
 
     def __init__(self, sock: socket.socket | None) -> None:
         self.sock = sock
         self.is_here = sock is not None and sock.family == socket.AF_UNIX
-        """Whether it is to a worker of this host."""
+        """Whether the peer is on this host."""
         self.lock = threading.Lock()
         self.queue: deque[Outgoing] = deque()
         self.broken = False
         self.why = "closed by the other side"
-        """It is broken."""
+        """The reason of the break."""
 
     def push(self) -> bool:
-        """Write what the system takes now; True if something is left."""
+        """Write as much as the system accepts now; return whether bytes are left."""
         with self.lock:
             if self.sock is None:
                 return False
@@ -86,7 +86,7 @@ class Link:
             return False
 
     def end(self) -> None:
-        """Nothing goes out any more, and what has not is lost."""
+        """Break the link: all unsent messages are lost."""
         self.broken = True
         while self.queue:
             self.queue.popleft().end(lost=True, why=self.why)
@@ -100,7 +100,7 @@ def connect(
     congestion: str = "",
     lane: Lane = Lane.USUAL,
 ) -> socket.socket:
-    """A connection to the mailbox at `address`, which has been shown that we know `token`; with it goes `fd`.
+    """Connect to the mailbox at `address`, prove that this worker knows `token`, and send `fd` with the proof.
 
     Over TCP it uses the `congestion` control of that name; empty: the system's default, but for sums
     (`take_cubic_nearby`).
@@ -148,10 +148,10 @@ def connect(
 
 
 def take_cubic_nearby(sock: socket.socket) -> None:
-    """To a host nearby, for sums: where the system would send by BBR, and has CUBIC.
+    """Use CUBIC to a host nearby, for sums, where the system would use BBR, and has CUBIC.
 
-    Parts of sums are many short transfers at the same time, and BBR is slow to use what other transfers leave free.
-    CUBIC is not for rounds, whose short messages would wait in the queues that it fills, nor for long ways with losses.
+    Parts of sums are many short transfers at the same time, and BBR is slow to use the bandwidth that others leave.
+    CUBIC is not for rounds, whose short messages would wait in the queues that it fills, nor for lossy long routes.
     """
     if not hasattr(socket, "TCP_CONGESTION"):
         return

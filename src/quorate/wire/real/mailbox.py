@@ -1,9 +1,8 @@
 """Messages between processes over sockets: one connection each way, one thread that reads and writes.
 
-Among workers of one host the sockets are files that only this user can open; large tensors that nobody changes any
-more lie in shared memory (`wire.real.shared`), and only where they lie is written. Between hosts a connection has to
-prove that it knows the run's token (HMAC-SHA256 over a nonce) before anything it sends is read; it is encrypted where
-that is asked for.
+Among workers of one host the sockets are files that only this user can open; large tensors that no longer change lie
+in shared memory (`wire.real.shared`), and only their place is sent. Between hosts a connection must prove that it knows
+the run's token (HMAC-SHA256 over a nonce) before its messages are read; it is encrypted where that is requested.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.shared import Arena, Lender, is_possible
 
 _AGAIN_SECONDS = 0.1
-"""Between two attempts to reach a host that does not answer."""
+"""Seconds between two attempts to reach a host that does not answer."""
 
 
 class Mailbox:
-    """This worker's end of all its connections. `find` gives a peer's address, waiting until it is known.
+    """This worker's end of all its connections. `find` returns a peer's address, waiting until it is known.
 
     It listens at the socket file `path`, at a port of `host`, or at both; `address` has all of them, and `address_for`
-    picks one. `lost` holds the ranks whose connection to us has ended.
+    picks one. `lost` holds the ranks whose connection to this worker has ended.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Mailbox:
             self._arena.dead = self.lost
         self._token, self._find, self._encryption, self._when_refused = token, find, encryption, when_refused
         self._links: dict[tuple[int, Lane], Link] = {}
-        """By peer; to a worker of this host all lanes are one."""
+        """Links by peer and lane; to a worker of this host all lanes are one link."""
         self._lock = threading.Lock()
         self._path = path
         self._selector = selectors.DefaultSelector()
@@ -74,14 +73,14 @@ class Mailbox:
             addresses.append(f"unix:{path}")
         self.address = " ".join(addresses)
         self.congestion = ""
-        """The algorithm by which TCP sends to other hosts, as Linux names it; empty: the system's default."""
+        """Congestion control of TCP to other hosts, as named by Linux; empty: the system's default."""
         self._wake, wakes = socket.socketpair()
         self._wake.setblocking(False)
         wakes.setblocking(False)
         self._selector.register(wakes, selectors.EVENT_READ, wakes)
         self._closed = False
         self._writing: dict[Link, socket.socket] = {}
-        """Those that are waited for."""
+        """Links registered for writing."""
         self._lenders: list[Lender] = []
         self._lobby = Lobby()
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
@@ -94,7 +93,7 @@ class Mailbox:
         return listener
 
     def send(self, message: Message, to: int, tag: str, lane: Lane = Lane.USUAL) -> Outgoing:
-        """Put a message on its way; what the system does not take at once is written by the mailbox's thread."""
+        """Send a message; the mailbox's thread writes the part that the system does not accept at once."""
         link = self._link(to, Lane.URGENT if message.urgent else lane)
         shares = self._arena is not None and message.shared and link.is_here
         place = partial(self._arena.place, to=to) if shares and self._arena is not None else None
@@ -112,8 +111,8 @@ class Mailbox:
         """See `Wire.empty`."""
         if self._arena is None:
             return torch.empty(numel, dtype=dtype)
-        for lender in tuple(self._lenders):  # the others wait, too, for what is read here
-            lender.settle()
+        for lender in tuple(self._lenders):  # others wait for blocks that were read here
+            lender.report_releases()
         return self._arena.empty(numel, dtype, patience)
 
     def trim(self) -> None:
@@ -122,11 +121,11 @@ class Mailbox:
             self._arena.trim()
 
     def lends(self, address: int) -> bool:
-        """Whether memory that `empty` gave, and somebody here still holds, begins there and is shared."""
+        """Whether shared memory made by `empty`, which this process still holds, begins at `address`."""
         return self._arena is not None and self._arena.lends(address)
 
     def close(self) -> None:
-        """End all connections; what is not yet written is lost."""
+        """End all connections; unsent messages are lost."""
         self._closed = True
         self._poke()
         self._thread.join(timeout=2.0)
@@ -150,7 +149,7 @@ class Mailbox:
         address = self._find(peer)
         if address.startswith("unix:"):
             return self._link_here(peer, address, lane)
-        # A host that cannot be reached does not answer for long, and the others are not to wait for it.
+        # An unreachable host does not answer for long, and others must not wait for it.
         with self._lock:
             key = peer, lane
             if key not in self._links:
@@ -159,7 +158,7 @@ class Mailbox:
             return self._links[key]
 
     def _link_here(self, peer: int, address: str, lane: Lane) -> Link:
-        """One for all lanes."""
+        """Return the link to a worker of this host, one for all lanes."""
         if lane is not Lane.USUAL:
             link = self._link(peer, Lane.USUAL)
             with self._lock:
@@ -194,11 +193,11 @@ class Mailbox:
             return
 
     def _look_after_links(self) -> None:
-        """Wait for those that have something to write, and for no others."""
+        """Register for writing the links that have messages, and no others."""
         with self._lock:
             links = dict.fromkeys(self._links.values())
         writing = {link: link.sock for link in links if link.queue and not link.broken and link.sock is not None}
-        for link in [one for one in self._writing if one not in writing]:
+        for link in [idle for idle in self._writing if idle not in writing]:
             self._selector.unregister(self._writing.pop(link))
         for link, sock in writing.items():
             if link not in self._writing:
@@ -210,7 +209,7 @@ class Mailbox:
             self._look_after_links()
             events = self._selector.select(timeout=1.0)
             for lender in self._lenders:
-                lender.settle()
+                lender.report_releases()
             late = self._lobby.overdue()
             for key, _ in events:
                 if key.data is None:
@@ -280,6 +279,6 @@ class Mailbox:
 
 
 def address_for(addresses: str, *, is_here: bool) -> str:
-    """Of a mailbox's, where a worker of the same host (`is_here`), or of another one, reaches it."""
+    """Return the one of a mailbox's `addresses` for a worker of the same host (`is_here`), or of another."""
     tcp, _, path = addresses.partition(" unix:")
     return f"unix:{path}" if path and is_here else tcp

@@ -1,15 +1,15 @@
-"""Whether all workers call the same collectives in the same order.
+"""The check that all workers call the same collectives in the same order.
 
 The backends do not check: other shapes abort the process, other dtypes of the same width give wrong numbers, another
-order hangs. So the step from one collective to the next is taken over messages the first time, which say what they
-are part of; only steps that all workers have taken together before go to a backend. Where histories part later, all
-workers end up waiting, say what they wait for on the board, and compare.
+order hangs. So a pair of successive collectives is sent by messages the first time, which contain the operation; only
+pairs that all workers have called before go to a backend. Where the orders differ later, all workers end up waiting,
+write on the board what they wait for, and compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from quorate.core.errors import Mismatch
 from quorate.wire.failure import report_failure
@@ -27,11 +27,11 @@ class Order:
         self._known: set[tuple[str, str]] = set()
 
     def is_new(self, operation: str) -> bool:
-        """Whether `operation` never followed the latest one before."""
+        """Whether `operation` follows the latest one for the first time."""
         return (self._last, operation) not in self._known
 
     def called(self, operation: str) -> int:
-        """Note that `operation` is called; its number on this channel, from 1."""
+        """Note that `operation` is called; return its number on this channel, from 1."""
         self._known.add((self._last, operation))
         self._last = operation
         self.count += 1
@@ -39,30 +39,23 @@ class Order:
         self.endpoint.recent.append((self._name, self.count, operation))
         return self.count
 
-    @contextmanager
-    def waiting(self, count: int, operation: str, way: str) -> Iterator[None]:
-        """Inside, a wait that lasts is said on the board and compared with what the others wait for.
+    def waiting(self, count: int, operation: str, way: str) -> AbstractContextManager[None]:
+        """Inside, a long wait is written on the board and compared with those of the others.
 
-        `way` tells how it travels: two workers that take the same operation different ways have parted earlier.
+        `way` names the transport: workers with different transports for one operation have differed earlier.
         """
-        endpoint = self.endpoint
-        before = endpoint.when_stuck
-        endpoint.when_stuck = self._compare(count, f"{operation} ({way})")
-        try:
-            yield
-        finally:
-            endpoint.when_stuck = before
+        return self.endpoint.checking(self._compare(count, f"{operation} ({way})"))
 
     def missing(self, count: int) -> list[int]:
-        """The ranks that did not say that they wait for collective number `count`; if all did, all others."""
+        """Return the ranks that have not written that they wait for collective `count`; if all have, all others."""
         others = self.endpoint.others
         late = [peer for peer, said in self._said(others).items() if said is None or said[0] < count]
         return late or others
 
     def _said(self, peers: Sequence[int]) -> dict[int, tuple[int, str] | None]:
-        told = self.endpoint.noted([f"waiting/{self._name}/{peer}" for peer in peers])
-        found = [(int(said[0]), str(said[1])) if isinstance(said, list) else None for said in told]
-        return dict(zip(peers, found, strict=True))
+        notes = self.endpoint.noted([f"waiting/{self._name}/{peer}" for peer in peers])
+        waits = [(int(note[0]), str(note[1])) if isinstance(note, list) else None for note in notes]
+        return dict(zip(peers, waits, strict=True))
 
     def _compare(self, count: int, operation: str) -> Callable[[], None]:
         endpoint = self.endpoint

@@ -1,4 +1,4 @@
-"""Memory of the host that a GPU copies from and to by itself, several times as fast as any other."""
+"""Pinned memory of the host, which a GPU copies from and to by itself, several times as fast as other memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 
 
 def pin(address: int, nbytes: int) -> bool:
-    """Let the GPU of this process reach so many bytes from `address` on, until `unpin`; whether it does.
+    """Let the GPU of this process access `nbytes` from `address` on, until `unpin`; return whether it can.
 
-    Nothing where this process has not begun to compute on a GPU. Cost: some 0.3 ms per MB, once.
+    Does nothing where this process has not begun to compute on a GPU. Cost: some 0.3 ms per MB, once.
     """
     return _has_begun() and bool(_runtime().cudaHostRegister(address, nbytes, 0) == _runtime().cudaError.success)
 
 
 def unpin(address: int) -> None:
-    """The end of it, before the memory is given back."""
+    """Undo `pin`, before the memory is released."""
     if _has_begun():
         _runtime().cudaHostUnregister(address)
 

@@ -1,4 +1,4 @@
-"""On which machine each worker is, as workers have written it on the board."""
+"""The machine of each worker, as workers write it on the board."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _FAREWELL = 30.0
 
 
 class Places:
-    """Of all workers: of those that are `known`, and of who joins, as soon as that is on the board."""
+    """The machines of all workers: those `known`, and of newcomers once they are on the board."""
 
     def __init__(self, board: Callable[[], Board], prefix: str, key: bytes, known: dict[int, str]) -> None:
         self._board, self._prefix, self._key, self.known = board, prefix, key, known
-        """`known`: the machine of each, by rank."""
+        """`known`: the machines by rank."""
         self._hosts: dict[int, int] = {}
-        """By rank, as far as nothing that comes to be known changes it."""
+        """Hosts by rank, as far as later machines cannot change them."""
 
     def host_of(self, rank: int) -> int:
-        """The lowest rank on its host; its own where its place is not known."""
+        """Return the lowest rank on the host of `rank`; `rank` itself where its place is unknown."""
         if rank in self._hosts:
             return self._hosts[rank]
         place = self._place_of(rank)
         if place is None:
             return rank
-        found = next(other for other in range(rank + 1) if self._place_of(other) == place)
-        if all(other in self.known for other in range(found)):
-            self._hosts[rank] = found
-        return found
+        lowest = next(other for other in range(rank + 1) if self._place_of(other) == place)
+        if all(other in self.known for other in range(lowest)):
+            self._hosts[rank] = lowest
+        return lowest
 
     def _place_of(self, rank: int) -> str | None:
         if rank not in self.known:
@@ -43,7 +43,7 @@ class Places:
 
 
 def are_here(places: Mapping[int, str], *, joins: bool) -> bool:
-    """Whether all who began are on this machine. Raises `ConfigurationError` for one that `joins` those of another."""
+    """Whether all workers are on this machine. Raises `ConfigurationError` for one that `joins` those of another."""
     machines = set(places.values())
     if joins and len(machines) == 1 and machines != {machine()}:
         raise ConfigurationError("a run on one host is joined by workers on that host only")
@@ -51,7 +51,7 @@ def are_here(places: Mapping[int, str], *, joins: bool) -> bool:
 
 
 def part_from(board: Board, prefix: str, rank: int, everyone: Collection[int]) -> None:
-    """All are refused; the board may go with one of them, so none goes before the others have seen why."""
+    """Wait until all workers, which are refused, know the reason: the board may end with one of them."""
     with suppress(QuorateError):
         board.set(f"{prefix}/refused/{rank}", b"1")
         board.wait([f"{prefix}/refused/{peer}" for peer in everyone], _FAREWELL)

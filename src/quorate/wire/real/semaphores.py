@@ -1,7 +1,7 @@
-"""POSIX semaphores in shared memory, by which one process tells another that something is there.
+"""POSIX semaphores in shared memory, by which one process signals another.
 
-A process whose wait succeeds also sees everything that was written before the post, on every kind of processor; one
-that waits sleeps, and takes no core from those that compute.
+A process whose wait succeeds also sees everything written before the post, on every kind of processor; a waiting
+process sleeps, and takes no core from those that compute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEMAPHORE_BYTES = 64
-"""Of one semaphore, which takes at most 32, in a cache line of its own."""
+"""Bytes for one semaphore, which takes at most 32, in a cache line of its own."""
 
 
 class _Time(ctypes.Structure):
@@ -25,7 +25,7 @@ class _Time(ctypes.Structure):
 
 @functools.cache
 def _functions() -> dict[str, Any] | None:
-    """What the C library has of semaphores; None where it lacks them. Only waits let other threads run."""
+    """Return the C library's functions for semaphores; None where it lacks them. Only waits let other threads run."""
     quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None, use_errno=True)
     try:
         init, post, trywait = quick.sem_init, quick.sem_post, quick.sem_trywait
@@ -52,20 +52,20 @@ class Semaphores:
         self._wait, self._by_clock = functions["wait"], bool(functions["by_clock"])
 
     def initialize(self) -> None:
-        """Make them, all at 0; once, by the process that waits for them, before it shows the memory to others."""
+        """Set all semaphores to 0; called once, by the process that waits for them, before it shares the memory."""
         for place in range(0, len(self._memory), SEMAPHORE_BYTES):
             self._init(self._first + place, 1, 0)
 
     def post(self, number: int) -> None:
-        """Once more; whoever takes the post sees what was written before."""
+        """Post once; the process that takes the post sees everything written before."""
         self._post(self._first + number * SEMAPHORE_BYTES)
 
     def try_wait(self, number: int) -> bool:
-        """Take a post, if there is one that was not taken yet; whether there was. Never waits."""
+        """Take a post, if there is one; return whether there was. Never waits."""
         return bool(self._trywait(self._first + number * SEMAPHORE_BYTES) == 0)
 
     def wait(self, number: int, seconds: float) -> bool:
-        """As `try_wait`, after at most `seconds`; a signal ends the wait too."""
+        """Take a post within `seconds`; return whether there was one. A signal ends the wait too."""
         which = time.CLOCK_MONOTONIC if self._by_clock else time.CLOCK_REALTIME
         until = time.clock_gettime(which) + max(0.0, seconds)
         limit = ctypes.byref(_Time(int(until), int(until % 1 * 1e9)))
@@ -76,5 +76,5 @@ class Semaphores:
 
 
 def are_there() -> bool:
-    """Whether this system has them."""
+    """Whether this system has such semaphores."""
     return _functions() is not None

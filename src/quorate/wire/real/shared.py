@@ -1,8 +1,8 @@
-"""Memory that the processes of one host share, so that large messages are not carried through the kernel.
+"""Memory that the processes of one host share, so that large messages are not copied through the kernel.
 
-Each process owns an `Arena`: a file in memory that has no name, of which the others are given a descriptor over their
-connection. It is cut into blocks; a block is used again when its owner and everyone it was sent to have let go of it.
-How often a reader has let go of a block stands in a table at the beginning of the file, where each cell has one
+Each process owns an `Arena`: an anonymous file in memory, whose descriptor it sends to the others over their
+connection. It is cut into blocks; a block is used again once its owner and all its readers have released it. A table at
+the beginning of the file counts how often each reader has released each block; each cell of the table has one
 writer. Linux only; elsewhere messages go through sockets.
 """
 
@@ -28,24 +28,24 @@ from quorate.wire.real import semaphores
 from quorate.wire.real.pinning import pin, unpin
 
 LEAST_BYTES = 1 << 16
-"""Bytes from which a tensor is worth a block."""
+"""Smallest tensor that gets a block, in bytes."""
 _FILE_BYTES = 1 << 43
-"""Of addresses, not of memory: only what is written to takes any."""
+"""Address space of the file; only written pages take memory."""
 _MOST_BLOCKS = 1 << 14
 _PAGE = 1 << 16
 _NAP = 1e-4
-"""Seconds between looks whether a block has been let go of."""
+"""Seconds between two looks for a released block."""
 _POPULATE_WRITE = 23
 """`MADV_POPULATE_WRITE`: Linux 5.14."""
 
 
 def is_possible() -> bool:
-    """Whether this system has files in memory that can be handed to another process."""
+    """Whether this system has files in memory that can be passed to another process."""
     return sys.platform.startswith("linux") and hasattr(os, "memfd_create") and semaphores.are_there()
 
 
 def _rounded(nbytes: int) -> int:
-    """Up to an eighth more, so that blocks fit again."""
+    """Return `nbytes` rounded up by an eighth at most, so that blocks fit again."""
     step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
 
@@ -56,14 +56,14 @@ def _window(fd: int, position: int, nbytes: int) -> mmap.mmap:
 
 @cache
 def _madvise() -> Callable[[int, int, int], int]:
-    """The system's, which other threads run beside (`mmap.madvise` stops them all, for 0.1 s where 100 MB are made)."""
-    found = ctypes.CDLL(None).madvise
-    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
+    """Return the system's `madvise`, which lets other threads run (`mmap.madvise` stops them, 0.1 s for 100 MB)."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function
 
 
 def _make_pages(window: mmap.mmap) -> None:
-    """All at once, which costs less than one by one as they are written to; nothing where the kernel does not know."""
+    """Make all pages at once, cheaper than one by one at the first write; does nothing where the kernel cannot."""
     _madvise()(np.frombuffer(window, np.uint8).ctypes.data, len(window), _POPULATE_WRITE)
 
 
@@ -75,8 +75,8 @@ class _Block:
         self.sent = np.zeros(readers, np.uint32)
         self.address = np.frombuffer(window, np.uint8).ctypes.data
         self.is_filled = self.is_pinned = False
-        """Whether it may take memory, and whether a GPU reaches that by itself; written to by its owner only while it
-        has the block."""
+        """Whether it may take memory, and whether that is pinned; written to only by its owner, while it has the
+        block."""
 
 
 class Arena:
@@ -91,15 +91,15 @@ class Arena:
         self._end, self._size = table, size
         self._count = 0
         self._held: dict[int, _Block] = {}
-        """By the address of their memory."""
-        self._let_go = deque[int]()
+        """Blocks held by the owner, by address."""
+        self._released = deque[int]()
         self._resting: dict[int, list[_Block]] = {}
-        """By size: those that their owner has let go of."""
+        """Blocks released by the owner, by size."""
         self.dead: Collection[int] = ()
-        """Readers that have ended, and hold nothing any more."""
+        """Readers that have ended, and hold no block any more."""
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
-        """A tensor (numel,) in a block of its own; in ordinary memory where it is small. See `Wire.empty`."""
+        """Return a tensor (numel,) in a block of its own; in ordinary memory where it is small. See `Wire.empty`."""
         nbytes = numel * dtype.itemsize
         until = time.monotonic() + patience if patience and nbytes >= LEAST_BYTES else 0.0
         while until and self._is_read(nbytes) and time.monotonic() < until:
@@ -116,13 +116,13 @@ class Arena:
         address = x.data_ptr()
         with self._lock:
             self._held[address] = block
-        weakref.finalize(array, self._let_go.append, address).atexit = False
+        weakref.finalize(array, self._released.append, address).atexit = False
         return x.view(dtype)
 
     def place(self, x: Tensor, to: int) -> tuple[int, int, int, int] | None:
-        """Where reader `to` finds the numbers of a contiguous CPU tensor: (block, its position and bytes, offset).
+        """Return the place of a contiguous CPU tensor for reader `to`: (block, its position and bytes, offset).
 
-        They are copied where they are in no block yet; None where the tensor is small.
+        The numbers are copied where they are in no block yet; None where the tensor is small.
         """
         nbytes = x.numel() * x.element_size()
         if nbytes < LEAST_BYTES:
@@ -139,14 +139,14 @@ class Arena:
         return self.place(copied, to) if copied.untyped_storage().data_ptr() in self._held else None
 
     def lends(self, address: int) -> bool:
-        """Whether a block is there which this process has not let go of."""
+        """Whether a block that this process holds begins at `address`."""
         with self._lock:
             self._put_to_rest()
             return address in self._held
 
     def _put_to_rest(self) -> None:
-        while self._let_go:
-            block = self._held.pop(self._let_go.popleft())
+        while self._released:
+            block = self._held.pop(self._released.popleft())
             self._resting.setdefault(block.nbytes, []).append(block)
 
     def _take(self, nbytes: int) -> _Block | None:
@@ -163,27 +163,27 @@ class Arena:
             try:
                 window = _window(self.fd, self._end, wanted)
             except OSError:
-                return None  # no more addresses: sockets will do
+                return None  # no address space left: messages use the socket
             block = _Block(self._count, self._end, wanted, window, self._size)
             self._count += 1
             self._end += wanted
             return block
 
     def _is_read(self, nbytes: int) -> bool:
-        """Whether there are blocks for so many bytes, all of which somebody else has not let go of."""
+        """Whether there are blocks for `nbytes`, but readers hold all of them."""
         with self._lock:
             self._put_to_rest()
             resting = [block for block in self._resting.get(_rounded(nbytes), []) if block.is_filled]
             return bool(resting) and not any(map(self._is_free, resting))
 
     def trim(self) -> None:
-        """Give back the memory of all blocks that nobody holds."""
+        """Release the memory of all blocks that no process holds."""
         with self._lock:
             self._put_to_rest()
             self._give_memory_back(0)
 
     def _give_memory_back(self, wanted: int) -> None:
-        """Blocks of other sizes that nobody holds keep their addresses only."""
+        """Release the memory, not the addresses, of blocks of other sizes that no process holds."""
         for nbytes, resting in self._resting.items():
             for block in resting if nbytes != wanted else ():
                 if block.is_filled and self._is_free(block):
@@ -200,23 +200,23 @@ class Arena:
         return all(reader in self.dead for reader in np.flatnonzero(held).tolist())
 
     def close(self) -> None:
-        """No more blocks; those that others hold stay until they let go."""
+        """End the arena; blocks that others hold exist until they are released."""
         os.close(self.fd)
 
 
 class Lender:
-    """What `rank` has of another process's arena; `tensor` belongs to one thread."""
+    """The view of `rank` on another process's arena; `tensor` belongs to one thread."""
 
     def __init__(self, fd: int, rank: int, size: int) -> None:
         self._fd, self._rank = fd, rank
         table = _rounded(4 * size * _MOST_BLOCKS)
         self._table = np.frombuffer(_window(fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
         self._windows: dict[int, mmap.mmap] = {}
-        self._let_go = deque[int]()
-        self._settling = threading.Lock()
+        self._released = deque[int]()
+        self._reporting = threading.Lock()
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], place: Sequence[int]) -> Tensor:
-        """The tensor at `place` (see `Arena.place`), not copied. Raises `ValueError` for a place that cannot be."""
+        """Return the tensor at `place` (see `Arena.place`), not copied. Raises `ValueError` for an impossible place."""
         block, position, length, offset = place
         nbytes = dtype.itemsize * math.prod(shape)
         lies_in_it = min(shape, default=0) >= 0 and nbytes > 0 and 0 <= offset <= length - nbytes
@@ -229,22 +229,22 @@ class Lender:
             except (OSError, OverflowError) as error:
                 raise ValueError(f"no block of {length} bytes can be at {position}: {error}") from None
         array = np.frombuffer(window, np.uint8, nbytes, offset)
-        weakref.finalize(array, self._lets_go, block).atexit = False
+        weakref.finalize(array, self._note_release, block).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
-    def _lets_go(self, block: int) -> None:
-        """Wherever the last reference goes, which may be within `settle`."""
-        self._let_go.append(block)
-        self.settle()
+    def _note_release(self, block: int) -> None:
+        """Note a release, in any thread, even within `report_releases`."""
+        self._released.append(block)
+        self.report_releases()
 
-    def settle(self) -> None:
-        """Tell the owner what was let go of, unless another thread does; from any thread."""
-        while self._let_go and self._settling.acquire(blocking=False):  # again for what came while it was held
+    def report_releases(self) -> None:
+        """Count the released blocks in the owner's table, unless another thread does; from any thread."""
+        while self._released and self._reporting.acquire(blocking=False):  # again for releases while it was held
             try:
-                while self._let_go:
-                    self._table[self._let_go.popleft(), self._rank] += 1
+                while self._released:
+                    self._table[self._released.popleft(), self._rank] += 1
             finally:
-                self._settling.release()
+                self._reporting.release()
 
     def close(self) -> None:
         os.close(self._fd)

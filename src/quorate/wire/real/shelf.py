@@ -1,4 +1,4 @@
-"""A sum under way in shared memory, and where this worker's numbers of it lie for the others of its host."""
+"""A sum under way in shared memory, and the place of this worker's numbers for the others of its host."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quorate.wire.real.carried import numbers_of
 from quorate.wire.real.shared_segment import READY, SLOTS, Bytes, SharedSegment, small_bytes
 
 _KEPT = 4
-"""Blocks for tensors that lie in memory of their own which are kept for the next ones."""
+"""Blocks kept for the next tensors outside of shared memory."""
 
 
 class Sum:
-    """One sum under way: `x` (contiguous) becomes it. Or it becomes what all write to their pieces, or is looked at."""
+    """One sum under way, written into `x` (contiguous); or `x` gets the pieces that all write, or is looked at."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class Sum:
         numbers = self.numbers = numbers_of(x)
         self.is_small = numbers.nbytes <= small_bytes(size)
         self.own: NDArray[Any] = numbers
-        """Where others find this worker's numbers."""
+        """This worker's numbers, in the memory that others read."""
         self.staged: Tensor | None = None
         self.narrow: torch.dtype | None = None
-        """As what it travels between hosts, where that is smaller."""
+        """The dtype sent between hosts, where it is smaller."""
         self.write = write
-        """Writes this worker's piece of everyone's; None: it becomes the sum of everyone's."""
+        """Writes this worker's piece of all workers' `x`; None: `x` becomes the sum."""
         self.failed: BaseException | None = None
-        """What `write` has raised, which may have written some of it."""
-        self.is_looked_at, self.found = is_looked_at, list[NDArray[Any]]()
-        """Whether everyone only looks at its piece of everyone's; and these pieces, by rank."""
+        """The error of `write`, which may have written a part."""
+        self.is_looked_at, self.pieces = is_looked_at, list[NDArray[Any]]()
+        """Whether each worker only looks at its piece of all workers' `x`; and these pieces, by rank."""
         self.is_shown = self.is_added = self.is_over = False
 
     def written_to(self, into: Sequence[NDArray[Any]]) -> None:
-        """Have this worker's piece written there; once, as it may be made of what lies there."""
+        """Have `write` fill this worker's pieces; once, as it may read their numbers."""
         if self.failed is not None:
             raise self.failed
         assert self.write is not None
@@ -62,44 +62,44 @@ class Sum:
 
 
 class Shelf:
-    """In a slot where they are few; else where they are if that is shared, and in a block beside it if not."""
+    """The numbers of sums: in a slot if small; else in their own memory if that is shared, or in a block."""
 
     def __init__(self, segment: SharedSegment) -> None:
         self._segment = segment
         self._staging: list[Tensor] = []
 
-    def show(self, one: Sum) -> None:
-        """Put this worker's numbers there, and say so."""
+    def show(self, sum_: Sum) -> None:
+        """Put this worker's numbers into shared memory, and announce them."""
         place = 0
         if self._segment.size == 1:
-            pass  # there is nobody to find them
-        elif one.is_small:
-            slot: Bytes = self._segment.own.slots[one.number % SLOTS][: one.numbers.nbytes]
-            one.own = slot.view(one.numbers.dtype)
-            one.own[...] = one.numbers
-            if one.write is not None:
-                one.written_to([one.own[piece(len(one.own), self._segment.rank, self._segment.size)]])
+            pass  # there are no others
+        elif sum_.is_small:
+            slot: Bytes = self._segment.own.slots[sum_.number % SLOTS][: sum_.numbers.nbytes]
+            sum_.own = slot.view(sum_.numbers.dtype)
+            sum_.own[...] = sum_.numbers
+            if sum_.write is not None:
+                sum_.written_to([sum_.own[piece(len(sum_.own), self._segment.rank, self._segment.size)]])
         else:
-            home = one.x
+            home = sum_.x
             if not self._segment.lends(home):
-                home = one.staged = self._stage(one.numbers.nbytes)
-                one.own = home.numpy()[: one.numbers.nbytes].view(one.numbers.dtype)
-                np.copyto(one.own, one.numbers)
+                home = sum_.staged = self._stage(sum_.numbers.nbytes)
+                sum_.own = home.numpy()[: sum_.numbers.nbytes].view(sum_.numbers.dtype)
+                np.copyto(sum_.own, sum_.numbers)
             place = self._segment.place_of(home)
-        self._segment.show(one.number, one.operation, place)
-        one.is_shown = True
+        self._segment.show(sum_.number, sum_.operation, place)
+        sum_.is_shown = True
         self._segment.post(READY)
 
-    def take_back(self, one: Sum) -> None:
-        """What has been written there is the sum."""
-        if one.own is not one.numbers:
-            np.copyto(one.numbers, one.own)
-        if one.staged is not None:
-            self._staging = [one.staged, *self._staging[: _KEPT - 1]]
-            one.staged = None
+    def take_back(self, sum_: Sum) -> None:
+        """Copy the sum back to `x`."""
+        if sum_.own is not sum_.numbers:
+            np.copyto(sum_.numbers, sum_.own)
+        if sum_.staged is not None:
+            self._staging = [sum_.staged, *self._staging[: _KEPT - 1]]
+            sum_.staged = None
 
     def _stage(self, nbytes: int) -> Tensor:
-        """A block of at least so many bytes, and at most twice as many."""
+        """Return a block of `nbytes` up to twice as many."""
         for index, x in enumerate(self._staging):
             if nbytes <= len(x) <= 2 * nbytes:
                 return self._staging.pop(index)

@@ -1,8 +1,8 @@
-"""Workers on several machines: who is on which, and how they know each other by the secret they have in common.
+"""Trust among workers on several machines: their places, signed with a key from the secret that they share.
 
-The board of such a run is torch's own store, which anybody can write to who reaches its port. So what is taken from it
-there is signed: where each worker is, and at which address it listens. The key is made of the token, which never leaves
-a process, and of a nonce of the run, so that what was signed for one run says nothing in another.
+The board of such a run is torch's own store, to which any process that reaches its port can write. So the entries read
+from it are signed: the place of each worker, and the address at which it listens. The key is made of the token, which
+never leaves a process, and of a nonce of the run, so that signatures for one run are invalid in another.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from quorate.core.errors import ConfigurationError, ranks_in_words
 
 LEAST_TOKEN = 16
-"""Characters."""
+"""Shortest token, in characters."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SPACES = ("mnt", "net")
 
 
 def machine() -> str:
-    """What processes have in common that can meet at a socket file: machine, and where it has several, the container.
+    """Return an identity shared by the processes that can use one socket file: the machine, with the container, if any.
 
-    The name of a host alone does not tell: machines and containers may share one.
+    The name of a host is not enough: machines and containers may share one.
     """
     parts = [socket.gethostname()]
     with suppress(OSError):
@@ -38,29 +38,29 @@ def machine() -> str:
 
 
 def key_of(token: str, nonce: bytes) -> bytes:
-    """The key of one run."""
+    """Return the key of one run."""
     return hmac.new(token.encode(), b"quorate run " + nonce, hashlib.sha256).digest()
 
 
-def sign(key: bytes, what: str, rank: int, value: str) -> bytes:
-    """`value`, with the signature of `rank` before it; without a key the place of the signature is empty."""
-    return f"{_signature(key, what, rank, value)} {value}".encode()
+def sign(key: bytes, kind: str, rank: int, value: str) -> bytes:
+    """Return `value` with the signature of `rank` before it; without a key the signature is empty."""
+    return f"{_signature(key, kind, rank, value)} {value}".encode()
 
 
 def signed(written: bytes) -> str:
-    """What was given to `sign`; whether the signature is right is not asked."""
+    """Return the value given to `sign`, without a check of the signature."""
     return written.partition(b" ")[2].decode(errors="replace")
 
 
-def is_signed(key: bytes, what: str, rank: int, written: bytes) -> bool:
-    """Whether `rank` signed this with `key`."""
+def is_signed(key: bytes, kind: str, rank: int, written: bytes) -> bool:
+    """Whether `rank` signed `written` with `key`."""
     signature, _, value = written.partition(b" ")
-    right = _signature(key, what, rank, value.decode(errors="replace")).encode()
+    right = _signature(key, kind, rank, value.decode(errors="replace")).encode()
     return bool(right) and hmac.compare_digest(signature, right)
 
 
 def check_token(token: str, nonce: bytes, rank: int, places: Sequence[bytes], hosts: Mapping[int, str]) -> bytes:
-    """The run's key, where every worker has the same token. Raises `ConfigurationError`, on all of them."""
+    """Return the run's key. Raises `ConfigurationError`, on all workers, where their tokens differ."""
     names = " and ".join(sorted({signed(place).partition("|")[0] for place in places}))
     if not token:
         raise ConfigurationError(
@@ -82,5 +82,5 @@ def check_token(token: str, nonce: bytes, rank: int, places: Sequence[bytes], ho
     return key
 
 
-def _signature(key: bytes, what: str, rank: int, value: str) -> str:
-    return hmac.new(key, f"{what} {rank} {value}".encode(), hashlib.sha256).hexdigest() if key else ""
+def _signature(key: bytes, kind: str, rank: int, value: str) -> str:
+    return hmac.new(key, f"{kind} {rank} {value}".encode(), hashlib.sha256).hexdigest() if key else ""

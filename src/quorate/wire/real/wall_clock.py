@@ -15,7 +15,7 @@ class WallClock:
         time.sleep(seconds)
 
     def pause(self) -> None:
-        """Nothing: processes run side by side."""
+        """Do nothing: processes run at the same time."""
 
     def compute(self, share: float) -> None:
-        """Nothing: computing takes the time it takes."""
+        """Do nothing: real computing takes its own time."""

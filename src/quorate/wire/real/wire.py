@@ -1,7 +1,7 @@
 """`RealWire`: sums in memory that the processes of one host share, and between hosts by messages; or over a c10d
-process group, as broadcasts are. Everything ragged and all messages over sockets.
+process group, as broadcasts are. Ragged collectives and messages use sockets.
 
-Process groups of torch carry what is not summed in shared memory or sent in messages.
+Process groups of torch serve collectives that use neither shared memory nor messages.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from quorate.wire.work import Done, Together
 
 T = TypeVar("T")
 _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8)
-"""What the backends move as it is; the rest travels as bytes."""
+"""Dtypes that the backends move; others are sent as bytes."""
 
 _SUMS = "sums in shared memory"
-"""The tag of what is said about them."""
+"""The tag of messages about sums."""
 _LARGE_BYTES = 1 << 22
-"""Bytes from which a broadcast goes through blocks of shared memory: smaller ones would leave many blocks behind."""
+"""Smallest broadcast through blocks of shared memory, in bytes: smaller ones would leave many blocks behind."""
 
 
 class RealWire(CollectivesByMessages):
     """One process's wire on one channel; its process groups are made when a collective first needs them.
 
-    CPU tensors are summed in order of rank on each host, and then in order of hosts, whatever their size, where hosts
-    have shared memory; elsewhere, and by NCCL, in the order the backend has. With `gpus="host"` tensors of GPUs are
+    CPU tensors of any size are summed in order of rank on each host, and then in order of hosts, where hosts have
+    shared memory; elsewhere, and by NCCL, in the order of the backend. With `gpus="host"` tensors of GPUs are
     copied to the CPU and back.
     """
 
@@ -133,14 +133,14 @@ class RealWire(CollectivesByMessages):
         return (device.type == "cpu" or self._gpus == HOST) and self._has_shared_memory
 
     def _carried(self, x: Tensor) -> Tensor:
-        """`x` where it is exchanged: on its GPU, or on the CPU."""
+        """Return `x` on the device of the exchange: its GPU, or the CPU."""
         if self._gpus != HOST or x.device.type == "cpu":
             return x.detach()
         return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
 
     def _is_long_way(self, x: Tensor) -> bool:
-        """Whether it is not to be sent from every worker to every other; sums between hosts see by themselves where
-        workers have parted."""
+        """Whether `x` is too large to be sent from every worker to every other; sums between hosts check the order of
+        collectives themselves."""
         is_large = x.numel() * x.element_size() > WHOLE_BYTES
         return is_large and self.size > 1 and not self.endpoint.is_local and self._shares(x.device)
 
@@ -177,8 +177,8 @@ class RealWire(CollectivesByMessages):
         return self._launch(operation, lambda group: group.broadcast([carried], options), x, whole)
 
     def _broadcast_in_memory(self, operation: str, bits: Tensor, x: Tensor, root: int) -> Work[Tensor]:
-        """A sum of integers, to which all but the root give zeros, has the bits of what the root gives. The zeros lie
-        elsewhere: workers may share the memory of `x`, as tensors that a script has sent to its processes."""
+        """Broadcast by a sum of integers, to which all but the root contribute zeros. The zeros lie in other memory, as
+        workers may share that of `x`, such as tensors that a script has sent to its processes."""
         moved = bits if self.rank == root else self.empty(bits.numel(), bits.dtype).zero_()
         with self._alone():
             work = self._in_memory(operation, bits, lambda sums: sums.start(operation, moved))
@@ -222,7 +222,7 @@ class RealWire(CollectivesByMessages):
         return SumWork(self.order, sums, operation, count, x, begin(sums))
 
     def _lies_here(self, x: Tensor) -> bool:
-        """Whether everyone reaches everyone's `x` in shared memory."""
+        """Whether all workers can access all `x` in shared memory."""
         return self.endpoint.is_local and x.device.type == "cpu" and self._has_shared_memory
 
     def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
@@ -263,7 +263,7 @@ class RealWire(CollectivesByMessages):
             return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag), lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
-                return Done(None)  # it has died, as the board will say: who outlives it sends it nothing
+                return Done(None)  # it has died, as the board will show, and the others outlive it
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
 
     def _inbox_put(self, message: Message, tag: str) -> None:
@@ -317,17 +317,17 @@ class RealWire(CollectivesByMessages):
 
 
 _SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
-"""What the backends add as it is; the rest is widened."""
+"""Dtypes that the backends add; others are widened."""
 
 
 def abandon(groups: Iterable[Any]) -> None:
-    """Let them be there for as long as the process is: their end waits for what is under way with the dead."""
+    """Keep `groups` as long as the process lives: their end would wait for collectives with dead workers."""
     for group in groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def summable(x: Tensor) -> Tensor:
-    """`x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
+    """Return `x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
     whole = x.detach().resolve_conj().resolve_neg().contiguous()
     if x.dtype in _SUMMED:
         return whole
@@ -335,7 +335,7 @@ def summable(x: Tensor) -> Tensor:
 
 
 def gloo(store: dist.Store, endpoint: Endpoint) -> Any:
-    """One of gloo, for CPU tensors."""
+    """Make a process group of gloo, for CPU tensors."""
     make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._timeout = timedelta(seconds=endpoint.timeout)
@@ -344,7 +344,7 @@ def gloo(store: dist.Store, endpoint: Endpoint) -> Any:
 
 
 def nccl(store: dist.Store, endpoint: Endpoint) -> Any:
-    """One of NCCL, for tensors on GPUs."""
+    """Make a process group of NCCL, for tensors on GPUs."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=endpoint.timeout)
     return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)

@@ -1,4 +1,4 @@
-"""What is under way on a real wire: each work waits in the endpoint's loop, where failures and time-outs are seen."""
+"""Works of a real wire: each waits in the endpoint's loop, which notices failures and time-outs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GroupWork:
         return True
 
     def _end(self) -> None:
-        """Take note of a completed work: raise what ended it, if it did not end well."""
+        """Check a completed work: raise its error, if there is one."""
         try:
             self._work.wait()
         except RuntimeError as error:
@@ -81,7 +81,7 @@ class GroupWork:
 
 
 class SumWork:
-    """What was `begun` in shared memory; what it came to is written to `x` in the thread that waits."""
+    """A sum `begun` in shared memory; the thread that waits copies the result to `x`."""
 
     def __init__(self, order: Order, sums: Sums | HostSums, operation: str, count: int, x: Tensor, begun: Sum) -> None:
         self._order, self._sums, self._operation, self._count = order, sums, operation, count
@@ -101,8 +101,8 @@ class SumWork:
         if lost:
             error = endpoint.connection_lost(self._operation, "closed by the other side")
             if isinstance(error, PeerFailed) and not error.ranks:
-                gone = named(endpoint.board, [min(lost)])
-                who = f"{gone} ended while {endpoint.named} waited for it in {self._operation}"
+                dead = named(endpoint.board, [min(lost)])
+                who = f"{dead} ended while {endpoint.named} waited for it in {self._operation}"
                 raise PeerFailed(who, sorted(lost))
             raise error
         return False
@@ -111,16 +111,16 @@ class SumWork:
         return self._sums.missing(self.begun)
 
     def _late(self) -> list[int]:
-        """Of those that may be, the ones who have not said that they wait for it too, if any."""
-        found, silent = self._missing(), self._order.missing(self._count)
-        return [rank for rank in found if rank in silent] or found or silent
+        """Return the ranks that may be late, only those that have not written that they wait too, if any."""
+        missing, silent = self._missing(), self._order.missing(self._count)
+        return [rank for rank in missing if rank in silent] or missing or silent
 
     @contextmanager
     def _stops_where_it_fails(self) -> Iterator[None]:
         try:
             yield
         except WireTimeout:
-            raise  # it may be waited for again
+            raise  # another wait may follow
         except QuorateError:
             self._sums.stop()
             raise
@@ -144,7 +144,7 @@ class SumWork:
 
 
 class LookWork:
-    """Everyone's piece of a tensor, where it lies."""
+    """The pieces of all workers' tensors, without a copy."""
 
     def __init__(self, work: SumWork, dtype: torch.dtype) -> None:
         self._work, self._dtype = work, dtype
@@ -154,11 +154,11 @@ class LookWork:
 
     def wait(self, timeout: float | None = None) -> list[Tensor]:
         self._work.wait(timeout)
-        return [torch.from_numpy(x).view(self._dtype) for x in self._work.begun.found]
+        return [torch.from_numpy(x).view(self._dtype) for x in self._work.begun.pieces]
 
 
 class MessagesWork(Generic[T]):
-    """A collective under way as messages."""
+    """A collective by messages under way."""
 
     def __init__(self, order: Order, work: Work[T], operation: str, count: int) -> None:
         self._order, self._work, self._operation, self._count = order, work, operation, count
@@ -172,7 +172,7 @@ class MessagesWork(Generic[T]):
 
 
 class SendWork:
-    """A message on its way."""
+    """A sent message."""
 
     def __init__(self, endpoint: Endpoint, outgoing: Outgoing, to: int) -> None:
         self._endpoint, self._outgoing, self._to = endpoint, outgoing, to
@@ -182,14 +182,14 @@ class SendWork:
 
     def wait(self, timeout: float | None = None) -> None:
         endpoint = self._endpoint
-        what = f"send to rank {self._to}"
-        endpoint.until(self._outgoing.sent.wait, waits_for=what, needed=[self._to], timeout=timeout)
+        operation = f"send to rank {self._to}"
+        endpoint.until(self._outgoing.sent.wait, waits_for=operation, needed=[self._to], timeout=timeout)
         if self._outgoing.lost:
-            raise endpoint.connection_lost(what, self._outgoing.why)
+            raise endpoint.connection_lost(operation, self._outgoing.why)
 
 
 class ReceiveWork:
-    """A message that was asked for."""
+    """A posted receive."""
 
     def __init__(self, endpoint: Endpoint, source: int | None, tag: str, needs: Sequence[int]) -> None:
         self._endpoint, self._source = endpoint, source
@@ -215,7 +215,7 @@ class ReceiveWork:
 
 
 class TaskWork:
-    """A task in a thread of its own; ends the process's wait with what it raised."""
+    """A task in a thread of its own; a wait for it raises its error."""
 
     def __init__(self, endpoint: Endpoint, task: Callable[[Wire], None], channel: Wire) -> None:
         self._endpoint, self._name = endpoint, channel.name

@@ -15,7 +15,7 @@ Send = Callable[[int, dict[str, Any]], None]
 
 
 class BoardCopy:
-    """One worker's; `applied` writes are in `state`, and more may be in `log`. It is as of `now`."""
+    """The copy of one worker at time `now`: `applied` writes are in `state`, and `log` may hold more."""
 
     def __init__(
         self,
@@ -33,29 +33,29 @@ class BoardCopy:
         self.applied = self.term = 0
         self.stopped: str | None = None
         self.closed: dict[int, float] = {}
-        """Since when the connections are closed that others had to us."""
+        """Times at which the connections of others to this worker were closed."""
         self._tell, self._when_applied, self._when_read = send, when_applied, when_read
         self.proposed: dict[int, tuple[Write, float]] = {}
-        """Its own writes that are not in force, and when they were last passed on."""
+        """Its own writes that are not committed, and when they were last sent."""
         self.reads: dict[int, float] = {}
-        """Its own reads, and when they were last asked for."""
+        """Its own reads, and when they were last requested."""
         self._readable: dict[int, int] = {}
 
     def tell(self, to: int, kind: str, **more: Any) -> None:
-        """Send."""
+        """Send a message to worker `to`."""
         self._tell(to, {"kind": kind, **more})
 
     def is_closed(self, peer: int | None) -> bool:
-        """Whether its connection to us is, and it has not come back."""
+        """Whether the connection of `peer` to this worker is closed, and has not been opened again."""
         since = None if peer is None else self.closed.get(peer)
         return since is not None and self.now - since >= self.limits.back_within
 
     def electors(self) -> list[frozenset[int]]:
-        """Those whose majorities an election needs: who votes now, and after what may be in force already."""
+        """Return the sets of voters whose majorities an election needs: now, and after writes that may be committed."""
         return self.state.voters_after(write for _, write in self.log.behind(self.applied))
 
     def apply_up_to(self, number: int) -> None:
-        """Entries up to `number` are in force."""
+        """Apply the entries up to `number`, which are committed."""
         while self.applied < number:
             write = self.log.write_of(self.applied + 1)
             result = None
@@ -67,10 +67,10 @@ class BoardCopy:
                 self._when_applied(write, result)
             if write["by"] == self.rank:
                 self.proposed.pop(write["number"], None)
-        self.settle()
+        self.refresh()
 
-    def settle(self) -> None:
-        """See what follows from what is in force now."""
+    def refresh(self) -> None:
+        """Update proposals, reads and `stopped` to the committed state."""
         if self.rank in self.state.gone and self.stopped is None:
             self.stopped = self.taken_for_dead()
         for number, (write, _) in list(self.proposed.items()):
@@ -79,23 +79,23 @@ class BoardCopy:
         self.tell_readers()
 
     def tell_readers(self) -> None:
-        """Of what can be read now."""
+        """Call `when_read` for every read that can be answered now."""
         for number in [number for number, index in self._readable.items() if index <= self.applied]:
             self.give_up(number)
             self._when_read(number)
 
     def readable(self, numbers: Iterable[int], index: int) -> None:
-        """These reads are answered by what is in force with entry `index`."""
+        """Let the state after entry `index` answer these reads."""
         self._readable.update(dict.fromkeys(numbers, index))
         self.tell_readers()
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this read any more."""
+        """Forget a read that is no longer waited for."""
         self.reads.pop(number, None)
         self._readable.pop(number, None)
 
     def taken_for_dead(self) -> str:
-        """Why it stops, in words."""
+        """Return the reason to stop, in words."""
         return (
             f"rank {self.rank} was taken for dead, as it was not heard for {self.limits.silence:g} s, and the others "
             "have gone on without it"
@@ -103,11 +103,11 @@ class BoardCopy:
 
 
 Entry = tuple[int, Write]
-"""The term in which it was put in order, and what it is."""
+"""The term in which a write was ordered, and the write."""
 
 
 class WriteLog:
-    """Entries are numbered from 1; those up to `base` have been dropped, since all have them."""
+    """The ordered writes, numbered from 1; those up to `base` are dropped, since all workers have them."""
 
     def __init__(self) -> None:
         self.base, self._base_term = 0, 0
@@ -115,37 +115,37 @@ class WriteLog:
 
     @property
     def last(self) -> int:
-        """The number of the newest."""
+        """The number of the newest entry."""
         return self.base + len(self._entries)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Term and number of the newest: of two logs the one with the greater one has everything that is in force."""
+        """Term and number of the newest entry: of two logs the one with the greater place has all committed writes."""
         return self.term_of(self.last), self.last
 
     def term_of(self, number: int) -> int:
-        """Of an entry from `base` on."""
+        """Return the term of an entry from `base` on."""
         return self._base_term if number == self.base else self._entries[number - self.base - 1][0]
 
     def write_of(self, number: int) -> Write:
-        """Of an entry behind `base`."""
+        """Return the write of an entry behind `base`."""
         return self._entries[number - self.base - 1][1]
 
     def behind(self, number: int, most: int | None = None) -> list[Entry]:
-        """The entries behind `number`, at most so many of them."""
+        """Return the entries behind `number`, at most `most` of them."""
         begin = number - self.base
         return self._entries[begin : None if most is None else begin + most]
 
     def add(self, term: int, write: Write) -> None:
-        """The next one."""
+        """Append an entry."""
         self._entries.append((term, write))
 
     def follows(self, number: int, term: int) -> bool:
-        """Whether entry `number` is here, and of that term."""
+        """Whether entry `number` is here, and of this `term`."""
         return number < self.base or (number <= self.last and self.term_of(number) == term)
 
     def merge(self, number: int, entries: Sequence[Any]) -> int:
-        """Take in those behind entry `number`; what is here instead of one of them goes. The number of the last."""
+        """Put `entries` behind entry `number`, in place of different ones; return the number of the last."""
         for place, (term, write) in enumerate(entries, number + 1):
             if place <= self.base:
                 continue
@@ -156,12 +156,12 @@ class WriteLog:
         return number + len(entries)
 
     def drop(self, number: int) -> None:
-        """Forget those up to `number`."""
+        """Drop the entries up to `number`."""
         if number > self.base:
             term = self.term_of(number)
             del self._entries[: number - self.base]
             self.base, self._base_term = number, term
 
     def begin(self, number: int, term: int) -> None:
-        """There is nothing but what was applied up to entry `number`."""
+        """Drop all entries, after a state in which those up to `number` are applied."""
         self.base, self._base_term, self._entries = number, term, []

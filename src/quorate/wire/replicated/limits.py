@@ -1,4 +1,4 @@
-"""After which silences what is done between hosts; all follow from one setting."""
+"""Limits of silence between hosts; all follow from one setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST, MOST = 0.5, 3600.0
 
 @dataclass(frozen=True)
 class Limits:
-    """`silence`: seconds after which who is not heard is taken for dead, and who hears no majority ends."""
+    """`silence`: seconds after which a silent worker is taken for dead, and one that hears no majority ends."""
 
     silence: float = 5.0
 
@@ -25,25 +25,25 @@ class Limits:
 
     @property
     def beat(self) -> float:
-        """Between two words of the leader to each; two of them pass before anybody stands."""
+        """Seconds between two messages of the leader to each worker; a candidate stands after two of them."""
         return self.silence / 7.5
 
     @property
     def stand_after(self) -> float:
-        """Without a word of the leader, a worker stands for election."""
+        """Seconds without a message of the leader after which a worker stands for election."""
         return 0.3 * self.silence
 
     @property
     def yields_after(self) -> float:
-        """Without an answer of a majority, a leader leads no more."""
+        """Seconds without an answer of a majority after which a leader resigns."""
         return 0.5 * self.silence
 
     @property
     def spread(self) -> float:
-        """By which workers differ in that, so that they do not all stand at once."""
+        """Seconds by which `stand_after` differs between workers, so that they do not stand at once."""
         return self.silence / 10
 
     @property
     def back_within(self) -> float:
-        """In which a connection that was closed is there again, unless the process has ended."""
+        """Seconds within which a closed connection is open again, unless the process has ended."""
         return min(0.2, self.beat)

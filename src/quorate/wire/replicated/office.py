@@ -1,4 +1,4 @@
-"""What the one worker does that leads a replicated board: it puts writes in order, and hears everyone."""
+"""The leader of a replicated board, which orders writes, and notices silent workers."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from quorate.wire.replicated.board_copy import BoardCopy
 from quorate.wire.replicated.state import Write, is_majority
 
 _MOST = 200
-"""Writes in one message."""
+"""Most writes in one message."""
 _BYTES = 1 << 18
-"""About as many of values in one message."""
+"""Approximate limit of values in one message, in bytes."""
 _NEVER = float("-inf")
 
 
 class Office:
-    """Of `replica`, in its term. The leader before was last heard at `since`; those in `heard` were heard then."""
+    """The office of `replica` in its term; the leader before was last heard at `since`, others at times in `heard`."""
 
     def __init__(self, replica: BoardCopy, since: float, heard: Mapping[int, float]) -> None:
         self._replica = replica
         self._has = dict[int, int]()
-        """The newest entry that each is known to have."""
+        """Newest entry that each worker is known to have."""
         self._sent = dict[int, int]()
-        """The newest that is on its way there."""
+        """Newest entry sent to each worker."""
         self._applied = dict[int, int]()
         self._since = since
         self._heard, self._begins = dict(heard), replica.now
         self._elected = max(heard.values(), default=since)
         self._stamps = dict[int, float]()
-        """The newest word of ours that each has answered, by when it was sent."""
+        """Send time of the newest message that each worker has answered."""
         self._beat_at = replica.now
         self._first = replica.log.last
-        """What is in force begins with this entry of ours."""
+        """Own entry from which on entries are known to be committed."""
         self._reads: list[tuple[int, int, float]] = []
         self._is_due = True
         self.newcomers: set[int] = set()
-        """Who follows, and has not joined."""
+        """Workers that follow, and have not joined."""
 
     def take(self) -> None:
-        """Begin: what was put in order before is in force when something of this term is."""
+        """Begin: earlier entries are committed once one of this term is."""
         replica = self._replica
         replica.log.add(replica.term, {"do": "nothing", "by": -1, "number": 0, "done": 0})
         self._first = replica.log.last
         self._go_on()
 
-    # -- what is wanted
+    # -- requests
 
     def propose(self, write: Write) -> None:
-        """Put it in order, unless it is already."""
+        """Order a write, unless it is ordered already."""
         replica = self._replica
-        known = ((one["by"], one["number"]) for _, one in replica.log.behind(replica.applied))
-        if replica.state.has_applied(write) or (write["by"], write["number"]) in known:
+        pending = ((other["by"], other["number"]) for _, other in replica.log.behind(replica.applied))
+        if replica.state.has_applied(write) or (write["by"], write["number"]) in pending:
             return
         replica.log.add(replica.term, write)
         self._is_due = True
 
     def read(self, rank: int, number: int, now: float) -> None:
-        """Tell it from which entry on it reads the newest."""
+        """Send `rank` the entry from which on it reads the newest values."""
         self._reads.append((rank, number, now))
         self._serve_reads()
 
     def received(self, source: int, message: Mapping[str, Any]) -> None:
-        """A message of one that follows, or is to."""
+        """Handle a message of a follower, or of a worker that is to follow."""
         kind, replica = message["kind"], self._replica
         self._heard[source] = replica.now
         if kind == "propose":
@@ -79,7 +79,7 @@ class Office:
                 self._has[source] = max(self._has.get(source, 0), int(message["number"]))
             else:
                 lacks = min(int(message["number"]), self._sent.get(source, 0))
-                self._sent[source] = max(lacks, self._has.get(source, 0))  # what it had said before it may be older
+                self._sent[source] = max(lacks, self._has.get(source, 0))  # an answer may be older than another
                 self._send(source)
             self._go_on()
 
@@ -87,29 +87,29 @@ class Office:
 
     @property
     def majority_heard(self) -> float:
-        """The newest word of ours that a majority has answered."""
-        replica, some = self._replica, {self._replica.rank}
-        if is_majority(some, replica.state.voters):
+        """Send time of the newest message that a majority has answered."""
+        replica, answered = self._replica, {self._replica.rank}
+        if is_majority(answered, replica.state.voters):
             return replica.now
         for peer in sorted(self._stamps, key=lambda peer: -self._stamps[peer]):
-            some.add(peer)
-            if is_majority(some, replica.state.voters):
+            answered.add(peer)
+            if is_majority(answered, replica.state.voters):
                 return self._stamps[peer]
         return self._since - replica.limits.stand_after
 
     @property
     def contact(self) -> float:
-        """When a majority was there: it has answered since, or has voted."""
+        """Time of the last contact with a majority: an answer, or its votes."""
         return max(self.majority_heard, self._elected)
 
     @property
     def is_heard(self) -> bool:
-        """Whether a majority has answered lately, or may still do so for the first time."""
+        """Whether a majority has answered lately, or may still answer for the first time."""
         replica = self._replica
         return replica.now - max(self.majority_heard, self._begins) < replica.limits.yields_after
 
     def passed(self) -> None:
-        """Time has."""
+        """Handle the passage of time."""
         now = self._replica.now
         self.newcomers = {peer for peer in self.newcomers if not self._is_missed(peer)}
         if now - self._beat_at >= self._replica.limits.beat:
@@ -120,12 +120,12 @@ class Office:
             self._go_on()
 
     def flush(self) -> None:
-        """Put what was proposed on its way."""
+        """Send the proposed writes."""
         if self._is_due:
             self._go_on()
 
     def forgive(self, seconds: float) -> None:
-        """For so long this worker has heard nothing because it did not listen."""
+        """Count out `seconds` in which this worker did not listen."""
         self._since += seconds
         self._begins += seconds
         self._elected += seconds
@@ -133,17 +133,17 @@ class Office:
         self._stamps = {peer: at + seconds for peer, at in self._stamps.items()}
 
     def silent(self) -> dict[int, str]:
-        """Who is to be taken for dead, and how that is said; nobody while this worker hears no majority."""
-        replica, found = self._replica, dict[int, str]()
+        """Return the workers to be taken for dead, and the reasons; none while this worker hears no majority."""
+        replica, reasons = self._replica, dict[int, str]()
         if replica.now - self.majority_heard >= replica.limits.yields_after:
-            return found
+            return reasons
         for peer in sorted(replica.state.voters - {replica.rank}):
             if why := self._is_missed(peer):
-                found[peer] = why
-        return found
+                reasons[peer] = why
+        return reasons
 
     def _is_missed(self, peer: int) -> str:
-        """Whether it has ended or is silent, in words; else nothing."""
+        """Return in words that `peer` has ended or is silent; "" otherwise."""
         limits = self._replica.limits
         if self._replica.is_closed(peer):
             return "has ended"
@@ -152,7 +152,7 @@ class Office:
 
     @property
     def is_known_to_all(self) -> bool:
-        """Whether everyone whose connection is open has what is in force."""
+        """Whether all workers whose connections are open have the committed entries."""
         replica = self._replica
         open_ones = [peer for peer in self._targets() if peer not in replica.closed]
         return all(self._applied.get(peer, 0) >= replica.applied for peer in open_ones)
@@ -165,12 +165,12 @@ class Office:
         return sorted(everyone - {replica.rank})
 
     def _go_on(self) -> None:
-        """Find out what is in force, and send what is new."""
+        """Commit entries that a majority has, and send the new ones."""
         before, targets = self._replica.applied, self._targets()
         self._apply()
         if self._is_due or self._replica.applied != before:
             self._is_due = False
-            for peer in {*targets, *self._targets()}:  # who is one no more is told so
+            for peer in {*targets, *self._targets()}:  # also to those that have just left
                 self._send(peer)
         self._drop()
         self._serve_reads()
@@ -222,7 +222,7 @@ class Office:
         if not self._reads or replica.applied < self._first:
             return
         heard, kept = self.majority_heard, []
-        is_fresh = replica.now - heard < 0.8 * replica.limits.stand_after  # nobody else can have been elected
+        is_fresh = replica.now - heard < 0.8 * replica.limits.stand_after  # no other can have been elected
         for rank, number, at in self._reads:
             if not (is_fresh or heard >= at):
                 kept.append((rank, number, at))

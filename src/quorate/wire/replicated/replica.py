@@ -1,8 +1,8 @@
-"""One worker's copy of a replicated board: how writes come into an order that is the same everywhere.
+"""One worker's copy of a replicated board, on which writes get an order that is the same on all workers.
 
-Pure: takes messages and gives messages, knows no clock and no connection. Raft (Ongaro and Ousterhout, 2014), with
-three differences: who votes is a part of what is written (`BoardState.voters`), and what changes it needs a majority
-before and after it; of two equal halves the one with the lowest rank decides; nobody votes against a leader it hears.
+Pure: messages in, messages out, no clock and no connection. Raft (Ongaro and Ousterhout, 2014), with three differences.
+The voters are part of the written state (`BoardState.voters`), and a write that changes them needs a majority before
+and after it. Of two equal halves the one with the lowest rank decides. No worker votes against a leader that it hears.
 
 Cost of a write with P workers: 2 (P - 1) messages from the leader and as many answers, one round trip. Of a read: two
 messages, none for the leader.
@@ -22,11 +22,11 @@ from quorate.wire.replicated.state import BoardState, Write, is_majority
 
 
 class Replica(BoardCopy):
-    """`applied` writes are in `state`. `when_applied(write, result)` is told of each, in order, and `when_read(number)`
-    when what `read(number)` asked for can be read from `state`.
+    """The replica of one worker: `applied` writes are in `state`. It calls `when_applied(write, result)` for each one,
+    in order, and `when_read(number)` once `state` answers `read(number)`.
 
-    `address` is given by one that joins: where it is reached. `stopped` is set when this worker cannot go on: it is cut
-    off, or was taken for dead.
+    `address` is the address of a newcomer. `stopped` is set when this worker cannot go on: it is cut off, or was taken
+    for dead.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Replica(BoardCopy):
         self.leads: int | None = 0 if address is None else None
         self._address = address
         self.lost: tuple[int, ...] = ()
-        """Who has ended, where that is why."""
+        """The workers whose end is the reason of `stopped`."""
         self._draw = random.Random(rank) if draw is None else draw
         self._voted: int | None = 0
         self._heard = self.contact = now
-        """When the leader was heard, and when it had last heard a majority."""
+        """Times of the last message of the leader, and of its last contact with a majority."""
         self._stands_at = self._next_stand()
         self._votes: dict[str, set[int]] = {}
         self._asked_at = now if address is None else now - limits.beat
         self.office = Office(self, now, {}) if rank == 0 else None
 
-    # -- what this worker wants
+    # -- own requests
 
     def propose(self, write: Write) -> None:
-        """Let it come to pass, once; said again until it has."""
+        """Have `write` applied, once; it is sent again until it is."""
         self.proposed[write["number"]] = (write, self.now)
         self._pass_on(write)
 
     def read(self, number: int) -> None:
-        """Ask for the newest: `when_read(number)` is called when it is here."""
+        """Request the newest state: `when_read(number)` is called once it is here."""
         self.reads[number] = self.now
         self._ask_to_read(number)
 
@@ -84,7 +84,7 @@ class Replica(BoardCopy):
     # -- time
 
     def passed(self, now: float) -> None:
-        """It is `now`. To be called at least once per beat; time in which it was not counts against nobody."""
+        """Advance to `now`. To be called at least once per beat; longer gaps do not count as silence."""
         gap, self.now = now - self.now, now
         if self.stopped is not None:
             return
@@ -93,7 +93,7 @@ class Replica(BoardCopy):
         if self.office is not None:
             self.office.passed()
             self.contact = max(self.contact, self.office.contact)
-            if not self.office.is_heard:  # somebody who is may lead
+            if not self.office.is_heard:  # a worker that is heard may lead
                 self._follow(self.term, None)
                 self._stands_at = self._next_stand()
         elif self.rank in self.state.voters and self._misses_the_leader():
@@ -108,12 +108,12 @@ class Replica(BoardCopy):
             if now - since >= self.limits.beat and number not in self._readable:
                 self.reads[number] = now
                 self._ask_to_read(number)
-        there = self.state.voters - {peer for peer, since in self.closed.items() if now - since >= self.limits.beat}
-        if self.rank in there and not is_majority(there, self.state.voters):
-            self.lost = tuple(sorted(self.state.voters - there))
+        reachable = self.state.voters - {peer for peer, since in self.closed.items() if now - since >= self.limits.beat}
+        if self.rank in reachable and not is_majority(reachable, self.state.voters):
+            self.lost = tuple(sorted(self.state.voters - reachable))
             ended = ranks_in_words(self.lost)
             self.stopped = f"{ended} ended, and rank {self.rank} cannot go on without a majority of the workers"
-        elif self.rank in there and now - self.contact >= self.limits.silence:
+        elif self.rank in reachable and now - self.contact >= self.limits.silence:
             self.stopped = (
                 f"rank {self.rank} has not heard from the majority of the workers for {self.limits.silence:g} s, and "
                 "they may go on without it"
@@ -121,7 +121,7 @@ class Replica(BoardCopy):
 
     @property
     def looks_after(self) -> float:
-        """Seconds after which `passed` has something to do, if nothing comes."""
+        """Seconds after which `passed` has work, if no message arrives."""
         if self.closed:
             return self.limits.back_within / 4
         if self.office is not None:
@@ -129,12 +129,12 @@ class Replica(BoardCopy):
         return self.limits.beat * (1.0 if self.now - self._heard < 1.2 * self.limits.beat else 0.2)
 
     def flush(self) -> None:
-        """All that was there is told: send what is new."""
+        """Send new entries, after all present messages are handled."""
         if self.office is not None:
             self.office.flush()
 
     def _is_forgotten(self) -> bool:
-        """Whether this one, which is to join, is not told what is written."""
+        """Whether this newcomer does not receive the writes."""
         is_outside = self.rank not in self.state.voters and not self.state.has_left(self.rank)
         silence = self.now - max(self._heard, self._asked_at)
         return is_outside and (self.leads is None or silence >= self.limits.stand_after) and silence >= self.limits.beat
@@ -170,7 +170,7 @@ class Replica(BoardCopy):
     # -- elections
 
     def _poll(self) -> None:
-        """Ask whether they would vote for this worker, before it disturbs anyone."""
+        """Ask whether others would vote for this worker, before it begins a term."""
         self._stands_at = self.now + (0.2 + 0.3 * self._draw.random()) * self.limits.stand_after
         self._votes.setdefault("poll", set()).add(self.rank)
         self._call("poll", self.term + 1)
@@ -180,16 +180,16 @@ class Replica(BoardCopy):
         self._votes, self._asked_at = {"vote": {self.rank}}, self.now
         self._call("vote", self.term)
 
-    def _call(self, what: str, term: int) -> None:
+    def _call(self, kind: str, term: int) -> None:
         for peer in sorted(frozenset().union(*self.electors()) - {self.rank}):
-            self.tell(peer, what, term=term, place=list(self.log.place))
-        self._count(what)
+            self.tell(peer, kind, term=term, place=list(self.log.place))
+        self._count(kind)
 
-    def _count(self, what: str) -> None:
-        if not all(is_majority(self._votes.get(what, ()), voters) for voters in self.electors()):
+    def _count(self, kind: str) -> None:
+        if not all(is_majority(self._votes.get(kind, ()), voters) for voters in self.electors()):
             return
-        votes, self._votes = self._votes[what], {}
-        if what == "poll":
+        votes, self._votes = self._votes[kind], {}
+        if kind == "poll":
             self._stand()
             return
         heard = dict.fromkeys(votes, self._asked_at)
@@ -198,32 +198,32 @@ class Replica(BoardCopy):
         self.office.take()
 
     def _asked_for_vote(self, source: int, message: Mapping[str, Any]) -> None:
-        term, what = int(message["term"]), message["kind"]
+        term, kind = int(message["term"]), message["kind"]
         is_deaf = not self._hears_the_leader()
         is_ours = tuple(message["place"]) >= self.log.place and is_deaf
         if is_deaf and not is_ours and self.rank in self.state.voters:
-            self._stands_at = min(self._stands_at, self.now)  # with what the other one lacks
-        if what == "vote" and is_ours and term > self.term:
+            self._stands_at = min(self._stands_at, self.now)  # as this log has entries that the other lacks
+        if kind == "vote" and is_ours and term > self.term:
             self._follow(term, None)
-        if what == "vote":
+        if kind == "vote":
             is_ours = is_ours and term == self.term and self._voted in (None, source)
         else:
             is_ours = is_ours and term > self.term
-            if is_ours:  # of several that stand at once one is to win
+            if is_ours:  # so that one of several candidates wins
                 self._stands_at = max(self._stands_at, self.now + self.limits.spread / 2)
                 if source < self.rank:
                     self._votes.pop("poll", None)
-        if is_ours and what == "vote":
+        if is_ours and kind == "vote":
             self._voted, self._stands_at = source, self._next_stand()
-        self.tell(source, "polled" if what == "poll" else "voted", term=term, yes=is_ours, now_in=self.term)
+        self.tell(source, "polled" if kind == "poll" else "voted", term=term, yes=is_ours, now_in=self.term)
 
     def _voted_for(self, source: int, message: Mapping[str, Any]) -> None:
-        what = "poll" if message["kind"] == "polled" else "vote"
-        if message["now_in"] > self.term and what == "poll":
+        kind = "poll" if message["kind"] == "polled" else "vote"
+        if message["now_in"] > self.term and kind == "poll":
             self._follow(int(message["now_in"]), None)
-        elif what in self._votes and message["yes"] and message["term"] == self.term + (what == "poll"):
-            self._votes[what].add(source)
-            self._count(what)
+        elif kind in self._votes and message["yes"] and message["term"] == self.term + (kind == "poll"):
+            self._votes[kind].add(source)
+            self._count(kind)
 
     def _follow(self, term: int, leads: int | None) -> None:
         if term > self.term:
@@ -233,7 +233,7 @@ class Replica(BoardCopy):
     # -- messages
 
     def received(self, source: int, message: Mapping[str, Any]) -> None:
-        """One message of another worker."""
+        """Handle a message of another worker."""
         kind = message["kind"]
         if kind == "gone":
             if self.stopped is None:
@@ -261,7 +261,7 @@ class Replica(BoardCopy):
             self.office.received(source, message)
 
     def _is_of_our_leader(self, source: int, message: Mapping[str, Any]) -> bool:
-        """Whether it is from who leads now, whom this worker follows then."""
+        """Whether the message is of the current leader, which this worker then follows."""
         if message["term"] < self.term:
             self.tell(source, "acked", term=self.term, yes=False, number=0, stamp=-1.0, applied=0)
             return False
@@ -288,6 +288,6 @@ class Replica(BoardCopy):
         if message["applied"] > self.applied:
             self.state, self.applied = BoardState.from_json(message["state"]), int(message["applied"])
             self.log.begin(self.applied, int(message["applied_term"]))
-            self.settle()
+            self.refresh()
         about = {"number": self.applied, "stamp": message["stamp"], "applied": self.applied}
         self.tell(source, "acked", term=self.term, yes=True, **about)

@@ -1,4 +1,4 @@
-"""What the writes on a replicated board come to, in order; the same on every worker."""
+"""The state of a replicated board after its writes, in order; the same on every worker."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from quorate.wire.failure import GONE, gone_in, joined_in
 
 LEFT = "left the board"
-"""What a worker does last."""
+"""The last write of a worker."""
 Write = Mapping[str, Any]
-"""`by` whom, its `number` there, below which all are done (`done`), what it does (`do`), and with what; plain JSON."""
+"""A write in plain JSON: its worker (`by`) and `number`, below which number all are `done`, and what to `do`."""
 
 
 class BoardState:
-    """Values, counters, and who votes on further writes."""
+    """Values, counters, and the voters on further writes."""
 
     def __init__(self, size: int, values: Mapping[str, bytes]) -> None:
         self.values, self.counters = dict(values), dict[str, int]()
@@ -22,33 +22,33 @@ class BoardState:
         self._left: set[int] = set()
         self._done: dict[int, set[int]] = {}
         self.voters, self.gone = self._voters()
-        """Who decides together, and who was taken for dead."""
+        """The workers that vote, and those taken for dead."""
 
     def apply(self, write: Write) -> Any:
-        """What the write comes to; None, and nothing changes, where it was applied before."""
+        """Apply a write and return its result; None, without any change, where it was applied before."""
         by = int(write["by"])
         done = self._done.setdefault(by, set())
         if write["number"] in done or write["number"] < write["done"]:
             return None
         done.add(write["number"])
         self._done[by] = {number for number in done if number >= write["done"]}
-        found = self._change(write)
+        result = self._change(write)
         if write["do"] in (LEFT, "delete") or write.get("key") == GONE:
             self.voters, self.gone = self._voters()
-        return found
+        return result
 
     def has_applied(self, write: Write) -> bool:
-        """Whether it was applied before."""
+        """Whether `write` was applied before."""
         return write["number"] in self._done.get(int(write["by"]), ())
 
     def has_left(self, rank: int) -> bool:
-        """Whether it has said so."""
+        """Whether `rank` has left the board."""
         return rank in self._left
 
     def voters_after(self, writes: Iterable[Write]) -> list[frozenset[int]]:
-        """Who votes now, and after each of the writes that changes that, were they applied."""
+        """Return the voters now, and after each of `writes` that would change them."""
         written, left = self.values.get(GONE), set(self._left)
-        found = [self.voters]
+        voters = [self.voters]
         for write in writes:
             if write["do"] == LEFT:
                 left.add(int(write["by"]))
@@ -56,8 +56,8 @@ class BoardState:
                 written = write["value"].encode("latin-1")
             else:
                 continue
-            found.append(_voters(self._size, written, left)[0])
-        return found
+            voters.append(_voters(self._size, written, left)[0])
+        return voters
 
     def _change(self, write: Write) -> Any:
         do, key = write["do"], write.get("key", "")
@@ -74,8 +74,8 @@ class BoardState:
             return True
         elif do == "delete":
             for written in (self.values, self.counters):
-                for one in [one for one in written if one.startswith(key)]:
-                    del written[one]
+                for deleted in [each for each in written if each.startswith(key)]:
+                    del written[deleted]
         elif do == LEFT:
             self._left.add(int(write["by"]))
         return None
@@ -83,10 +83,10 @@ class BoardState:
     def _voters(self) -> tuple[frozenset[int], frozenset[int]]:
         return _voters(self._size, self.values.get(GONE), self._left)
 
-    # -- for one that comes later
+    # -- for newcomers
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return the full state as JSON."""
         return {
             "size": self._size,
             "values": {key: value.decode("latin-1") for key, value in self.values.items()},
@@ -96,23 +96,23 @@ class BoardState:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> BoardState:
-        """The same."""
-        found = cls(int(told["size"]), {key: value.encode("latin-1") for key, value in told["values"].items()})
-        found.counters, found._left = dict(told["counters"]), set(told["left"])
-        found._done = {int(rank): set(done) for rank, done in told["done"]}
-        found.voters, found.gone = found._voters()
-        return found
+    def from_json(cls, content: Mapping[str, Any]) -> BoardState:
+        """Return the state in `content`, made by `as_json`."""
+        state = cls(int(content["size"]), {key: value.encode("latin-1") for key, value in content["values"].items()})
+        state.counters, state._left = dict(content["counters"]), set(content["left"])
+        state._done = {int(rank): set(done) for rank, done in content["done"]}
+        state.voters, state.gone = state._voters()
+        return state
 
 
 def _voters(size: int, written: bytes | None, left: set[int]) -> tuple[frozenset[int], frozenset[int]]:
-    gone = frozenset(one.rank for one in gone_in(written))
-    return frozenset({*range(size), *joined_in(written)} - gone - left), gone
+    dead = frozenset(death.rank for death in gone_in(written))
+    return frozenset({*range(size), *joined_in(written)} - dead - left), dead
 
 
-def is_majority(some: Iterable[int], voters: frozenset[int]) -> bool:
-    """Whether these are more than half of the voters; of two halves it is the one with the lowest rank."""
-    count = 2 * len(voters.intersection(some))
+def is_majority(ranks: Iterable[int], voters: frozenset[int]) -> bool:
+    """Whether `ranks` are more than half of the voters; of two halves it is the one with the lowest rank."""
+    count = 2 * len(voters.intersection(ranks))
     if not voters:
         return True
-    return count > len(voters) or (count == len(voters) and min(voters) in set(some))
+    return count > len(voters) or (count == len(voters) and min(voters) in set(ranks))

@@ -1,6 +1,6 @@
 """A world of virtual workers inside one process: deterministic, on a virtual clock, with a modelled network.
 
-The models of times and of the network need no torch; the world, which does, is imported when it is first used.
+The models of times and of the network need no torch; the world, which does, is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The board of a virtual world: one dictionary for all, and waiting for its keys on the virtual clock."""
+"""The board of a virtual world: one dictionary for all workers, with waits on the virtual clock."""
 
 from __future__ import annotations
 

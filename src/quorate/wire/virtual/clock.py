@@ -1,4 +1,4 @@
-"""The virtual clock, as one worker sees it."""
+"""One worker's view of the virtual clock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from quorate.wire.virtual.scheduler import Scheduler
 
 WHOLE_STEP = 1 - 1e-6
-"""The sum of shares from which on a step counts as computed."""
+"""Sum of shares at which a step counts as computed."""
 
 
 class VirtualClock:
-    """See `contracts.Clock`. Time passes only while the worker sleeps, waits or says that it computes."""
+    """See `contracts.Clock`. Time passes only while the worker sleeps, waits or calls `compute`."""
 
     def __init__(self, scheduler: Scheduler, rank: int, compute: ComputeModel) -> None:
         self._scheduler = scheduler
@@ -27,7 +27,7 @@ class VirtualClock:
         self._step_seconds = 0.0
 
     def now(self) -> float:
-        """Seconds since the world began."""
+        """Return seconds since the start of the world."""
         return self._scheduler.now
 
     def sleep(self, seconds: float) -> None:

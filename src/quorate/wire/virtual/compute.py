@@ -1,7 +1,7 @@
-"""How long the virtual workers compute: models of the time of one training step, and their names.
+"""Models of the compute time of one training step of virtual workers, and their names.
 
-A model is any function of (rank, step) that returns seconds. It is asked once a step, and what it answers may not
-depend on the schedule: the distributions are drawn by counting, so the same seed gives the same times.
+A model is any function of (rank, step) that returns seconds. It is called once a step, and its result may not depend
+on the schedule: random draws are counter-based, so the same seed gives the same times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Formula:
-    """What a function of the user's own says."""
+    """A function written by the user."""
 
     function: ComputeModel
 
@@ -33,7 +33,7 @@ class Formula:
 
 
 def parse_compute(text: str, *, seed: int = 0) -> ComputeModel:
-    """The model that `text` names on the command line: one of the `FORMS`. Raises `ConfigurationError`."""
+    """Parse a model in one of the `FORMS` of the command line. Raises `ConfigurationError`."""
     match text.split(":"):
         case ["constant", seconds]:
             return Constant(seconds_from(seconds, text))

@@ -1,8 +1,8 @@
-"""The process's random generators, of which every virtual worker has states of its own.
+"""The process's random generators, for which every virtual worker has states of its own.
 
-torch, numpy and python each have one default generator per process. Left alone, what a worker draws would depend on
-who ran before it. So the states are exchanged whenever the baton is handed over: 1 us for torch, 1 us for numpy (50
-if it drew since, because a pending half of a pair of normal numbers must be kept too), 14 us for python.
+torch, numpy and python each have one default generator per process. Otherwise the draws of a worker would depend
+on the one that ran before. So the states are exchanged whenever the baton is handed over: 1 us for torch, 1 us for
+numpy (50 if it drew since, because a pending half of a pair of normal numbers must be kept too), 14 us for python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _legacy: Any = np.random.mtrand._rand
 
 
 class Mark(NamedTuple):
-    """What changes in a Mersenne twister with whatever is drawn from it or seeds it."""
+    """The part of a Mersenne twister that every draw and every seed changes."""
 
     position: int
     words: tuple[int, int, int]
@@ -32,7 +32,7 @@ class Generators:
     """The states of one virtual worker's default generators, while it does not run."""
 
     def __init__(self, seed: int) -> None:
-        """States as `torch.manual_seed`, `numpy.random.seed` and `random.seed` would leave them."""
+        """Make the states after `torch.manual_seed`, `numpy.random.seed` and `random.seed`."""
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._python = random.Random(seed).getstate()
         self._numpy: Any = seeded_bits(seed)
@@ -40,7 +40,7 @@ class Generators:
         self._mark: Mark | None = None
 
     def load(self) -> None:
-        """Make these the process's."""
+        """Give these states to the process's generators."""
         torch.default_generator.set_state(self._torch)
         random.setstate(self._python)
         _numpy.set_bit_generator(self._numpy)
@@ -49,7 +49,7 @@ class Generators:
         self._mark = _mark(self._numpy)
 
     def save(self) -> None:
-        """Take the process's."""
+        """Keep the states of the process's generators."""
         self._torch = torch.default_generator.get_state()
         self._python = random.getstate()
         self._numpy = _numpy.get_bit_generator()

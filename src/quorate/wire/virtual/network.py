@@ -1,8 +1,8 @@
-"""What the virtual network costs: seconds for each message and each collective.
+"""The cost of the virtual network: seconds for each message and each collective.
 
 Notation: P workers, n bytes per worker (of a ragged collective: as stated), latency L and bandwidth B of the slowest
-link that takes part. Collectives are the ring ones, which is what gloo and NCCL use for large tensors. What several
-cost each other that are under way together is said by `queues`.
+link that takes part. Collectives are rings, as in gloo and NCCL for large tensors. `queues` models the delays of
+collectives that are under way together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from quorate.core.errors import ConfigurationError
 
 Way = tuple[int, int]
-"""One direction between two workers: who sends, and who gets."""
+"""One direction between two workers: sender and receiver."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Link:
     """One direction of a connection between two workers."""
 
     latency: float = 50e-6
-    """Seconds from the last byte sent to the last byte there."""
+    """Seconds from the last byte sent to the last byte received."""
     bandwidth: float = 1.25e9
     """Bytes per second (1.25e9: ten gigabit per second)."""
 
@@ -35,23 +35,23 @@ class Link:
             raise ConfigurationError(f"the bandwidth of a link is in bytes per second, above 0, not {self.bandwidth!r}")
 
     def transmission(self, nbytes: float) -> float:
-        """Seconds for which `nbytes` keep the link busy: n / B."""
+        """Return the seconds for which `nbytes` keep the link busy: n / B."""
         return nbytes / self.bandwidth
 
 
 SHARED_MEMORY = Link(latency=2e-6, bandwidth=math.inf)
-"""Between workers of one host: where large tensors lie is all that is told."""
+"""The link between workers of one host: for large tensors only their place is sent."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A link between every two workers: all alike, but for those named in `links`.
+    """A link between every two workers: all equal, but for those named in `links`.
 
-    `links[a, b]` is the way from a to b, and also from b to a unless `links[b, a]` is there.
+    `links[a, b]` is the link from a to b, and also from b to a unless there is `links[b, a]`.
 
-    With `hosts`, for each rank the number of its host (a rank beyond them is on a host of its own), workers of one host
-    are joined by `SHARED_MEMORY`, and all that a host sends to others, or gets from them, shares its one port of
-    `bandwidth`, each way.
+    `hosts` has the number of the host of each rank (a rank beyond them is on a host of its own). Workers of one host
+    are joined by `SHARED_MEMORY`, and all bytes that a host sends to others, or receives from them, share its one port
+    of `bandwidth`, in each direction.
     """
 
     latency: float = 50e-6
@@ -66,28 +66,28 @@ class Network:
         object.__setattr__(self, "_lowest", [list(self.hosts).index(host) for host in self.hosts])
 
     def host_of(self, rank: int) -> int:
-        """The lowest rank on the host of `rank`; 0 for all where no hosts are told apart."""
+        """Return the lowest rank on the host of `rank`; 0 for all where there are no hosts."""
         if not self.hosts:
             return 0
         return self._lowest[rank] if rank < len(self._lowest) else rank
 
     def link(self, source: int, target: int) -> Link:
-        """The way from `source` to `target`."""
+        """Return the link from `source` to `target`."""
         named = self.links.get((source, target)) or self.links.get((target, source)) if self.links else None
         if named is None and self.hosts and self.host_of(source) == self.host_of(target):
             return SHARED_MEMORY
         return named or self._usual
 
     def ring(self, size: int) -> Link:
-        """The slowest latency and the slowest bandwidth on the ring 0 -> 1 -> ... -> 0."""
+        """Return the slowest latency and bandwidth on the ring 0 -> 1 -> ... -> 0."""
         return self._slowest(_ring(size))
 
     def star(self, root: int, size: int, *, inwards: bool = True) -> Link:
-        """The same among the links from everyone else to `root`, or the other way."""
+        """Return the slowest latency and bandwidth of the links from all others to `root`, or from it."""
         return self._slowest(_star(root, size, inwards=inwards))
 
     def mesh(self, size: int) -> Link:
-        """The same among all links of workers 0 to `size` - 1."""
+        """Return the slowest latency and bandwidth of all links of workers 0 to `size` - 1."""
         named = [pair for pair in self.links if max(pair) < size]
         if self.hosts:
             return self._slowest(_mesh(size))
@@ -114,49 +114,49 @@ def _mesh(size: int) -> Iterator[Way]:
     return ((a, b) for a in range(size) for b in range(size) if a != b)
 
 
-def _slower(one: Link, other: Link) -> Link:
-    return Link(max(one.latency, other.latency), min(one.bandwidth, other.bandwidth))
+def _slower(first: Link, second: Link) -> Link:
+    return Link(max(first.latency, second.latency), min(first.bandwidth, second.bandwidth))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one collective asks of the network."""
+    """The load of one collective on the network."""
 
     latency: float = 0.0
-    """Seconds: those of a message, times the messages that follow each other."""
+    """Seconds of a message, times the messages that follow each other."""
     nbytes: float = 0.0
-    """That each of `ways` carries, as far as its time goes."""
+    """Bytes on each of `ways`, as far as they take time."""
     ways: Iterable[Way] = ()
-    """The links that it uses; to be gone through once."""
+    """The links that it uses; to be iterated once."""
     bandwidth: float = math.inf
-    """Of the slowest of them."""
+    """Bandwidth of the slowest link."""
 
     @property
     def seconds(self) -> float:
-        """From the arrival of the last worker until it is done for everyone, where nothing else is under way."""
+        """Seconds from the call of the last worker until it is done for all, where nothing else is under way."""
         return self.latency + self.nbytes / self.bandwidth
 
 
 def collective_seconds(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> float:
-    """Seconds from the arrival of the last of P = len(nbytes) workers until `operation` is done for everyone, where
+    """Return the seconds from the call of the last of P = len(nbytes) workers until `operation` is done for all, where
     nothing else is under way.
 
-    `nbytes[r]` is what worker r gives. At P = 1 nothing is moved: 0.
+    `nbytes[r]` are the bytes of the input of worker r. At P = 1 nothing is moved: 0.
     """
     return demand_of(network, operation, nbytes, root).seconds
 
 
 def demand_of(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> Demand:
-    """What `operation` asks of the network, to which worker r gives `nbytes[r]`. At P = len(nbytes) = 1: nothing.
+    """Return the load of `operation`, where the input of worker r has `nbytes[r]`. At P = len(nbytes) = 1: none.
 
     | operation | messages that follow each other | bytes on each link |
     |---|---|---|
     | all-reduce: a reduce-scatter, then an all-gather | 2 (P - 1) | 2 (P - 1) / P n |
     | reduce-scatter | P - 1 | (P - 1) / P n |
-    | all-gather | P - 1 | what all gave but the smallest piece |
+    | all-gather | P - 1 | all inputs but the smallest |
     | broadcast and reduce, pipelined in small chunks | P - 1 | n |
-    | all-to-all | P - 1 | (P - 1) / P of what the busiest worker gives |
-    | gather, scatter: everything crosses the root's own connection, once | 1 | what others give, or get |
+    | all-to-all | P - 1 | (P - 1) / P of the largest input |
+    | gather, scatter: everything crosses the root's own connection, once | 1 | inputs or results of the others |
     | barrier: dissemination (Hensgen, Finkel and Manber, 1988) | ceil(log2 P) | none |
     """
     size = len(nbytes)

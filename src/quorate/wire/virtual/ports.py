@@ -1,4 +1,4 @@
-"""The ports of virtual hosts: one each way, which all workers of a host share; and what goes through them."""
+"""The ports of virtual hosts: one in each direction, shared by the workers of a host; and their traffic."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 def begins_behind(busy_until: dict[_K, float], place: _K, now: float, seconds: float) -> float:
-    """When a transmission of so many seconds begins that comes to `place` now, which is busy with it from then on."""
+    """Return the begin of a transmission that reaches `place` now, and keep `place` busy for its `seconds`."""
     begins = max(now, busy_until.get(place, 0.0))
     busy_until[place] = begins + seconds
     return begins
 
 
 class Ports:
-    """When messages between hosts get through, first come, first served. What is sent is received at the same time, one
+    """Times at which messages pass the ports of hosts, first come, first served. Bytes arrive as others are sent, one
     latency later (cut-through)."""
 
     def __init__(self, network: Network) -> None:
@@ -28,25 +28,25 @@ class Ports:
         self._into: dict[int, float] = {}
 
     def are_between(self, source: int, target: int) -> bool:
-        """Whether a message goes through any."""
+        """Whether a message from `source` to `target` passes any port."""
         network = self._network
         return bool(network.hosts) and network.host_of(source) != network.host_of(target)
 
     def seconds(self, nbytes: float) -> float:
-        """For which `nbytes` keep a port busy."""
+        """Return the seconds for which `nbytes` keep a port busy."""
         return nbytes / self._network.bandwidth
 
     def leaves(self, source: int, nbytes: int, now: float) -> float:
-        """When `nbytes` are sent, as far as the port goes. Those that wait for a thin link keep nobody from it."""
+        """Return when the port has sent `nbytes`. Messages that wait for a slow link do not block it."""
         return self._through(self._out, self._network.host_of(source), now, nbytes)
 
     def enters(self, target: int, nbytes: int, begins: float) -> float:
-        """When `nbytes` are there, the first of which comes to the port now, at `begins`."""
+        """Return when the port has received `nbytes`, the first of which reaches it now, at `begins`."""
         return self._through(self._into, self._network.host_of(target), begins, nbytes)
 
     def begin(self, ways: Sequence[Way], seconds: float, now: float) -> list[float]:
-        """When a collective begins to be transmitted at each port on its `ways`: it keeps a port busy for so long,
-        however many of them lead through it."""
+        """Return the begin of a collective at each port on its `ways`, which it keeps busy for `seconds`, however many
+        ways pass the port."""
         network = self._network
         out = dict.fromkeys(network.host_of(source) for source, _ in ways)
         into = dict.fromkeys(network.host_of(target) for _, target in ways)
@@ -59,25 +59,25 @@ class Ports:
 
 
 class Traffic:
-    """Bytes of tensors that workers have sent to workers of other hosts, and got from them; and headers.
+    """Bytes of tensors, and of headers, that workers have sent to other hosts and received from them.
 
-    Where no hosts are told apart each worker counts as one.
+    Without hosts each worker counts as one.
     """
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self.out = Counter[int]()
-        """By rank."""
+        """Bytes sent, by rank."""
         self.into = Counter[int]()
         self.header_bytes = 0
         self.messages = 0
 
     def host(self, rank: int) -> int:
-        """The lowest rank on the host of `rank`."""
+        """Return the lowest rank on the host of `rank`."""
         return self._network.host_of(rank) if self._network.hosts else rank
 
     def sent(self, source: int, target: int, nbytes: int, header_bytes: int) -> None:
-        """A message."""
+        """Count a message."""
         if self.host(source) != self.host(target):
             self.out[source] += nbytes
             self.into[target] += nbytes
@@ -85,7 +85,7 @@ class Traffic:
             self.messages += 1
 
     def collective(self, operation: str, nbytes: Sequence[int], root: int) -> None:
-        """As `demand_of` prices it: a ring in order of rank, or a star; `nbytes[r]` is what r gives."""
+        """Count a collective as in `demand_of`, a ring in order of rank or a star; `nbytes[r]` is the input of r."""
         size, total = len(nbytes), sum(nbytes)
         share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "broadcast": 1, "reduce": 1}
         for rank in range(size):
@@ -103,15 +103,15 @@ class Traffic:
                     self.sent(rank, other, nbytes[rank] // size, 0)
 
     def out_of_hosts(self) -> Counter[int]:
-        """By the lowest rank on a host."""
+        """Return the bytes sent by each host, by its lowest rank."""
         return self._by_host(self.out)
 
     def into_hosts(self) -> Counter[int]:
-        """Likewise."""
+        """Return the bytes received by each host, by its lowest rank."""
         return self._by_host(self.into)
 
     def _by_host(self, by_rank: Counter[int]) -> Counter[int]:
-        found = Counter[int]()
+        host_bytes = Counter[int]()
         for rank, nbytes in by_rank.items():
-            found[self.host(rank)] += nbytes
-        return found
+            host_bytes[self.host(rank)] += nbytes
+        return host_bytes

@@ -1,4 +1,4 @@
-"""Messages between virtual workers, and boxes where they wait."""
+"""Messages between virtual workers, and the boxes in which they wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Address = tuple[str, int, str]
 
 
 class Receipt(VirtualWork[tuple[int, Message]]):
-    """A message that `rank` waits for, from `source` or (None) from anyone; in vain where one of `needs` has died."""
+    """A receive of `rank` from `source` (None: any worker); it fails where one of `needs` has died."""
 
     __slots__ = ("_address", "_needs", "_post", "source")
 
@@ -31,36 +31,36 @@ class Receipt(VirtualWork[tuple[int, Message]]):
         self.source = source
 
     def fill(self, source: int, message: Message) -> None:
-        """It is here."""
+        """Complete the receive with its message."""
         self.finish((source, message))
 
     def missing(self) -> Sequence[int]:
-        """The sender, or all others; and the dead that were needed."""
+        """Return the sender, or all others; and the needed workers that are dead."""
         dead = [rank for rank in self._needs if rank in self._scene.dead and rank != self.source]
         if self.source is not None:
             return (self.source, *dead)
         return [rank for rank in range(self._scene.size) if rank != self.rank]
 
     def can_come_from(self, rank: int) -> bool:
-        """Whether a message is on its way; a wait for anyone needs no particular worker."""
+        """Whether a message of `rank` is on its way; a receive from any worker needs none in particular."""
         if self.source is None:
             return rank not in self._needs or rank not in self._scene.dead
         return rank == self.source and self._post.is_on_its_way(self._address, rank)
 
 
 class Post:
-    """All messages of a virtual world that were sent and not received."""
+    """All messages of a virtual world that are sent and not received."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._boxes = Boxes[Address, Receipt]()
         self._on_their_way: dict[tuple[int, int, bool], deque[tuple[Address, Message]]] = {}
-        """From whom, to whom, and whether they overtake others."""
+        """By sender, receiver, and whether they overtake others."""
         self._ports = scene.queues.ports
 
     def send(self, source: int, address: Address, message: Message) -> Departure:
-        """Copy `message` (of a shared one only the header) and let it travel; first in, first out on each link, but
-        for urgent ones between hosts."""
+        """Copy `message` (only the header of a shared one) and send it; first in, first out on each link, but for
+        urgent messages between hosts."""
         scene, target = self._scene, address[1]
         header, header_bytes = _as_json(message)
         tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
@@ -78,23 +78,23 @@ class Post:
         overtakes = message.urgent and self._ports.are_between(source, target)
         self._on_their_way.setdefault((*way, overtakes), deque()).append((address, copied))
         if overtakes:
-            gone = now + link.transmission(size)
-            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target, overtakes=True))
-            return Departure(scene, gone, target)
-        gone = scene.queues.message(way, size, now)
+            sent_at = now + link.transmission(size)
+            scene.scheduler.at(sent_at + link.latency, partial(self._arrive, source, target, overtakes=True))
+            return Departure(scene, sent_at, target)
+        sent_at = scene.queues.message(way, size, now)
         if self._ports.are_between(source, target):
-            begins = gone - self._ports.seconds(size) + link.latency
+            begins = sent_at - self._ports.seconds(size) + link.latency
             scene.scheduler.at(begins, partial(self._enter, source, target, size))
         else:
-            scene.scheduler.at(gone + link.latency, partial(self._arrive, source, target))
-        return Departure(scene, gone, target)
+            scene.scheduler.at(sent_at + link.latency, partial(self._arrive, source, target))
+        return Departure(scene, sent_at, target)
 
     def tell(self, address: Address, message: Message) -> None:
-        """Give the receiver a message of its own, at any time."""
+        """Deliver a message of the receiver to itself, at any time."""
         self._deliver(address[1], address, message)
 
     def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
-        """The next message at `address` that is not promised to an earlier receive."""
+        """Return a receive of the next message at `address` that no earlier receive gets."""
         receipt = Receipt(self._scene, self, address, source, timeout, needs)
         self._boxes.ask(address, receipt)
         return receipt
@@ -105,7 +105,7 @@ class Post:
         return any(address == other for way in ways for other, _ in self._on_their_way.get(way, ()))
 
     def _enter(self, source: int, target: int, size: int) -> None:
-        """The first byte is at the receiver's port."""
+        """Let the first byte reach the receiver's port."""
         scheduler = self._scene.scheduler
         scheduler.at(self._ports.enters(target, size, scheduler.now), partial(self._arrive, source, target))
 
@@ -120,7 +120,7 @@ class Post:
 
 
 def _as_json(message: Message) -> tuple[dict[str, object], int]:
-    """The header as the receiver will read it, and its bytes."""
+    """Return the header as the receiver reads it, and its bytes."""
     if not message.header:
         return {}, 0
     try:

@@ -1,4 +1,4 @@
-"""When bytes get through the virtual network: first in, first out on each link and, between hosts, at their ports."""
+"""Times at which bytes pass the virtual network: first in, first out on each link and at the ports of hosts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from quorate.wire.virtual.ports import Ports, begins_behind
 
 
 class Queues:
-    """What every link is busy with: messages and collectives, whatever their channel.
+    """The transmissions on every link: messages and collectives of all channels.
 
-    A transmission begins behind those that came before it on the same link. Latency passes beside other transmissions:
-    of n equal collectives that begin together on idle links the last is done after latency + n * transmission. Each
-    link is busy at its own pace, so a thin one keeps nobody from the others. Alone, each takes `Demand.seconds`.
+    A transmission begins after the earlier ones on the same link. Latency overlaps with other transmissions: of n equal
+    collectives that begin together on idle links the last is done after latency + n * transmission. A slow link does
+    not block the others. A single collective takes `Demand.seconds`.
 
     Cost: a step for each link of a collective: P on a ring.
     """
@@ -22,16 +22,16 @@ class Queues:
         self.ports = Ports(network)
 
     def message(self, way: Way, nbytes: int, now: float) -> float:
-        """When the last byte of a message is on its way that is sent now."""
+        """Return when the last byte of a message that is sent now has left."""
         seconds = self._network.link(*way).transmission(nbytes)
-        gone = begins_behind(self._busy_until, way, now, seconds) + seconds
+        sent_at = begins_behind(self._busy_until, way, now, seconds) + seconds
         if self.ports.are_between(*way):
-            gone = max(gone, self.ports.leaves(way[0], nbytes, now))
-            self._busy_until[way] = gone
-        return gone
+            sent_at = max(sent_at, self.ports.leaves(way[0], nbytes, now))
+            self._busy_until[way] = sent_at
+        return sent_at
 
     def collective(self, demand: Demand, now: float) -> float:
-        """When a collective is done for everyone to which the last worker comes now. What transmits nothing waits for
+        """Return when a collective that the last worker calls now is done for all. One that transmits nothing waits for
         no transmission."""
         done = now + demand.seconds
         if not demand.nbytes:

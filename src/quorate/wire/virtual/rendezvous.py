@@ -1,4 +1,4 @@
-"""Where the workers of a virtual world meet for a collective: it is formed when the last of them has come."""
+"""Collectives of a virtual world, which are formed when the last worker calls them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from quorate.core.errors import Mismatch
-from quorate.wire.virtual.formation import Given, form, nbytes
+from quorate.wire.virtual.formation import Inputs, form, nbytes
 from quorate.wire.virtual.network import demand_of
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import VirtualWork, in_words
 
 Key = tuple[str, int]
-"""Channel, place in the order of that channel's collectives."""
+"""Channel, and number in the order of its collectives."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What all workers must call alike: None where it may differ."""
+    """The parts of a call that must be equal on all workers; None where they may differ."""
 
     operation: str
     root: int | None = None
@@ -36,7 +36,7 @@ class Call:
 
 
 class Arrival(VirtualWork[Any]):
-    """One worker's part in a meeting."""
+    """One worker's call of a collective."""
 
     __slots__ = ("_meeting",)
 
@@ -45,7 +45,7 @@ class Arrival(VirtualWork[Any]):
         self._meeting: Meeting | None = meeting
 
     def missing(self) -> Sequence[int]:
-        """The workers that have not come; and with them those that have come and died since, as others may know."""
+        """Return the workers that have not called; and those that have called and died since, as others may know."""
         absent = [] if self._meeting is None else self._meeting.absent()
         if absent and self._scene.dead:
             return sorted({*absent, *self._scene.dead})
@@ -59,20 +59,20 @@ class Arrival(VirtualWork[Any]):
 class Meeting:
     """One collective under way."""
 
-    __slots__ = ("arrivals", "calls", "came", "first_call", "given", "is_at_odds", "latest")
+    __slots__ = ("arrivals", "calls", "count", "first_call", "inputs", "is_at_odds", "latest")
 
     def __init__(self, size: int) -> None:
         self.arrivals: list[Arrival | None] = [None] * size
         self.calls: list[Call | None] = [None] * size
-        self.given: list[Given] = [()] * size
+        self.inputs: list[Inputs] = [()] * size
         self.first_call: Call | None = None
-        self.came = 0
+        self.count = 0
         self.is_at_odds = False
         self.latest = 0.0
-        """When the last one came, by its own clock."""
+        """Time of the last call, by the worker's own clock."""
 
     def absent(self) -> list[int]:
-        """The workers that have not come."""
+        """Return the workers that have not called."""
         return [rank for rank, arrival in enumerate(self.arrivals) if arrival is None]
 
 
@@ -83,8 +83,8 @@ class Rendezvous:
         self._scene = scene
         self._meetings: dict[Key, Meeting] = {}
 
-    def launch(self, rank: int, key: Key, call: Call, given: Given, timeout: float) -> Arrival:
-        """Worker `rank` comes to meeting `key`, and goes on."""
+    def launch(self, rank: int, key: Key, call: Call, inputs: Inputs, timeout: float) -> Arrival:
+        """Add the call of worker `rank` to collective `key`, without waiting."""
         scene = self._scene
         meeting = self._meetings.get(key)
         if meeting is None:
@@ -92,12 +92,12 @@ class Rendezvous:
         arrival = Arrival(scene, rank, call.operation, timeout, meeting)
         meeting.is_at_odds |= call != (meeting.first_call or call)
         meeting.first_call = meeting.first_call or call
-        meeting.arrivals[rank], meeting.calls[rank], meeting.given[rank] = arrival, call, given
+        meeting.arrivals[rank], meeting.calls[rank], meeting.inputs[rank] = arrival, call, inputs
         meeting.latest = max(meeting.latest, scene.scheduler.own_now())
-        meeting.came += 1
+        meeting.count += 1
         if scene.is_traced:
             scene.note(rank, f"{call} on {key[0]} #{key[1]}")
-        if meeting.came == scene.size:
+        if meeting.count == scene.size:
             del self._meetings[key]
             self._hold(meeting, key, call)
         return arrival
@@ -111,9 +111,9 @@ class Rendezvous:
                 arrival.fail(Mismatch(sentence))
             return
         root = call.root or 0
-        sizes = tuple(map(nbytes, meeting.given))
+        sizes = tuple(map(nbytes, meeting.inputs))
         hosts = [self._scene.network.host_of(rank) for rank in range(self._scene.size)]
-        results = form(call.operation, meeting.given, root, hosts)
+        results = form(call.operation, meeting.inputs, root, hosts)
         demand = demand_of(self._scene.network, call.operation, sizes, root)
         self._scene.traffic.collective(call.operation, sizes, root)
         done = self._scene.queues.collective(demand, meeting.latest)

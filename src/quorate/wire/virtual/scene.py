@@ -1,4 +1,4 @@
-"""What the parts of a virtual world see of the run that they belong to."""
+"""The interface of a run for the parts of a virtual world."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from quorate.wire.virtual.scheduler import Scheduler
 
 
 class Awaited(Protocol):
-    """Something that a worker waits for."""
+    """A work that a worker waits for."""
 
     def missing(self) -> Sequence[int]:
-        """The workers that this waits for, as far as known."""
+        """Return the workers that this waits for, as far as known."""
 
     def can_come_from(self, rank: int) -> bool:
-        """Whether what is needed of `rank`, which has ended, is still on its way."""
+        """Whether the message of `rank`, which has ended, is still on its way."""
 
     def ended(self, ranks: Sequence[int]) -> PeerFailed:
-        """The error for a wait for workers that have ended."""
+        """Return the error for a wait for workers that have ended."""
 
 
 class Scene(Protocol):
-    """One run: its clock, its network, and who has died. `Stage` is one."""
+    """One run: its clock, its network, and its dead workers. `Stage` implements it."""
 
     size: int
     network: Network
@@ -36,16 +36,16 @@ class Scene(Protocol):
     traffic: Traffic
     queues: Queues
     dead: frozenset[int]
-    """The workers that have died and that the others have outlived."""
+    """Dead workers that the others have outlived."""
 
     def note(self, rank: int | None, event: str) -> None:
         """Write a line of the trace."""
 
     def obstacle(self, pending: Awaited) -> Failure | None:
-        """What a wait for `pending`, which is not finished, would raise at once."""
+        """Return the error that a wait for the unfinished `pending` would raise at once."""
 
     def learn_of_failure(self, value: bytes | None) -> None:
-        """What is written under `failed` has changed; now everyone knows."""
+        """Let all workers notice a new value of the key `failed`."""
 
     def learn_who_is_gone(self, value: bytes) -> None:
-        """What is written under `gone` has changed; now everyone knows."""
+        """Let all workers notice a new value of the key `gone`."""

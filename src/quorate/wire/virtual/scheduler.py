@@ -1,9 +1,9 @@
-"""Which of the virtual workers' threads runs, and what time it is for them.
+"""The scheduler of the virtual workers' threads, with the virtual clock.
 
 Exactly one thread runs at a time: it holds the *baton*. A thread that waits pops events itself, which moves the
-virtual clock, until one of them wakes a thread; to that one it hands the baton directly (5 to 10 us), and sleeps on
-a lock of its own. Events are ordered by time, then by a number drawn from the world's seed, so that the same seed
-gives the same run, and another seed another order among what happens at the same time.
+virtual clock, until one of them wakes a thread. It hands the baton directly to that one (5 to 10 us), and sleeps on
+a lock of its own. Events are ordered by time, then by a number drawn from the world's seed: the same seed gives the
+same run, and another seed another order of events of the same time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Protocol
 from quorate.wire.virtual.generators import Generators
 
 PAUSES_AT_ONE_INSTANT = 1_000
-"""A thread that paused so often, and did nothing else that takes time, is polling: time passes in its next pauses."""
+"""A thread that has paused this often, without any other wait, is polling: its further pauses take time."""
 
 POLLING_SECONDS = 10e-6
-"""How long each of these lasts."""
+"""Duration of each further pause."""
 
 Action = Callable[[], None]
 
 
 class Awaited(Protocol):
-    """What a thread may wait for."""
+    """A work that a thread may wait for."""
 
     def timed_out(self, seconds: float) -> BaseException:
-        """The error for a wait that lasted `seconds`."""
+        """Return the error for a wait that lasted `seconds`."""
 
 
 class Strand:
@@ -47,28 +47,28 @@ class Strand:
         self.name = name
         self.generators = generators
         self.on_resume: Action | None = None
-        """Called whenever the baton has come back to it."""
+        """Called whenever it gets the baton back."""
         self.lock = threading.Lock()
         self.lock.acquire()
         self.ident = 0
         self.waits = False
-        """Whether it waits for `awaited` and nothing has woken it yet."""
+        """Whether it waits for `awaited` and has not been woken."""
         self.awaited: Awaited | None = None
         self.patience = math.inf
         self.deadline = math.inf
         self.is_patient = False
-        """Whether it waits as long as its wire allows, not as long as the caller said."""
+        """Whether its limit is that of its wire, not of the caller."""
         self.entry = math.inf
-        """The earliest time at which the scheduler looks at its deadline."""
+        """The earliest time at which the scheduler checks its deadline."""
         self.error: BaseException | None = None
         self.fate: BaseException | None = None
-        """What every wait of this thread raises from now on."""
+        """The error that every wait of this thread raises from now on."""
         self.ahead = 0.0
-        """Seconds by which its own clock is ahead of the world's (it looked at the clock)."""
+        """Seconds by which its own clock, which it has read, is ahead of the world's."""
         self.pauses = 0
 
     def resume(self) -> None:
-        """Make what the process has one of this thread's own."""
+        """Give the process this thread's own state."""
         if self.generators is not None:
             self.generators.load()
         if self.on_resume is not None:
@@ -76,7 +76,7 @@ class Strand:
 
 
 class Scheduler:
-    """The virtual clock, the events to come, and the baton."""
+    """The virtual clock, the future events, and the baton."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -92,11 +92,11 @@ class Scheduler:
     # -- events
 
     def at(self, when: float, action: Action) -> None:
-        """Call `action` at virtual time `when`, in whichever thread is waiting then; it must not wait."""
+        """Call `action` at virtual time `when`, in any thread that waits then; it must not wait."""
         heappush(self._events, (when, self._draw(), self._next_number(), action))
 
     def wake(self, strand: Strand, error: BaseException | None = None) -> None:
-        """End the wait of `strand`, once: it returns, or raises `error`. Nothing if it does not wait."""
+        """End the wait of `strand`, once: it returns, or raises `error`. Does nothing if it does not wait."""
         if strand.waits:
             strand.waits = False
             strand.deadline = math.inf
@@ -104,30 +104,30 @@ class Scheduler:
             self._resume_at(self.now, strand)
 
     def doom(self, strand: Strand, fate: BaseException) -> None:
-        """Whatever `strand` waits for or will wait for raises `fate`."""
+        """Let the present wait and all later ones of `strand` raise `fate`."""
         if strand.fate is None:
             strand.fate = fate
             strand.waits = False
             self._resume_at(self.now, strand)
 
     def add(self, strand: Strand) -> None:
-        """Let `strand`, whose thread waits for its lock, begin at this time."""
+        """Start `strand`, whose thread waits for its lock, at this time."""
         self.strands[strand] = None
         self._resume_at(self.now, strand)
 
     def interrupt(self, error: Callable[[], BaseException]) -> None:
-        """Every wait of every thread raises what `error` makes; may be called from any thread."""
+        """Let every wait of every thread raise a new `error()`; any thread may call it."""
         self._interruption = error
 
     # -- what the running thread calls
 
     def here(self) -> Strand | None:
-        """The thread that asks, if it is one of the world's."""
+        """Return the calling thread, if it is one of the world's."""
         strand = self.current
         return strand if strand is not None and strand.ident == threading.get_ident() else None
 
     def running(self) -> Strand:
-        """The thread that asks. Raises if that is not one of the world's."""
+        """Return the calling thread. Raises if it is not one of the world's."""
         strand = self.here()
         assert strand is not None, (
             "a virtual worker's wire, board and clock belong to its own threads; use wire.spawn for another one"
@@ -135,7 +135,7 @@ class Scheduler:
         return strand
 
     def wait(self, awaited: Awaited, patience: float, *, is_patient: bool) -> None:
-        """Wait until woken, at most `patience` seconds; raises what the waking brought."""
+        """Wait until woken, at most `patience` seconds; raises the error of the waking."""
         strand = self.running()
         strand.awaited, strand.patience, strand.is_patient = awaited, patience, is_patient
         strand.deadline = self.now + patience
@@ -151,28 +151,28 @@ class Scheduler:
             raise error
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass for the running thread, and what it is ahead of the clock."""
+        """Let `seconds` pass for the running thread, and those by which it is ahead of the clock."""
         strand = self.running()
         strand.pauses = 0
         self._nap(strand, seconds)
 
     def own_now(self) -> float:
-        """The time by the running thread's own clock."""
+        """Return the time by the running thread's own clock."""
         return self.now + self.running().ahead
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Let the world's clock catch up with the running thread's own."""
         if self.running().ahead:
             self.sleep(0.0)
 
     def pause(self) -> None:
-        """Let others run that can run at this time."""
+        """Let other threads run that can run at this time."""
         strand = self.running()
         strand.pauses += 1
         self._nap(strand, 0.0 if strand.pauses <= PAUSES_AT_ONE_INSTANT else POLLING_SECONDS)
 
     def leave(self) -> None:
-        """The running thread ends: the baton goes to the next, or the world is over."""
+        """End the running thread: hand the baton to the next, or end the world."""
         strand = self.running()
         del self.strands[strand]
         following = self._next()
@@ -183,7 +183,7 @@ class Scheduler:
             following.lock.release()
 
     def begin(self) -> None:
-        """Hand the baton to the first thread (from outside)."""
+        """Hand the baton to the first thread; called from outside."""
         self.current = self._next()
         if self.current is None:
             self.finished.set()
@@ -216,7 +216,7 @@ class Scheduler:
             raise strand.fate
 
     def _next(self) -> Strand | None:
-        """Let events happen until one of them wakes a thread; None when there is none left."""
+        """Process events until one of them wakes a thread; return it, or None when there is none left."""
         events = self._events
         while self.strands:
             if self._interruption is not None:
@@ -224,14 +224,14 @@ class Scheduler:
             if self._deadlines and (not events or self._deadlines[0][0] < events[0][0]):
                 self._look_at_deadline(nothing_else=not events)
             elif events:
-                when, _, _, what = heappop(events)
-                if isinstance(what, Strand):
-                    if what in self.strands:  # a doomed one may have been resumed by another event, and have ended
+                when, _, _, event = heappop(events)
+                if isinstance(event, Strand):
+                    if event in self.strands:  # a doomed one may have been resumed by another event, and have ended
                         self.now = when
-                        return what
+                        return event
                 else:
                     self.now = when
-                    what()
+                    event()
             else:
                 self._give_up_on_all()
         return None
@@ -254,7 +254,7 @@ class Scheduler:
             self._give_up(strand)
 
     def _give_up_on_all(self) -> None:
-        """Nothing can happen any more: whoever waits as long as its wire allows waits in vain."""
+        """End all waits without a limit of the caller, as no event can end them any more."""
         for strand in list(self.strands):
             if strand.waits and (strand.is_patient or strand.deadline == math.inf):
                 self._give_up(strand)

@@ -1,4 +1,4 @@
-"""What one run of a virtual world is played on: its workers' lives, and all that they share."""
+"""One run of a virtual world: the lives of its workers, and their shared state."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from quorate.wire.virtual.scheduler import Scheduler, Strand
 from quorate.wire.virtual.waits import VirtualWork
 
 HOST = "virtual"
-"""What stands for the name of a machine."""
+"""The host name of all virtual workers."""
 
 NOTICE_SECONDS = 0.05
-"""From a worker's death until the launcher has written it on the board."""
+"""Seconds from a worker's death until the launcher has written it on the board."""
 
 GRACE_SECONDS = 1.0
-"""From a worker's normal end until waits that need it fail."""
+"""Seconds from a worker's normal end until waits that need it fail."""
 
 
 class Unwound(BaseException):
-    """Raised to end a virtual worker's thread: it crashed, or its task has ended. User code never handles it."""
+    """Ends a virtual worker's thread: it crashed, or its task has ended. User code never handles it."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ MAIN = "main"
 
 
 class Stage:
-    """The shared state of one run; its parts know each other through it."""
+    """The shared state of one run, through which its parts reach each other."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class Stage:
         self.rendezvous = Rendezvous(self)
         self.lives = [Life(rank) for rank in range(most)]
         self.failures: list[Life] = []
-        """The workers that raised or crashed, in the order of virtual time."""
+        """Workers that raised or crashed, in the order of virtual time."""
         self.ended: set[int] = set()
-        """The workers that ended normally, longer than the grace ago."""
+        """Workers that ended normally, more than `GRACE_SECONDS` ago."""
         self.dead: frozenset[int] = frozenset()
-        """The workers that have died and that the others have outlived."""
+        """Dead workers that the others have outlived."""
         self.joined: frozenset[int] = frozenset()
-        """The workers that have joined."""
+        """Workers that have joined."""
         self.followers: list[Address] = []
-        """Where it is said that a worker is gone."""
+        """Addresses that get a message about each death."""
         self._failure: bytes | None = None
         self._has_generators = has_generators
 
@@ -130,11 +130,11 @@ class Stage:
         self._stop_waits()
 
     def learn_who_is_gone(self, value: bytes) -> None:
-        now = frozenset(one.rank for one in gone_in(value))
-        new, self.dead, self.joined = sorted(now - self.dead), now, frozenset(joined_in(value))
-        for address in self.followers if new else ():
+        dead = frozenset(death.rank for death in gone_in(value))
+        new_deaths, self.dead, self.joined = sorted(dead - self.dead), dead, frozenset(joined_in(value))
+        for address in self.followers if new_deaths else ():
             if not self.lives[address[1]].is_over:
-                self.post.tell(address, Message((), {"gone": new}))
+                self.post.tell(address, Message((), {"gone": new_deaths}))
         self._stop_waits()
 
     def _stop_waits(self) -> None:
@@ -147,7 +147,7 @@ class Stage:
     # -- lives
 
     def start(self, rank: int, name: str, body: Callable[[], None]) -> None:
-        """A thread of worker `rank`, which runs `body` when the baton comes to it."""
+        """Start a thread of worker `rank`, which runs `body` once it gets the baton."""
         life = self.lives[rank]
         common, own = self._seeds(rank, name)
         seed = common if name == MAIN else own
@@ -165,7 +165,7 @@ class Stage:
         self.scheduler.add(strand)
 
     def generator_seeds(self, rank: int) -> tuple[int, int] | None:
-        """The seed that all workers' generators began with, and one of this worker's own; None without generators."""
+        """Return the seed of all workers' generators, and one of this worker's own; None without generators."""
         return self._seeds(rank, MAIN) if self._has_generators else None
 
     def _seeds(self, rank: int, name: str) -> tuple[int, int]:
@@ -175,7 +175,7 @@ class Stage:
     def _live(self, strand: Strand, body: Callable[[], None]) -> None:
         strand.lock.acquire()
         strand.ident = threading.get_ident()
-        torch.autograd.set_multithreading_enabled(False)  # of this thread: hooks of a GPU's backward pass run in it
+        torch.autograd.set_multithreading_enabled(False)  # hooks of a GPU's backward pass run in this thread
         strand.resume()
         try:
             if strand.fate is None:
@@ -185,20 +185,20 @@ class Stage:
             self.scheduler.leave()
 
     def play(self, rank: int, task: Callable[[], Any]) -> None:
-        """The body of worker `rank`: its task, and what becomes of its end."""
+        """Run the task of worker `rank`, and announce its end."""
         life = self.lives[rank]
         try:
             life.result = task()
         except Unwound:
             pass
-        except BaseException as error:  # whatever ended it, as it would a process
+        except BaseException as error:  # any error ends it, as it would end a process
             life.error = error
             self._die(life, f"raised {_in_words(error)}")
         else:
             self._end(life)
 
     def spawn(self, rank: int, name: str, task: Callable[[], None]) -> VirtualWork[None]:
-        """A further thread of worker `rank`; what it raises is raised by whoever waits for it."""
+        """Start a further thread of worker `rank`; a wait for it raises its error."""
         pending = VirtualWork[None](self, rank, f"spawn of {name}", self.timeout)
         place = current.place()
 
@@ -208,7 +208,7 @@ class Stage:
                 task()
             except Unwound:
                 pass
-            except BaseException as error:  # it belongs to whoever waits
+            except BaseException as error:  # the wait raises it
                 self.note(rank, f"{name} raised {_in_words(error)}") if self.is_traced else None
                 pending.fail(error)
             else:
@@ -218,7 +218,7 @@ class Stage:
         return pending
 
     def crash(self, rank: int) -> None:
-        """Worker `rank`, which asks, is no more."""
+        """End worker `rank`, which calls it, as by a crash."""
         life = self.lives[rank]
         life.is_crashed = True
         life.error = PeerFailed(f"rank {rank} crashed", (rank,))

@@ -1,4 +1,4 @@
-"""Things under way in the virtual world, and waiting for them."""
+"""Works under way in the virtual world, and waits for them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quorate.wire.virtual.scheduler import Strand
 T = TypeVar("T")
 
 RANKS_NAMED = 16
-"""A sentence names at most this many ranks."""
+"""Largest number of ranks named in a sentence."""
 
 
 class VirtualWork(Generic[T]):
-    """Something that worker `rank` started, or waits for; `finish` and `fail` end it, once."""
+    """A work that worker `rank` started, or waits for; `finish` and `fail` end it, once."""
 
     __slots__ = ("_error", "_result", "_scene", "_waiting", "is_finished", "operation", "rank", "timeout")
 
@@ -42,15 +42,15 @@ class VirtualWork(Generic[T]):
             raise self._error
         return self._result
 
-    # -- for those who bring the result
+    # -- called with the result
 
     def finish(self, result: T) -> None:
-        """It is done; whoever waits goes on."""
+        """End the work with `result`, which waits return."""
         self._result = result
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        """It cannot be done; whoever waits raises `error`."""
+        """End the work with `error`, which waits raise."""
         self._error = error
         self._end()
 
@@ -84,7 +84,7 @@ class VirtualWork(Generic[T]):
 
     def _await(self, timeout: float | None) -> None:
         scheduler = self._scene.scheduler
-        scheduler.settle()
+        scheduler.catch_up()
         if self.is_finished:
             return
         obstacle = self._scene.obstacle(self)
@@ -100,7 +100,7 @@ class VirtualWork(Generic[T]):
 
 
 class Departure:
-    """A message that leaves: done at the virtual time `at`, when its last byte is on the link."""
+    """A sent message: done at the virtual time `at`, when its last byte is on the link."""
 
     __slots__ = ("_at", "_scene", "_target")
 
@@ -123,7 +123,7 @@ class Departure:
 
 
 def in_words(ranks: Sequence[int]) -> str:
-    """Ranks as a user reads them, the first few of them where they are many."""
+    """Return ranks in words, only the first ones where they are many."""
     if len(ranks) <= RANKS_NAMED:
         return ranks_in_words(ranks)
     first = sorted(ranks)[:RANKS_NAMED]

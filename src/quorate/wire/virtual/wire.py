@@ -14,7 +14,7 @@ from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work, Wr
 from quorate.core.errors import ConfigurationError
 from quorate.wire.exchange import assembled, piece_written, pieces_of
 from quorate.wire.failure import report_coming
-from quorate.wire.virtual.formation import Given
+from quorate.wire.virtual.formation import Inputs
 from quorate.wire.virtual.rendezvous import Call
 from quorate.wire.virtual.scheduler import Strand
 from quorate.wire.virtual.stage import Stage
@@ -25,14 +25,14 @@ ROOT_NAME = "world"
 
 @dataclass
 class Channels:
-    """The channels of one worker, by name, and how many collectives it has launched on each."""
+    """The channels of one worker, by name, and the number of collectives launched on each."""
 
     wires: dict[str, VirtualWire] = field(default_factory=dict)
     launched: dict[str, int] = field(default_factory=dict)
 
 
 class VirtualWire(Wire):
-    """See `Wire`. Collectives are formed centrally, when the last worker has come, at the cost the network says."""
+    """See `Wire`. Collectives are formed centrally, when the last worker calls, at the cost of the network model."""
 
     def __init__(self, stage: Stage, rank: int, clock: Clock, name: str = ROOT_NAME, channels: Channels | None = None):
         self.rank = rank
@@ -52,7 +52,7 @@ class VirtualWire(Wire):
 
     @property
     def max_size(self) -> int:
-        """With those that may join."""
+        """Number of workers, with those that may join."""
         return len(self._stage.lives)
 
     @property
@@ -61,7 +61,7 @@ class VirtualWire(Wire):
 
     @property
     def generator_seeds(self) -> tuple[int, int] | None:
-        """The seed that all workers' generators began with, and one of this worker's own; None without generators."""
+        """The seed of all workers' generators, and one of this worker's own; None without generators."""
         return self._stage.generator_seeds(self.rank)
 
     def host_of(self, rank: int) -> int:
@@ -74,10 +74,10 @@ class VirtualWire(Wire):
         self._stage.followers.append((self.name, self.rank, tag))
 
     def channel(self, name: str) -> Wire:
-        """An ordering domain of its own; asked for again, the same one."""
+        """Return the channel `name`, the same object for the same name."""
         whole_name = f"{self.name}/{name}"
-        known = self._channels.wires.get(whole_name)
-        return known or VirtualWire(self._stage, self.rank, self.clock, whole_name, self._channels)
+        existing = self._channels.wires.get(whole_name)
+        return existing or VirtualWire(self._stage, self.rank, self.clock, whole_name, self._channels)
 
     def group(self, members: Sequence[int]) -> Wire:
         from quorate.wire.group import GroupWire
@@ -95,7 +95,7 @@ class VirtualWire(Wire):
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         work = self.all_gather(piece_written(self, x, write))
-        return Together([work], lambda found: assembled(x, found[0]), self.clock)
+        return Together([work], lambda results: assembled(x, results[0]), self.clock)
 
     def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
         self._check_pieces("all_to_all", pieces)
@@ -136,7 +136,7 @@ class VirtualWire(Wire):
         return self._stage.post.receive((self.name, self.rank, tag), source, self.timeout, needs)
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
-        """Ordinary memory: all virtual workers share it."""
+        """Return ordinary memory, which all virtual workers share."""
         return torch.empty(numel, dtype=dtype)
 
     def make_common(self, nbytes: int) -> Common:
@@ -144,7 +144,7 @@ class VirtualWire(Wire):
         return Common(x, Message((x[:0],), shared=True))
 
     def find_common(self, invitation: Message) -> Common:
-        whole = invitation.tensors[0].untyped_storage()  # of which no byte travels
+        whole = invitation.tensors[0].untyped_storage()  # no byte of it is sent
         return Common(torch.empty(0, dtype=torch.uint8).set_(whole), invitation)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
@@ -154,20 +154,20 @@ class VirtualWire(Wire):
         self._stage.crash(self.rank)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
     # -- inside
 
-    def _launch(self, call: Call, given: Given) -> Work[Any]:
+    def _launch(self, call: Call, inputs: Inputs) -> Work[Any]:
         self._own()
         launched = self._channels.launched
         number = launched.get(self.name, 0)
         launched[self.name] = number + 1
         key = (self.name, number)
-        return self._stage.rendezvous.launch(self.rank, key, call, given, self.timeout)
+        return self._stage.rendezvous.launch(self.rank, key, call, inputs, self.timeout)
 
     def _own(self) -> None:
-        """A wire belongs to the thread that first uses it, while that lives."""
+        """Assert that the wire belongs to this thread: the first that uses it, as long as it lives."""
         strand = self._stage.scheduler.running()
         if self._owner is not strand:
             assert self._owner is None or self._owner not in self._stage.scheduler.strands, (
@@ -191,5 +191,5 @@ class VirtualWire(Wire):
 
 
 def _alike(operation: str, x: Tensor, root: int | None = None) -> Call:
-    """A call that every worker makes with equal shape and dtype."""
+    """Return a call that needs equal shapes and dtypes on all workers."""
     return Call(operation, root, (x.dtype,), tuple(x.shape))

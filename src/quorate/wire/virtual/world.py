@@ -1,4 +1,4 @@
-"""A virtual world: a task, run by any number of virtual workers inside this process."""
+"""A virtual world: any number of virtual workers inside this process that run a task."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from quorate.wire.virtual.wire import VirtualWire
 T = TypeVar("T")
 
 WINDING_UP_SECONDS = 5.0
-"""How long an interrupted world may take to end, by the wall clock."""
+"""Longest end of an interrupted world, in seconds of the wall clock."""
 LOOK_SECONDS = 0.2
-"""In which an interrupt is seen at the latest."""
+"""Longest time until an interrupt is noticed."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What became of one worker."""
+    """The end of one worker: its result or error."""
 
     rank: int
     result: T | None
     error: BaseException | None
-    """What its task raised; of a crashed worker, a `PeerFailed` that names it."""
+    """The error that its task raised; for a crashed worker a `PeerFailed` that names it."""
     is_crashed: bool
     seconds: float
     """The virtual time at which it ended."""
 
 
 class VirtualWorld:
-    """`size` virtual workers, each a thread of which one runs at a time, on a virtual clock.
+    """`size` virtual workers on a virtual clock; each is a thread, of which one runs at a time.
 
-    Of the `joiners` the task is run as well, with the ranks from `size` on: when they join is up to the task.
-    The same seed gives the same run. `run` and `outcomes` each start anew. `stack_bytes` is each thread's (None: 8 MiB
-    up to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has random generators of its
-    own (torch's, numpy's and python's defaults), which the world's seed seeds alike: a worker draws other numbers
-    than the rest once it has distributed an optimizer. With `is_traced`, `trace`
-    holds a line for each event of the latest run: virtual time, rank, event. torch uses one thread meanwhile.
+    The `joiners` run the task as well, with the ranks from `size` on: the task decides when they join. The same seed
+    gives the same run. `run` and `outcomes` each start anew. `stack_bytes` is the stack of each thread (None: 8 MiB up
+    to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has its own random generators
+    (torch's, numpy's and python's defaults), seeded alike from the world's seed: a worker draws other numbers than the
+    others once it has distributed an optimizer. With `is_traced`, `trace` holds a line for each event of the latest
+    run: virtual time, rank, event. torch uses one thread meanwhile.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class VirtualWorld:
 
     @property
     def clock(self) -> VirtualClock:
-        """The virtual clock of the latest run; only `now` may be asked from outside."""
+        """The virtual clock of the latest run; code outside may call `now` only."""
         return VirtualClock(self._stage.scheduler, 0, self.compute)
 
     @property
     def stage(self) -> Stage:
-        """What the latest run is played on."""
+        """The shared state of the latest run."""
         return self._stage
 
     def run(self, task: Callable[[Wire], T]) -> list[T]:
-        """The results of `task` on every worker, by rank. Raises what the first worker to fail raised."""
+        """Return the results of `task` on every worker, by rank. Raises the error of the first worker to fail."""
         outcomes = self.outcomes(task)
         for life in self._stage.failures:
             assert life.error is not None
@@ -106,9 +106,9 @@ class VirtualWorld:
     def outcomes(
         self, task: Callable[[Wire], T], *, on_start: Callable[[Stage], None] | None = None
     ) -> list[Outcome[T]]:
-        """What became of every worker, by rank; nothing they raised is raised here.
+        """Return the outcome of every worker, by rank; their errors are not raised.
 
-        `on_start` sees the run's stage before any worker runs.
+        `on_start` gets the run's stage before any worker runs.
         """
         stage = self._stage = self._new_stage()
         if on_start is not None:
@@ -127,9 +127,9 @@ class VirtualWorld:
 
     def _play(self, stage: Stage) -> None:
         try:
-            stage.scheduler.begin()  # workers run from here on, so an interrupt may come before this returns
+            stage.scheduler.begin()  # workers run from here on, so an interrupt may occur before this returns
             while not stage.scheduler.finished.wait(LOOK_SECONDS):
-                pass  # a signal that comes just before a wait without an end would be seen after it only
+                pass  # a signal just before an endless wait would be noticed only after it
         except KeyboardInterrupt:
             stage.scheduler.interrupt(KeyboardInterrupt)
             stage.scheduler.finished.wait(WINDING_UP_SECONDS)
@@ -174,11 +174,11 @@ def _stack_size(stack_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def _kept_generators(is_needed: bool) -> Iterator[None]:
-    mine = Generators(0) if is_needed else None
-    if mine is not None:
-        mine.save()
+    generators = Generators(0) if is_needed else None
+    if generators is not None:
+        generators.save()
     try:
         yield
     finally:
-        if mine is not None:
-            mine.load()
+        if generators is not None:
+            generators.load()
