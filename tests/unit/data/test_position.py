@@ -125,7 +125,7 @@ def test_workers_too_far_apart() -> None:
 def test_it_is_told_as_json_and_read_again() -> None:
     past = (dealt("dynamic", 3, 4, [{0, 1, 5}]), dealt("static", 2, 4, [{0}, set()], drop_last=True))
     mine = position(1, 3, 7, {7: Begun(past=past, consumed=((2, 5),)), 9: Begun()})
-    assert Position.read(json.loads(json.dumps(mine.told()))) == mine
+    assert Position.read(json.loads(json.dumps(mine.as_json()))) == mine
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_it_is_told_as_json_and_read_again() -> None:
 )
 def test_anything_else_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"this is not the state of a loader from quorate.shard"):
-        Position.read({**position(0, 1, 0, {}).told(), **wrong})
+        Position.read({**position(0, 1, 0, {}).as_json(), **wrong})
 
 
 def test_what_is_no_position_at_all() -> None:

@@ -49,7 +49,7 @@ def position(kind: type[RepeatedShare], **more: object) -> Position:
 
 def test_a_position_is_of_the_same_number_of_workers() -> None:
     mine = position(RepeatedShare)
-    again = Position.read(mine.told())
+    again = Position.read(mine.as_json())
     assert again == mine and again.is_shared_as(RepeatedShare(rank=1, size=4, times=3), BATCH)
     with pytest.raises(ConfigurationError, match="nobody else can go on in the middle of an epoch"):
         deal_again([mine])
