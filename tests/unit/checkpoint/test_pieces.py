@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from quorate.checkpoint.encoding import decoded, encoded
-from quorate.checkpoint.pieces import joined, rows_from, rows_in, shape_of, with_rows
+from quorate.checkpoint.pieces import Rows, joined, rows_from, rows_in, shape_of, with_rows
 from quorate.core.axes import rows_of
 from quorate.core.errors import CheckpointError
 
 
 def shards_of(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     rows = [rows_of(len(x), count, shard) for shard in range(count)]
-    return [with_rows(x[one.start : one.stop], (one.start, len(x))) for one in rows]
+    return [with_rows(x[one.start : one.stop], Rows(one.start, len(x))) for one in rows]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 12, 13])
@@ -28,7 +28,7 @@ def test_any_number_of_shards_from_any_other(rows: int) -> None:
             assert torch.equal(torch.cat([one["a"][0] for one in found]), x)
             if new > 1:
                 assert [rows_in(one["a"][0]) for one in found] == [
-                    (rows_of(rows, new, s).start, rows) for s in range(new)
+                    Rows(rows_of(rows, new, s).start, rows) for s in range(new)
                 ]
                 assert {shape_of(one["a"][0]) for one in found} == {(rows, 3)}
             else:
@@ -50,15 +50,15 @@ X = torch.arange(6.0)
 @pytest.mark.parametrize(
     "trees",
     [
-        [with_rows(X[:3], (0, 6)), with_rows(X[4:], (4, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[2:], (2, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[1:4], (1, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[3:5], (3, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[3:], (3, 7))],
-        [with_rows(X[:3], (0, 6)), X[3:]],
-        [with_rows(X[:3], (0, 6)), 3],
-        [{"a": with_rows(X[:3], (0, 6))}, {}],
-        [[with_rows(X[:3], (0, 6))], []],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[4:], Rows(4, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[2:], Rows(2, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[1:4], Rows(1, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[3:5], Rows(3, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[3:], Rows(3, 7))],
+        [with_rows(X[:3], Rows(0, 6)), X[3:]],
+        [with_rows(X[:3], Rows(0, 6)), 3],
+        [{"a": with_rows(X[:3], Rows(0, 6))}, {}],
+        [[with_rows(X[:3], Rows(0, 6))], []],
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(trees: list[Any]) -> None:
@@ -82,7 +82,7 @@ def test_they_are_said_in_json() -> None:
 
     assert encoded({"a": X}, "", put) == {"dict": [["a", {"tensor": "a"}]]}
     found = decoded('{"dict": [["a", {"piece": ["a", 2, 9]}]]}', tensors, prefix="")
-    assert rows_in(found["a"]) == (2, 9)
+    assert rows_in(found["a"]) == Rows(2, 9)
     for text in ('{"piece": ["a", 4, 9]}', '{"piece": ["b", 0, 9]}', '{"piece": ["a"]}', '{"piece": "a"}'):
         with pytest.raises(CheckpointError, match="cannot be read"):
             decoded(f'{{"dict": [["a", {text}]]}}', tensors, prefix="")
