@@ -25,13 +25,13 @@ class LAMB(ByLayers):
         w <- w - eta phi(|w|) / |u| u                                  the ratio is 1 where |w| or |u| is 0
 
     phi is the identity, or limits |w| to `bounds` (low, high). Parameters of one dimension (biases, norms), and those
-    that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of whole parameters
-    also where these lie in pieces.
+    that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of full parameters
+    even where these lie in pieces.
 
-    `params` is what torch's optimizers take. `lr` is eta; scaling by the square root of the batch applies to it.
-    `exclude` are patterns of names (`model.named_parameters()` is to be given then).
+    `params` is as for torch's optimizers. `lr` is eta; scaling by the square root of the batch applies to it. `exclude`
+    are patterns of names (with them, pass `model.named_parameters()`).
 
-    Cost beside Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
+    Cost beyond Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
     `ConfigurationError` for numbers out of range, sparse gradients, and patterns that match nothing.
     """
 
@@ -58,7 +58,7 @@ class LAMB(ByLayers):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the loss of `closure`, if there is one."""
+        """Make one step; return the loss of `closure`, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -77,7 +77,7 @@ class LAMB(ByLayers):
         return loss
 
     def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        """u, of what lies here."""
+        """Return the local part of u."""
         g, state = dense_gradient(p, "LAMB"), self.state[p]
         if not state:
             state["step"] = torch.tensor(0.0)

@@ -23,17 +23,17 @@ class LARS(ByLayers):
         v <- momentum v + gamma ratio (g + weight_decay w)             w <- w - v
 
     Parameters of one dimension (biases, norms), and those that `exclude` names, take a plain step of SGD with momentum,
-    without weight decay. Norms are float32, and of whole parameters also where these lie in pieces.
+    without weight decay. Norms are float32, and of full parameters even where these lie in pieces.
 
-    `params` is what torch's optimizers take. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of
-    names (`model.named_parameters()` is to be given then). With `momentum_correction` the velocity holds no rate, v <-
-    momentum v + ratio (g + weight_decay w), w <- w - gamma v: the same while gamma stays, and right when it changes
-    (Goyal et al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
+    `params` is as for torch's optimizers. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of names
+    (with them, pass `model.named_parameters()`). With `momentum_correction` the velocity holds no rate, v <- momentum v
+    + ratio (g + weight_decay w), w <- w - gamma v: the same for a constant gamma, and right when it changes (Goyal et
+    al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
 
-    In a group, `share` is the part of a step that is to be made, as a round of some of the workers is: the velocity
-    fades and grows by that part of a step, and the weights move by it.
+    In a group, `share` is the part of a step to make, for a round of some of the workers: the velocity decays and grows
+    by that part of a step, and the weights move by it.
 
-    Cost beside SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
+    Cost beyond SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
     numbers out of range, sparse gradients, and patterns that match nothing.
     """
 
@@ -64,7 +64,7 @@ class LARS(ByLayers):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the loss of `closure`, if there is one."""
+        """Make one step; return the loss of `closure`, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
