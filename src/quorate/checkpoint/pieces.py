@@ -34,7 +34,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where a piece of a tensor begins, and how many rows there are: of the tensor, or of one `part` of its `cut`."""
+    """The first row of a piece, and the number of rows of its tensor, or of the `part` of its `cut`."""
 
     first: int
     count: int

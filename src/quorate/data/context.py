@@ -60,7 +60,7 @@ class DataContext:
     """Called, in order, when a loader that ends for all together has returned its last batch before the others."""
 
     def with_batches_of_their_own(self, workers: float, size: int) -> float:
-        """Return how many of `size` workers the given number counts for in each step, as workers may share batches."""
+        """Return how many of `workers` among `size` have batches of their own in a step, as others share theirs."""
         if self.deals is not None:
             return workers * self.deals[0] / size
         return workers * (self.redundancy.groups or size) / size / self.redundancy.batches

@@ -15,7 +15,7 @@ from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction, predict
 
 _LOOKED_AT = 60
-"""Layouts, of the first choice by formula, whose pipelines are simulated; at least one of each lesson."""
+"""Layouts, the best by formula, whose pipelines are simulated, besides the best with each value of a field."""
 _FIELDS = (*AXES, "zero", "schedule", "strategy")
 
 

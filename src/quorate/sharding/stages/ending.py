@@ -1,4 +1,4 @@
-"""The work around the passes of a step: gradients of shared parameters are summed, and callbacks are called."""
+"""The work around the passes of a step: gradients of shared parameters are summed, and their hooks are called."""
 
 from __future__ import annotations
 
