@@ -255,9 +255,9 @@ def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[
     for name, thing in extras.items():
         kept = next((workers[other]["extras"][name] for other in order if name in workers[other]["extras"]), None)
         if kept is None:
-            known = ", ".join(sorted({key for worker in workers for key in worker["extras"]})) or "nothing"
+            names = ", ".join(sorted({key for worker in workers for key in worker["extras"]})) or "nothing"
             raise CheckpointError(
-                f"{folder.name} keeps no {name}; besides model and optimizer it keeps {known}, as was given to save()"
+                f"{folder.name} keeps no {name}; besides model and optimizer it keeps {names}, as was given to save()"
             )
         check_extra(thing, kept, name)
         thing.load_state_dict(kept)

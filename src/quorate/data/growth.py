@@ -112,10 +112,10 @@ class Growing:
         while (decision := wire.board.get(key)) is None:
             alive = wire.alive
             if wire.rank == alive[0]:
-                known = growth(self.place)
-                decided = known.grown(size, len(alive), self.most)
+                measurements = growth(self.place)
+                decided = measurements.grown(size, len(alive), self.most)
                 if wire.board.swap(key, None, b"%d" % decided) and decided != size:
-                    self._tell(epoch, decided, len(alive), (known.scale or 0.0) * size)
+                    self._tell(epoch, decided, len(alive), (measurements.scale or 0.0) * size)
             elif wire.clock.now() > until:
                 raise WireTimeout(f"rank {alive[0]} has not begun epoch {epoch} for {_PATIENCE:g} s")
             else:

@@ -35,9 +35,9 @@ class Iteration:
         """Yield the examples of every batch not consumed before; called once, or again before the first batch."""
         assert self._order is not None, "a pass is made once"
         order, self._order = self._order, None
-        known = set(numbers_in(self.began.consumed))
+        consumed = set(numbers_in(self.began.consumed))
         for number, indices in self._share.batches(order, self._batch_size, self.number):
-            if number not in known:
+            if number not in consumed:
                 self._fetched.append((number, indices))
                 yield indices
 

@@ -99,7 +99,7 @@ class Limit:
             return None
         board = self._wire.board
         if self._every is None and self._taken >= _MEASURED:
-            known = board.get(_EVERY)
-            self._every = None if known is None else int(known)
+            value = board.get(_EVERY)
+            self._every = None if value is None else int(value)
         written = board.get(_STOP)
         return None if written is None else int(written)

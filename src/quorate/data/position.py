@@ -179,9 +179,9 @@ class Position:
 
     def consumed_in(self, epoch: int) -> Spans:
         """Return the numbers of its own batches that this worker has consumed in `epoch`, in the last division."""
-        known = self.begun.get(epoch)
-        if known is not None:
-            return known.consumed
+        progress = self.begun.get(epoch)
+        if progress is not None:
+            return progress.consumed
         return ((0, self.examples),) if epoch < self.epoch and self.share != DYNAMIC else ()
 
 

@@ -165,15 +165,15 @@ def _share(
     """Return this worker's share; loaders are numbered in the order of their making, the same on all workers."""
     wire, context = place.wire, data_context(place)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
-    known = context.redundancy if shuffle else Redundancy()  # what is not shuffled serves evaluation
-    if known.is_there and kind != STATIC:
+    redundancy = context.redundancy if shuffle else Redundancy()  # unshuffled data serves evaluation
+    if redundancy.is_there and kind != STATIC:
         raise ConfigurationError(
             f'share="{kind}" cannot be combined with a strategy under which several workers compute the same '
             "batches; use "
             'share="static", and read no files by worker'
         )
-    if known.groups:
-        size, own = known.groups, known.group_of(wire.rank, wire.size)
+    if redundancy.groups:
+        size, own = redundancy.groups, redundancy.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
     seat = (own if context.seat is None or context.deals is not None else context.seat) % size
     if kind == OWN:
@@ -188,11 +188,11 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=seat, ends=ends, **choices)
-    if known.by_round:
+    if redundancy.by_round:
         assert context.round_now is not None, "a strategy of rounds has rounds"
-        return ByRoundShare(rank=own, times=known.batches, round_now=context.round_now, **choices)
-    if known.batches > 1:
-        return RepeatedShare(rank=own, times=known.batches, **choices)
+        return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)
+    if redundancy.batches > 1:
+        return RepeatedShare(rank=own, times=redundancy.batches, **choices)
     if kind == STATIC:
         return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares

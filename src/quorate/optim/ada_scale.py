@@ -109,17 +109,17 @@ class AdaScale(Optimizer):
             rate = float(group["lr"]) * group["gain"]
             for p in group["params"]:
                 if p.grad is not None:
-                    local(p).sub_(self._way_of(p, group), alpha=rate)
+                    local(p).sub_(self._update_of(p, group), alpha=rate)
         return loss
 
-    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        way = dense_gradient(p, "AdaScale")
+    def _update_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        update = dense_gradient(p, "AdaScale")
         if group["weight_decay"]:
-            way = way.add(local(p), alpha=group["weight_decay"])
+            update = update.add(local(p), alpha=group["weight_decay"])
         if not group["momentum"]:
-            return way
+            return update
         state = self.state[p]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(p)
-        velocity: Tensor = local(state["momentum_buffer"]).mul_(group["momentum"]).add_(way)
+        velocity: Tensor = local(state["momentum_buffer"]).mul_(group["momentum"]).add_(update)
         return velocity

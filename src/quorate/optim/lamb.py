@@ -63,20 +63,22 @@ class LAMB(ByLayers):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ways = {p: self._way_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None}
+        updates = {
+            p: self._update_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None
+        }
         layers = self.adapted()
-        norms = self.norms([*((p, p) for p in layers), *((p, ways.get(p)) for p in layers)])
+        norms = self.norms([*((p, p) for p in layers), *((p, updates.get(p)) for p in layers)])
         norms_of = dict(zip(layers, zip(norms[: len(layers)], norms[len(layers) :], strict=True), strict=True))
         for group in self.param_groups:
             for p in group["params"]:
-                if p in ways:
-                    way = ways[p]
+                if p in updates:
+                    update = updates[p]
                     if is_adapted(p, group):
-                        way.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
-                    local(p).sub_(way, alpha=float(group["lr"]))
+                        update.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
+                    local(p).sub_(update, alpha=float(group["lr"]))
         return loss
 
-    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+    def _update_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the local part of u."""
         g, state = dense_gradient(p, "LAMB"), self.state[p]
         if not state:
@@ -88,5 +90,5 @@ class LAMB(ByLayers):
         m, v = local(state["exp_avg"]), local(state["exp_avg_sq"])
         m.lerp_(g.to(m.dtype), 1 - first)
         v.mul_(second).addcmul_(g, g.conj(), value=1 - second)
-        way: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
-        return way.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else way
+        update: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
+        return update.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else update

@@ -83,17 +83,17 @@ class LARS(ByLayers):
     def _step_of(self, p: Tensor, group: dict[str, Any], norms: tuple[Tensor, Tensor] | None) -> None:
         rate, beta, share = float(group["lr"]), group["momentum"], group["share"]
         inside = not group["momentum_correction"]
-        w, way = local(p), dense_gradient(p, "LARS")
+        w, update = local(p), dense_gradient(p, "LARS")
         if norms is not None:
             decay = group["weight_decay"]
             ratio = lars_ratio(*norms, coefficient=group["coefficient"], weight_decay=decay, eps=group["eps"])
-            way = way.add(w, alpha=decay).mul_(ratio)
+            update = update.add(w, alpha=decay).mul_(ratio)
         if beta:
             state = self.state[p]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(p)
             velocity, fades = local(state["momentum_buffer"]), beta**share
             taken = 1.0 if share == 1.0 else (1 - fades) / (1 - beta)
-            way = velocity.mul_(fades).add_(way, alpha=taken * rate if inside else taken)
+            update = velocity.mul_(fades).add_(update, alpha=taken * rate if inside else taken)
             rate = 1.0 if inside else rate
-        w.sub_(way, alpha=rate * share)
+        w.sub_(update, alpha=rate * share)

@@ -84,8 +84,8 @@ def transformer_from(text: str) -> Transformer:
     values: dict[str, int] = {}
     for item in text.removeprefix(PREFIX).split(","):
         name, _, number = item.strip().partition("=")
-        known = name in (*_SIZES, *_SWITCHES) and name not in values
-        value = number_from(number, text) if known and number[:1].isdecimal() else -1.0
+        is_size = name in (*_SIZES, *_SWITCHES) and name not in values
+        value = number_from(number, text) if is_size and number[:1].isdecimal() else -1.0
         if not (1 <= value <= _MOST and value == int(value)) and not (name in _SWITCHES and value == 0):
             raise ConfigurationError(f'"{item.strip()}" in "{text}": write {FORM}, in whole numbers')
         values[name] = int(value)

@@ -38,7 +38,7 @@ def model_from(measurements: Mapping[str, Any], batch: int | None, workers: int)
     )
     before, behind = _of_no_block(sizes)
     fixed = times["fixed"]
-    alone = [sum(seconds[way] for seconds in times["blocks"].values()) + times["rest"][way] for way in (0, 1)]
+    alone = [sum(seconds[index] for seconds in times["blocks"].values()) + times["rest"][index] for index in (0, 1)]
     spread = times.get("spread", ())
     pieces = {axis: _without_waiting(measured, spread) for axis, measured in times.get("pieces", {}).items()}
     shares, there = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else (None, None)

@@ -47,11 +47,10 @@ def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -
         else:
             chosen = []
         if not chosen:
-            name = (
-                entry if isinstance(entry, str) else entry.__name__ if isinstance(entry, type) else type(entry).__name__
-            )
+            kind = entry if isinstance(entry, type) else type(entry)
+            label = entry if isinstance(entry, str) else kind.__name__
             raise ConfigurationError(
-                f"blocks has {name}, but the model has no such module; list names (as in model.named_modules()), "
+                f"blocks has {label}, but the model has no such module; list names (as in model.named_modules()), "
                 "modules of the model, or their classes"
             )
         blocks.update(chosen)

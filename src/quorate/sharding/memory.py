@@ -136,12 +136,12 @@ def _on_device(model: Model, zero: Mode, shards: int) -> Held:
             activations=model.activations,
         )
     gathered = _by_block(model.sizes, lambda size: size.gathered_bytes)
-    rest = gathered.pop("", 0)
+    outside_blocks = gathered.pop("", 0)
     if zero == 3:
-        whole = rest + sum(sorted(gathered.values())[-2:])
-        received = max(gathered.values(), default=rest)
+        whole = outside_blocks + sum(sorted(gathered.values())[-2:])
+        received = max(gathered.values(), default=outside_blocks)
     else:
-        whole, received = rest + sum(gathered.values()), 0
+        whole, received = outside_blocks + sum(gathered.values()), 0
     reduced = _by_block(trained, lambda size: size.gathered_bytes + size.bytes + _piece(size.bytes, size.rows, shards))
     return Held(
         parameters=sum(_piece(size.bytes, size.rows, shards) for size in model.sizes) + model.buffers,

@@ -82,8 +82,8 @@ def make_pieces(
     for module, key in buffers if is_on_host else ():
         module._buffers[key] = torch.empty_like(module.get_buffer(key), device=device)
     first: dict[int, Any] = {}
-    for module, key, known in ties:  # to_empty unties
-        module._parameters[key] = first.setdefault(known, module._parameters[key])
+    for module, key, tied in ties:  # to_empty unties
+        module._parameters[key] = first.setdefault(tied, module._parameters[key])
     names = {id(module): name for name, module in model.named_modules()}
     fresh = {(id(module), key) for module, key in buffers}
     missing: list[str] = []

@@ -146,7 +146,7 @@ def _record_of(p: Tensor) -> tuple[Any, Any] | None:
             _records.clear()
             pairs = (pair for root in _roots for pair in records_of(root))
             _records.update({id(record.sharded_param): (ref(record), ref(module)) for record, module in pairs})
-        record, module = (known() for known in _records.get(id(p), (_nothing, _nothing)))
+        record, module = (reference() for reference in _records.get(id(p), (_nothing, _nothing)))
         if record is not None and module is not None and record.sharded_param is p:
             return record, module
     return None
@@ -184,13 +184,13 @@ def _set_data(p: Any, x: Any) -> None:
             numbers = local(x)
         else:
             numbers = piece_of(p, x.to(local(p).device)).clone()
-        known = _record_of(p) if isinstance(p, Parameter) else None
-        if known is None:
+        entry = _record_of(p) if isinstance(p, Parameter) else None
+        if entry is None:
             p._local_tensor = numbers
-        elif known[0].offload_to_cpu:
+        elif entry[0].offload_to_cpu:
             local(p).copy_(numbers)
         else:
-            _stand_on(known[0], p, numbers.detach().contiguous())
+            _stand_on(entry[0], p, numbers.detach().contiguous())
 
 
 def _stand_on(record: Any, p: Any, numbers: Tensor) -> None:

@@ -53,7 +53,7 @@ class SimulatedCell:
         return f"{self.arm.text}, {self.workers:,} worker{'s' * (self.workers > 1)}{late}"
 
 
-class Told(Protocol):
+class Progress(Protocol):
     """Callbacks of progress."""
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Watch:
@@ -165,7 +165,7 @@ class Grid:
         return pace
 
 
-def simulated(grid: Grid, progress: Told) -> Iterator[Row]:
+def simulated(grid: Grid, progress: Progress) -> Iterator[Row]:
     """Yield every cell's row, one after the other; times alone."""
     from quorate.simulation.figures import figures_of
 

@@ -9,7 +9,7 @@ from quorate.simulation.grid import Grid, Row, SimulatedArm, SimulatedCell, simu
 from quorate.simulation.played import Watch
 
 
-class _Untold:
+class _Silent:
     """No progress messages, as it takes a second or two."""
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Watch:
@@ -38,4 +38,4 @@ def more_workers(name: str, workers: Sequence[int]) -> list[Row]:
         like=like,
     )
     grid.check()
-    return list(simulated(grid, _Untold()))
+    return list(simulated(grid, _Silent()))

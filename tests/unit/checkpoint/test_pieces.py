@@ -73,6 +73,11 @@ def test_rows_that_cannot_be_are_refused(said: Any) -> None:
         with_rows(X[:3], rows_from(said))
 
 
+@pytest.mark.parametrize("numbers", [[0, 6], [1, 4, -1, 1, 0, 2], [2, 8, 1, 3, 1, 4]])
+def test_rows_are_written_as_they_were_read(numbers: list[int]) -> None:
+    assert rows_from(numbers).as_json == numbers
+
+
 def test_they_are_said_in_json() -> None:
     tensors: dict[str, torch.Tensor] = {}
 

@@ -21,8 +21,8 @@ class Cache:
     def near(self, path: Path) -> Path:
         """Return a copy of `path`; where there is no room for one, `path` itself, with a message."""
         about = path.stat()
-        known = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
-        copy = self.folder / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}{path.suffix}"
+        identity = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
+        copy = self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}{path.suffix}"
         if _is_whole(copy, about.st_size):
             return copy
         try:

@@ -66,9 +66,9 @@ def files(
     `BadFile` when an example is read. Cost: one check of each file in all (of archives: of each member), three
     exchanges of some bytes a file.
     """
-    for name, value, known in (("on_bad_file", on_bad_file, _ON_BAD_FILE), ("read", read, _READ)):
-        if value not in known:
-            raise unknown(name, str(value), known)
+    for name, value, choices in (("on_bad_file", on_bad_file, _ON_BAD_FILE), ("read", read, _READ)):
+        if value not in choices:
+            raise unknown(name, str(value), choices)
     if transform is not None and not callable(transform):
         raise ConfigurationError(f"transform must be a function of one example, not a {type(transform).__name__}")
     near = None if cache is None else Cache(Path(cache))
@@ -162,9 +162,9 @@ class _Wanted:
 
     def _kind(self, name: str) -> Kind:
         """Return the kind. Raises `ConfigurationError` for options that files of this kind do not have."""
-        known = {field.name for field in fields(KINDS[name])}  # type: ignore[arg-type]  # every kind is a dataclass
+        options = {field.name for field in fields(KINDS[name])}  # type: ignore[arg-type]  # every kind is a dataclass
         for option in self.options:
-            if option not in known:
-                allowed = f"they have {', '.join(sorted(known))}" if known else "they have none"
+            if option not in options:
+                allowed = f"they have {', '.join(sorted(options))}" if options else "they have none"
                 raise ConfigurationError(f"files of kind {name!r} have no option {option!r}; {allowed}")
         return KINDS[name](**self.options)

@@ -156,13 +156,13 @@ def _may_begin(units: Sequence[Unit], place: int) -> bool:
 
 def cut_by_names(units: Sequence[Unit], names: Sequence[str], stages: int) -> list[int]:
     """Return the stage of each unit, where stages begin with these. Raises `ConfigurationError`."""
-    known = {unit.name: place for place, unit in enumerate(units)}
-    wrong = next((name for name in names if name not in known), None)
+    place_of = {unit.name: place for place, unit in enumerate(units)}
+    wrong = next((name for name in names if name not in place_of), None)
     if wrong is not None:
         raise ConfigurationError(
-            f'stages has "{wrong}", which is not a module that a stage could begin with; known: {_few(list(known))}'
+            f'stages has "{wrong}", which is not a module that a stage could begin with; known: {_few(list(place_of))}'
         )
-    begins = [known[name] for name in names]
+    begins = [place_of[name] for name in names]
     if begins != sorted(set(begins)) or 0 in begins:
         raise ConfigurationError(
             "stages must list the first module of each stage but the first, in the order of the model"

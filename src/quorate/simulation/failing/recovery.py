@@ -56,12 +56,12 @@ class Recovery:
             raise ConfigurationError(f"a slice has {self.slice} workers; it must be 1 or more")
         if self.checkpoint is not None and not self.checkpoint > 0:
             raise ConfigurationError(f"checkpoint is {self.checkpoint:g} s; it must be auto, or above 0")
-        for name, value, known in (
+        for name, value, choices in (
             ("inside", self.inside, ("elastic", "restart")),
             ("during", self.during, ("absorb", "again")),
         ):
-            if value not in known:
-                raise ConfigurationError(f'{name} is "{value}"; it must be {known[0]} or {known[1]}')
+            if value not in choices:
+                raise ConfigurationError(f'{name} is "{value}"; it must be {choices[0]} or {choices[1]}')
 
     @property
     def joining(self) -> float:
