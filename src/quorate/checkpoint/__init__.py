@@ -1,1 +1,1 @@
-"""Checkpoints: what a training needs to go on, written so that it is there whole or not at all."""
+"""Checkpoints: the state that a training needs to continue, written whole or not at all."""

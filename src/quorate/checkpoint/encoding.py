@@ -1,6 +1,6 @@
-"""State as JSON beside tensors, so that nothing has to be pickled; vectors of a worker's layout are their parts in it.
+"""State as JSON beside tensors, without pickling; vectors of a worker's layout become their parts in it.
 
-JSON says null, booleans, numbers, text and lists as they are. Everything else is an object with one member, its mark:
+JSON has null, booleans, numbers, text and lists as they are. Everything else is an object with one member, its mark:
 
     {"tensor": "name"}          a tensor of the file, by name
     {"piece": ["name", 6, 12]}  the rows from 6 on of a tensor that has 12
@@ -8,7 +8,7 @@ JSON says null, booleans, numbers, text and lists as they are. Everything else i
     {"dict": [[key, value]]}    a dict; keys are text or whole numbers
     {"Counter": [[key, value]]} a collections.Counter (some schedulers have one)
 
-So a reader in plain torch is a function of one object, given to `json.loads` as its `object_hook`: see `decoded`.
+So a reader in plain torch is a function of one object, passed to `json.loads` as its `object_hook`: see `decoded`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat, Layout
 
 ABOUT = "quorate"
-"""The key of a tensor file's metadata under which the JSON stands."""
+"""The key of the JSON in a tensor file's metadata."""
 
 
 _DEEPEST = 100
-"""Lists, tuples and dicts inside each other: what is deeper could not be read again."""
+"""Nesting of lists, tuples and dicts; deeper values could not be read again."""
 _LONGEST = 4096
 """Bits of a whole number, for the same reason."""
 
@@ -44,7 +44,7 @@ KEEP = "quorate.save cannot keep"
 
 
 def check_tensor(name: str, x: Tensor, cannot: str = KEEP) -> Tensor:
-    """`x`. Raises `ConfigurationError` for one that cannot be kept."""
+    """Return `x`. Raises `ConfigurationError` for a tensor that cannot be kept."""
     if not can_be_written(x):
         kind = x.dtype if x.layout is torch.strided else x.layout
         raise ConfigurationError(f"{cannot} {name} ({kind}): it is not a dense tensor of usual numbers")
@@ -52,15 +52,15 @@ def check_tensor(name: str, x: Tensor, cannot: str = KEEP) -> Tensor:
 
 
 def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0, cannot: str = KEEP) -> Any:
-    """`value` as JSON; `put(name, tensor)` is called for each of its tensors and says the name it is kept under.
+    """Return `value` as JSON; `put(name, tensor)` is called for each of its tensors, and returns its name in the file.
 
-    Raises `ConfigurationError` naming the place of what cannot be kept: anything but None, booleans, numbers, text,
-    dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most. `cannot`
-    is how the sentence begins.
+    Raises `ConfigurationError` with the place of a value that cannot be kept: anything but None, booleans, numbers,
+    text, dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most.
+    `cannot` is the beginning of the sentence.
     """
     if isinstance(value, Tensor):
-        found, rows = put(name, local(check_tensor(name, value, cannot)).detach()), rows_here(value)
-        return {"tensor": found} if rows is None else {"piece": [found, *rows]}
+        kept_name, rows = put(name, local(check_tensor(name, value, cannot)).detach()), rows_here(value)
+        return {"tensor": kept_name} if rows is None else {"piece": [kept_name, *rows.as_json]}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | str | int | float):
@@ -101,10 +101,8 @@ def _key(key: object, name: str, cannot: str) -> str | int:
 
 
 def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = None) -> Any:
-    """What `encoded` said; raises `CheckpointError` for anything else.
-
-    With `prefix`, the name that `encoded` was given, every tensor must stand under the name of its own place.
-    """
+    """Return the value that was `encoded`; raises `CheckpointError` for anything else. With `prefix`, the name passed
+    to `encoded`, every tensor must have the name of its own place."""
     try:
         return _plain(json.loads(text), tensors, prefix)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,10 +127,10 @@ def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:
         return tuple(inside(item, place) for place, item in enumerate(held))
     if mark not in _DICTS or not isinstance(held, list):
         raise ValueError(f"nothing is marked as {mark}")
-    found = {_key_of(key): inside(item, key) for key, item in held}
-    if len(found) != len(held):
+    pairs = {_key_of(key): inside(item, key) for key, item in held}
+    if len(pairs) != len(held):
         raise ValueError(f"{name or 'a dict'} has a key twice")
-    return _DICTS[mark](found)
+    return _DICTS[mark](pairs)
 
 
 def _key_of(key: Any) -> str | int:
@@ -145,13 +143,14 @@ _DICTS: dict[str, Callable[[dict[str | int, Any]], Any]] = {"dict": dict, "Count
 
 
 FLAT = "\x00flat"
-"""What marks the parts of a vector, and its header, by itself."""
+"""The mark of the parts of a vector, and its header, separately."""
 PIECES = "\x00pieces"
-"""What marks the numbers of a vector by the names of parameters, of which each file has some rows, and its header."""
+"""The mark of a vector by names of parameters, of which each file has some rows, and its header."""
 
 
 def flats_as_parts(value: Any, of: Callable[[Flat], Any] | None = None) -> Any:
-    """`value` with every `Flat` inside as the list of its parts, the header by itself, marked; or as `of` has it."""
+    """Return `value` with every `Flat` inside as a marked list of its parts, the header separately; or as
+    `of(flat)`."""
     if isinstance(value, Flat):
         if of is not None:
             return of(value)
@@ -166,10 +165,8 @@ def flats_as_parts(value: Any, of: Callable[[Flat], Any] | None = None) -> Any:
 
 
 def parts_as_flats(value: Any, reads: Layout | Mapping[str, Callable[[Any], Flat]]) -> Any:
-    """The inverse of `flats_as_parts`, of vectors over a layout, or by their marks.
-
-    Raises `CheckpointError` for vectors of another model.
-    """
+    """Return `value` with vectors in place of marked lists, over a layout, or read by their marks. Raises
+    `CheckpointError` for vectors of another model."""
     by_mark = {FLAT: partial(flat_from, layout=reads)} if isinstance(reads, Layout) else reads
     if isinstance(value, dict):
         if len(value) == 1 and (mark := next(iter(value))) in by_mark:
@@ -181,11 +178,8 @@ def parts_as_flats(value: Any, reads: Layout | Mapping[str, Callable[[Any], Flat
 
 
 def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
-    """A vector over `layout` of these parts, the last of which is the header: that of a world of another size is left.
-
-    One that had none has none again.
-    Raises `CheckpointError` where they are of another layout.
-    """
+    """Return a vector over `layout` of these parts, the last of which is the header; one of another size is left out. A
+    vector that had no header has none again. Raises `CheckpointError` for parts of another layout."""
     *numbers, header = parts
     layout = layout if header.numel() else layout.bare
     wanted = [

@@ -1,5 +1,5 @@
-"""The model, and its optimizer, in the forms of others: what `torch.load`, safetensors and torch's distributed
-checkpoints read.
+"""The model, and its optimizer, in files of other libraries: `torch.load`, safetensors, torch's distributed
+checkpoints.
 
 | form | holds | read by |
 |---|---|---|
@@ -7,7 +7,7 @@ checkpoints read.
 | `.safetensors` | model | `safetensors.torch.load_file(path)` |
 | a folder | model, optimizer, steps | `torch.distributed.checkpoint.load(state, checkpoint_id=folder)` |
 
-Written to a new place beside `path`, and renamed. Cost: a model in shards is gathered whole on every worker for a file,
+Written to a new place beside `path`, and renamed. Cost: a model in shards is gathered on every worker for a file,
 and stays in pieces for a folder.
 """
 
@@ -31,14 +31,14 @@ from quorate.wire.current import Place
 Form = Literal["torch", "safetensors", "folder"]
 _SUFFIXES: dict[str, Form] = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", "": "folder"}
 _MODELS = ("model", "model_state_dict", "state_dict", "module")
-"""Under which name others keep the model."""
+"""Keys under which other libraries keep the model."""
 _OPTIMIZERS = ("optimizer", "optimizer_state_dict")
 _WRAPPERS = ("module.", "_orig_mod.")
-"""What DDP and torch.compile put before names."""
+"""Prefixes of names from DDP and torch.compile."""
 
 
 def form_of(path: Path) -> Form:
-    """By its suffix. Raises `ConfigurationError` for another."""
+    """Return the form of a file by its suffix. Raises `ConfigurationError` for an unknown one."""
     if path.suffix not in _SUFFIXES:
         raise ConfigurationError(
             f'"{path.name}" has the suffix {path.suffix}; known: .pt and .pth (torch), .safetensors, and none, for a '
@@ -48,19 +48,19 @@ def form_of(path: Path) -> Form:
 
 
 def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> None:
-    """Write the training to `path`; called on every worker, rank 0 writes a file."""
-    form, one = form_of(path), _only(everything)
-    if one.is_apart and not data_context(place).is_evaluating:
+    """Write the training to `path`; every worker calls it, and rank 0 writes a file."""
+    form, entry = form_of(path), _only(everything)
+    if entry.is_apart and not data_context(place).is_evaluating:
         raise ConfigurationError(
-            f"under {one.strategy} replicas differ between steps, so there is no single model to write; call it inside "
-            "`with world.evaluate():`, where the model is their mean"
+            f"under {entry.strategy} replicas differ between steps, so there is no single model to write; call "
+            "it inside `with world.evaluate():`, where the model is their mean"
         )
-    _check_layout(one)
+    _check_layout(entry)
     new = path.with_name(f".writing-{path.name}")
     if form == "folder":
-        _write_folder(place, one, path, new)
+        _write_folder(place, entry, path, new)
         return
-    model, optimizer = _states(one)
+    model, optimizer = _states(entry)
     error = ""
     if place.wire.rank == 0:
         try:
@@ -71,7 +71,7 @@ def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: P
                 save_file({key: x.contiguous().clone() for key, x in model.items() if isinstance(x, Tensor)}, new)
             else:
                 kept = {name: thing.state_dict() for name, thing in extras.items()}
-                torch.save({"model": model, "optimizer": optimizer, "step": one.step, **kept}, new)
+                torch.save({"model": model, "optimizer": optimizer, "step": entry.step, **kept}, new)
             os.replace(new, path)
         except OSError as why:
             error = f"{path} cannot be written: {why.strerror or why}"
@@ -81,18 +81,16 @@ def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: P
 
 
 def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
-    """Begin with what is in `path`; called on every worker. The steps that it says were made, or None.
-
-    Raises `CheckpointError` for what is not there, does not hold a model, or is of another model.
-    """
-    form, one = form_of(path), _only(everything)
+    """Begin with the state in `path`; every worker calls it. Return the steps that it records, or None. Raises
+    `CheckpointError` for a path that does not exist, does not hold a model, or is of another model."""
+    form, entry = form_of(path), _only(everything)
     if not path.exists():
         raise CheckpointError(f"there is no {path}")
-    _check_layout(one)
+    _check_layout(entry)
     is_folder = form == "folder"
-    step = _read_folder(one, path) if is_folder else _take(one, extras, _read_file(path, form), path)
+    step = _read_folder(entry, path) if is_folder else _take(entry, extras, _read_file(path, form), path)
     if step is not None:
-        set_steps(place, one, step, 0)
+        set_steps(place, entry, step, 0)
     return step
 
 
@@ -104,38 +102,36 @@ def _only(everything: Trained) -> Distributed:
     return everything.first
 
 
-def _check_layout(one: Distributed) -> None:
-    """Raise `ConfigurationError` where torch cannot gather what this worker has."""
-    if one.pipeline is not None or one.parts > 1:
+def _check_layout(entry: Distributed) -> None:
+    if entry.pipeline is not None or entry.parts > 1:
         raise ConfigurationError(
             "a model in stages, or along a tensor axis, is in files for others only after quorate.save() and "
             "quorate.load() in another layout; leave the path out"
         )
-    if one.owned is not None:
+    if entry.owned is not None:
         raise ConfigurationError(
             "what an optimizer of whole tensors keeps lies with their owners, and torch cannot gather it; leave the "
             "path out: quorate.save() keeps all"
         )
 
 
-def _states(one: Distributed) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of model and optimizer, whole on rank 0."""
-    if one.seat is None:
-        return {key: _copied(x) for key, x in one.model.state_dict().items()}, one.optimizer.state_dict()
+def _states(entry: Distributed) -> tuple[dict[str, Any], dict[str, Any]]:
+    if entry.seat is None:
+        return {key: _copied(x) for key, x in entry.model.state_dict().items()}, entry.optimizer.state_dict()
     from quorate.sharding.torch_states import gathered
 
-    return gathered(one.model, one.optimizer)
+    return gathered(entry.model, entry.optimizer)
 
 
 def _copied(x: Any) -> Any:
     return x.detach().cpu() if isinstance(x, Tensor) else x
 
 
-def _write_folder(place: Place, one: Distributed, path: Path, new: Path) -> None:
+def _write_folder(place: Place, entry: Distributed, path: Path, new: Path) -> None:
     from quorate.sharding.torch_states import write_folder
 
-    if one.seat is not None or place.wire.rank == 0:
-        write_folder(one.model, one.optimizer, one.step, new, is_alone=one.seat is None)
+    if entry.seat is not None or place.wire.rank == 0:
+        write_folder(entry.model, entry.optimizer, entry.step, new, is_alone=entry.seat is None)
     error = ""
     if place.wire.rank == 0:
         try:
@@ -147,12 +143,12 @@ def _write_folder(place: Place, one: Distributed, path: Path, new: Path) -> None
     _agree(place, f"export/{path.name}", error)
 
 
-def _read_folder(one: Distributed, path: Path) -> int:
+def _read_folder(entry: Distributed, path: Path) -> int:
     from quorate.sharding.torch_states import read_folder
 
     try:
-        return read_folder(one.model, one.optimizer, path, is_alone=one.seat is None)
-    except Exception as error:  # of whatever kind torch raises for what it cannot read, or load
+        return read_folder(entry.model, entry.optimizer, path, is_alone=entry.seat is None)
+    except Exception as error:  # any kind that torch raises for unreadable files
         raise CheckpointError(f"{path} is not a checkpoint of this model: {_last_line(error)}") from None
 
 
@@ -162,61 +158,60 @@ def _read_file(path: Path, form: Form) -> dict[str, Any]:
             from safetensors.torch import load_file
 
             return {"model": load_file(path)}
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's kinds, pickle's, zipfile's and safetensors', for bytes that may be anything
         raise CheckpointError(f"{path} cannot be read: {_last_line(error)}") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds a {type(found).__name__}, and no state of a model")
-    return found
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, and no state of a model")
+    return state
 
 
-def _take(one: Distributed, extras: Mapping[str, Any], found: dict[str, Any], path: Path) -> int | None:
-    model = next((found[name] for name in _MODELS if isinstance(found.get(name), dict)), found)
-    optimizer = next((found[name] for name in _OPTIMIZERS if isinstance(found.get(name), dict)), None)
+def _take(entry: Distributed, extras: Mapping[str, Any], saved: dict[str, Any], path: Path) -> int | None:
+    model = next((saved[name] for name in _MODELS if isinstance(saved.get(name), dict)), saved)
+    optimizer = next((saved[name] for name in _OPTIMIZERS if isinstance(saved.get(name), dict)), None)
     for wrapper in _WRAPPERS:
         if all(isinstance(key, str) and key.startswith(wrapper) for key in model):
             model = {key.removeprefix(wrapper): x for key, x in model.items()}
     try:
-        if one.seat is None:
-            one.model.load_state_dict(model)
+        if entry.seat is None:
+            entry.model.load_state_dict(model)
             if optimizer is not None:
-                one.optimizer.load_state_dict(optimizer)
+                entry.optimizer.load_state_dict(optimizer)
         else:
             from quorate.sharding.torch_states import spread
 
-            spread(one.model, one.optimizer, model, None if optimizer is None else _by_name(one, optimizer))
+            spread(entry.model, entry.optimizer, model, None if optimizer is None else _by_name(entry, optimizer))
     except Exception as error:  # what others have written may lack anything that torch asks for
         raise CheckpointError(f"{path} is of another model or optimizer: {_last_line(error)}") from None
     for name, thing in extras.items():
-        if isinstance(found.get(name), dict):
-            thing.load_state_dict(found[name])
-    step = found.get("step")
+        if isinstance(saved.get(name), dict):
+            thing.load_state_dict(saved[name])
+    step = saved.get("step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
-def _by_name(one: Distributed, state: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state by the names of parameters, where it is by their numbers."""
+def _by_name(entry: Distributed, state: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(key, str) for key in state["state"]):
         return state
-    names = {id(p): name for name, p in one.model.named_parameters()}
-    order = [names[id(p)] for p in one.parameters]
+    names = {id(p): name for name, p in entry.model.named_parameters()}
+    order = [names[id(p)] for p in entry.parameters]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
-    known = dict(zip(numbers, order, strict=True))
-    groups = [{**group, "params": [known[n] for n in group["params"]]} for group in state["param_groups"]]
-    return {"state": {known[n]: kept for n, kept in state["state"].items()}, "param_groups": groups}
+    name_of = dict(zip(numbers, order, strict=True))
+    groups = [{**group, "params": [name_of[n] for n in group["params"]]} for group in state["param_groups"]]
+    return {"state": {name_of[n]: kept for n, kept in state["state"].items()}, "param_groups": groups}
 
 
 def _agree(place: Place, key: str, error: str) -> None:
-    """Rank 0 has written, or says why not; raises that on all."""
+    """Share rank 0's error with all workers; raises it on all."""
     wire = place.wire.channel(f"{key}/{_count(place)}")
-    told = wire.broadcast(torch.frombuffer(bytearray(error.encode().ljust(512)[:512]), dtype=torch.uint8), 0).wait()
-    said = bytes(told.tolist()).decode(errors="replace").strip()
+    received = wire.broadcast(torch.frombuffer(bytearray(error.encode().ljust(512)[:512]), dtype=torch.uint8), 0).wait()
+    said = bytes(received.tolist()).decode(errors="replace").strip()
     if said:
         raise CheckpointError(said)
 
 
 class _Exports:
-    """How many there were."""
+    """The number of exports."""
 
     count = 0
 

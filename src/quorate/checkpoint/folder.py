@@ -1,15 +1,14 @@
-"""The folder of one checkpoint: how workers write it, when it is complete, its name, and whether it holds what was
-written.
+"""The folder of one checkpoint: how workers write it, when it is complete, its name, and its integrity.
 
     checkpoints/
       step-00000200/      a checkpoint: only a complete one has such a name
-        manifest.json     written last: what it is, and SHA-256 and size of every other file
+        manifest.json     written last: a description, and SHA-256 and size of every other file
         model.safetensors, optimizer.safetensors, strategy.safetensors
                           of a model in shards model.shard-0-of-2.safetensors, …: some rows of each tensor
         rank-0.safetensors, rank-1.safetensors, …
-      .writing-…/         one that is being written, or whose writing was cut off
+      .writing-…/         one that is being written, or whose writing was interrupted
 
-The manifest closes with the SHA-256 of its own text, so that a change in it is seen as well.
+The manifest closes with the SHA-256 of its own text, so that a change in it is detected as well.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from quorate.core.errors import CheckpointError, QuorateError
 from quorate.wire.failure import read_deaths
 
 FORMAT = 1
-"""The version of everything that stands in such a folder."""
+"""The version of the contents of such a folder."""
 MANIFEST = "manifest.json"
 KEPT = 2
-"""Complete checkpoints that stay."""
 _NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _LARGEST_MANIFEST = 64 << 20
 _WRITING = ".writing-"
@@ -45,27 +43,27 @@ _SEAL = "manifest_sha256"
 
 
 def being_written(root: Path, key: str) -> Path:
-    """Where the checkpoint `key` stands until it is complete."""
+    """Return the path of the checkpoint `key` until it is complete."""
     return root / f"{_WRITING}{key}"
 
 
 def complete_ones(root: Path) -> list[Path]:
-    """The complete checkpoints in `root`, the newest first."""
+    """Return the complete checkpoints in `root`, the newest first."""
     try:
-        found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
+        named = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found.sort(key=lambda one: (int(one[0][1]), int(one[0][2] or 1)), reverse=True)
-    return [path for _, path in found]
+    named.sort(key=lambda entry: (int(entry[0][1]), int(entry[0][2] or 1)), reverse=True)
+    return [path for _, path in named]
 
 
 def commit(
     folder: Path, manifest: Mapping[str, Any], *, refused: frozenset[str] = frozenset(), opened: Open = FileOutput
 ) -> Path:
-    """Make the checkpoint in `folder`, all of whose files are written and synced, a complete one; returns its place.
+    """Complete the checkpoint in `folder`, all of whose files are written and synced; return its path.
 
-    It gets no name of one that was `refused`. Raises `OSError`; until this returns there is nothing of it under a
-    complete one's name.
+    It never gets a name that was `refused`. Raises `OSError`; until this returns, no part of it has the name of a
+    complete checkpoint.
     """
     text = json.dumps({"format": FORMAT, **manifest}, indent=1)
     seal = hashlib.sha256(text.encode()).hexdigest()
@@ -87,7 +85,7 @@ def _free_name(root: Path, step: int, refused: frozenset[str]) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What the manifest says. Raises `CheckpointError` for one that is missing, changed, or of a later version."""
+    """Return the manifest. Raises `CheckpointError` for one that is missing, changed, or of a later version."""
     _check_file(folder / MANIFEST, most=_LARGEST_MANIFEST)
     try:
         text = (folder / MANIFEST).read_bytes().decode()
@@ -101,61 +99,59 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     closed = body + "\n}"
     if version != FORMAT or seal != f'"{hashlib.sha256(closed.encode()).hexdigest()}"\n}}\n':
         raise CheckpointError(f"{MANIFEST} was changed: it does not match its own SHA-256")
-    found = check_manifest(said, MANIFEST, rank_file, shard_file)
+    manifest = check_manifest(said, MANIFEST, rank_file, shard_file)
     named = _NAME.fullmatch(folder.name)
-    if named and int(named[1]) != found["step"]:
-        raise CheckpointError(f"{MANIFEST} is of step {found['step']}, but the name of the folder says another step")
-    return found
+    if named and int(named[1]) != manifest["step"]:
+        raise CheckpointError(f"{MANIFEST} is of step {manifest['step']}, but the name of the folder says another step")
+    return manifest
 
 
 def _check_file(path: Path, *, most: int | None = None) -> int:
-    """The size of a file. Raises `CheckpointError` for anything else of that name, which may never end, and for one
-    that is larger than it can be; nothing is opened."""
+    """Return the size of a regular file. Raises `CheckpointError` for other kinds, which may never end. So it does for
+    one that is larger than `most`; no file is opened."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path.name} is missing") from None
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{path.name} is not a regular file")
-    if most is not None and found.st_size > most:
-        raise CheckpointError(f"{path.name} has {found.st_size} bytes, and at most {most} can be")
-    return found.st_size
+    if most is not None and status.st_size > most:
+        raise CheckpointError(f"{path.name} has {status.st_size} bytes, and at most {most} can be")
+    return status.st_size
 
 
 def rank_file(rank: int) -> str:
-    """The name of the file of worker `rank`."""
+    """Return the name of the file of worker `rank`."""
     return f"rank-{rank}.safetensors"
 
 
 def shard_file(name: str, shards: int, shard: int) -> str:
-    """The name of the file of one shard of what `name` holds."""
+    """Return the name of the file of one shard of `name`."""
     return name if shards == 1 else f"{name.removesuffix('.safetensors')}.shard-{shard}-of-{shards}.safetensors"
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The manifest, once every file has been found to be what was written. Cost: reading and hashing everything.
-
-    Raises `CheckpointError` that names the first file that is missing, cut off, changed, or exchanged for another.
-    """
+    """Return the manifest, after checking every file against it. Cost: reading and hashing everything. Raises
+    `CheckpointError` that names the first file that is missing, cut off, changed, or exchanged for another."""
     manifest = read_manifest(folder)
     for name, about in manifest["files"].items():
         wanted = Written(about["sha256"], about["bytes"])
         size = _check_file(folder / name)
         try:
-            found = hash_file(folder / name) if size == wanted.bytes else None
+            written = hash_file(folder / name) if size == wanted.bytes else None
         except OSError as error:
             raise CheckpointError(f"{name} cannot be read: {error.strerror}") from None
-        if found is None:
+        if written is None:
             raise CheckpointError(f"{name} has {size} bytes, but {wanted.bytes} were written")
-        if found != wanted:
+        if written != wanted:
             raise CheckpointError(f"{name} is damaged: its SHA-256 differs from the one in the manifest")
     return manifest
 
 
 def clean(root: Path, *, refused: frozenset[str] = frozenset()) -> None:
-    """Remove what was `refused`, and all complete ones but the newest two; what cannot be removed stays."""
+    """Remove `refused` checkpoints, and all complete ones but the newest two; files that cannot be removed stay."""
     there = complete_ones(root)
     good = [path for path in there if path.name not in refused]
     for path in [*(path for path in there if path.name in refused), *good[KEPT:]]:
@@ -163,7 +159,7 @@ def clean(root: Path, *, refused: frozenset[str] = frozenset()) -> None:
 
 
 def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) -> None:
-    """Remove what was never completed: all of it, or of this `session` only what has a number `up_to` this one."""
+    """Remove incomplete checkpoints: all, or those of `session` with numbers up to `up_to`."""
     try:
         names = [path.name.removeprefix(_WRITING) for path in root.iterdir() if path.name.startswith(_WRITING)]
     except FileNotFoundError:
@@ -176,7 +172,7 @@ def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) 
 
 
 def versions() -> dict[str, str | None]:
-    """Of the libraries that wrote it."""
+    """Return the versions of the libraries that wrote it."""
 
     def version(package: str) -> str | None:
         try:
@@ -192,7 +188,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one worker is to write."""
+    """One worker's part of a checkpoint, to be written."""
 
     root: Path
     session: str
@@ -203,27 +199,28 @@ class Part:
     size: int
     files: list[TensorFile]
     shared: Mapping[str, Any] | None
-    """What the manifest is to say, from the worker that writes what is equal everywhere."""
+    """Entries of the manifest, from the worker that writes state that is equal everywhere."""
     refused: frozenset[str] = frozenset()
     opened: Open = field(default=FileOutput)
 
     @property
     def key(self) -> str:
-        """The same on all workers, and another one for every checkpoint."""
+        """A key that is the same on all workers, and different for every checkpoint."""
         return f"{self.session}-{self.number}.{self.term}"
 
 
 def claims(board: Board, key: str) -> bool:
-    """Whether the worker that asks writes what is equal everywhere: true for the first one of those that ask."""
+    """Return whether the calling worker writes state that is equal everywhere: True for the first that asks."""
     return board.add(f"checkpoint/{key}/claims") == 1
 
 
 def write(part: Part, board: Board, tell: Tell) -> None:
-    """Write one worker's part, beside its training; the last one to be there makes the checkpoint complete.
+    """Write one worker's part while it trains; the last worker completes the checkpoint.
 
-    Nobody waits for anybody: each worker writes its files, says so on the board, and counts; whoever counts up to the
-    number of workers writes the manifest and gives the folder its name; of those that have died nothing is waited for.
-    What goes wrong is told, and ends nothing: the checkpoint before stays the newest."""
+    No worker waits for another: each writes its files, reports them on the board, and counts; the worker whose count is
+    the number of workers writes the manifest and gives the folder its name. Dead workers are not waited for. Errors are
+    reported, and end nothing: the checkpoint before stays the newest.
+    """
     folder = being_written(part.root, part.key)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -244,20 +241,19 @@ def write(part: Part, board: Board, tell: Tell) -> None:
 
 
 def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
-    """Whether all that live have written, and this one is to make it complete."""
-    gone = {one.rank for one in read_deaths(board)}
+    dead = {death.rank for death in read_deaths(board)}
     place = f"checkpoint/{part.key}"
-    lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in gone]
-    return bool(gone) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)
+    lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in dead]
+    return bool(dead) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)
 
 
 def _complete(part: Part, board: Board, folder: Path) -> None:
     place = f"checkpoint/{part.key}"
     said = [json.loads(written) for rank in range(part.size) if (written := board.get(f"{place}/part/{rank}"))]
-    about = next((one["shared"] for one in said if one["shared"] is not None), None)
+    about = next((part_written["shared"] for part_written in said if part_written["shared"] is not None), None)
     if about is None:
-        return  # who was to write what is equal everywhere has died; the next checkpoint is made without it
-    files = {name: file for one in said for name, file in sorted(one["files"].items())}
+        return  # the writer of state that is equal everywhere has died; the next checkpoint is made without it
+    files = {name: file for part_written in said for name, file in sorted(part_written["files"].items())}
     manifest = {
         "step": about["step"],
         "workers": len(said),

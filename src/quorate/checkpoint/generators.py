@@ -1,4 +1,4 @@
-"""The states of this worker's random generators: torch's, numpy's and python's default ones, and those of GPUs.
+"""States of this worker's random generators: torch's, numpy's and Python's default ones, and those of GPUs.
 
 In a virtual world every worker has default generators of its own, which are the process's while it runs.
 """
@@ -18,32 +18,32 @@ from quorate.core.errors import CheckpointError
 
 
 def states() -> dict[str, Any]:
-    """All of them, as tensors, numbers and text."""
+    """Return all states, as tensors, numbers and text."""
     kind, words, *rest = np.random.get_state(legacy=True)
-    found: dict[str, Any] = {
+    saved: dict[str, Any] = {
         "torch": torch.get_rng_state().clone(),
         "python": random.getstate(),
         "numpy": [str(kind), torch.from_numpy(np.asarray(words).astype(np.int64)), *rest],
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state(torch.cuda.current_device()).clone()
-    return found
+        saved["cuda"] = torch.cuda.get_rng_state(torch.cuda.current_device()).clone()
+    return saved
 
 
 _WORDS = 624
-"""Of the Mersenne Twister, whose place in them may be behind the last."""
+"""Words of a Mersenne Twister; its position may be after the last."""
 
 
-def check(found: dict[str, Any]) -> None:
-    """Raise `CheckpointError` for what `states` cannot have given: generators believe the place they are told."""
+def check(saved: dict[str, Any]) -> None:
+    """Raise `CheckpointError` for states that `states` cannot have returned: generators do not check their position."""
     try:
-        own = found["torch"], found.get("cuda", torch.zeros(0, dtype=torch.uint8))
-        version, words, gauss = found["python"]
-        kind, numbers, place, has_gauss, cached = found["numpy"]
+        own = saved["torch"], saved.get("cuda", torch.zeros(0, dtype=torch.uint8))
+        version, words, gauss = saved["python"]
+        kind, numbers, place, has_gauss, cached = saved["numpy"]
         *words, index = words
         is_right = (
             all(isinstance(x, Tensor) and x.dtype == torch.uint8 and x.dim() == 1 for x in own)
-            and found["torch"].numel() == torch.get_rng_state().numel()
+            and saved["torch"].numel() == torch.get_rng_state().numel()
             and version == 3
             and _are_words(words)
             and _is_place(index)
@@ -76,12 +76,12 @@ def _is_finite(number: Any) -> bool:
     return type(number) in (int, float) and math.isfinite(number)
 
 
-def restore(found: dict[str, Any]) -> None:
-    """Go on drawing from where `states` was; what is `check`ed."""
-    torch.set_rng_state(found["torch"].to(torch.uint8))
-    version, words, rest = found["python"]
+def restore(saved: dict[str, Any]) -> None:
+    """Continue drawing from `states` that were `check`ed."""
+    torch.set_rng_state(saved["torch"].to(torch.uint8))
+    version, words, rest = saved["python"]
     random.setstate((version, tuple(words), rest))
-    kind, numbers, *others = found["numpy"]
+    kind, numbers, *others = saved["numpy"]
     np.random.set_state((kind, numbers.numpy().astype(np.uint32), *others))
-    if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(found["cuda"].cpu())
+    if "cuda" in saved and torch.cuda.is_available():
+        torch.cuda.set_rng_state(saved["cuda"].cpu())

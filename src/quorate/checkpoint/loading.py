@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one can be used."""
+"""Continuing from a checkpoint: the choice of a usable one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from quorate.wire.current import Place
 
 
 @dataclass
-class Found:
-    """The checkpoint to go on from, the same on all workers; and what is to be said about the choice."""
+class Choice:
+    """The checkpoint to continue from, the same on all workers; and sentences about the choice."""
 
     name: str | None
     sentences: list[str] = field(default_factory=list)
@@ -32,14 +32,14 @@ class Found:
 
 @dataclass
 class Resumed:
-    """What `load` has done."""
+    """The result of `load`."""
 
     step: int | None
     sentences: list[str]
 
 
 def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
-    """See `quorate.load`; every worker calls it. The sentences are for the user, on rank 0."""
+    """Implement `quorate.load`; every worker calls it. The sentences are for the user, on rank 0."""
     everything = trained(place)
     if not everything.optimizers:
         raise ConfigurationError(
@@ -54,26 +54,26 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
     if root is None:
         return Resumed(None, [])
     wire, passed_over = place.wire.channel("checkpoints"), dict[str, str]()
-    own = [(one.optimizer, _options_of(one.optimizer)) for one in everything.ordered]
+    own = [(entry.optimizer, _options_of(entry.optimizer)) for entry in everything.ordered]
     while True:
-        found = _agreed(place, root, passed_over)
-        if found.error is not None:
-            raise CheckpointError(found.error)
-        saving(place).refused = frozenset(found.refused)
-        if found.name is None:
-            return Resumed(None, found.sentences)
-        sentences, error = found.sentences, ""
+        choice = _agreed(place, root, passed_over)
+        if choice.error is not None:
+            raise CheckpointError(choice.error)
+        saving(place).refused = frozenset(choice.refused)
+        if choice.name is None:
+            return Resumed(None, choice.sentences)
+        sentences, error = choice.sentences, ""
         try:
-            sentences = sentences + restore(place, root / found.name, extras)
+            sentences = sentences + restore(place, root / choice.name, extras)
         except CheckpointError as why:
             error = str(why)
         carried = torch.frombuffer(bytearray(error.encode() + b" "), dtype=torch.uint8)
-        told = [bytes(x.tolist()).decode().strip() for x in wire.all_gather(carried).wait()]
-        if not any(told):  # all are there: nobody speaks of rounds to one that is not there yet
+        errors = [bytes(x.tolist()).decode().strip() for x in wire.all_gather(carried).wait()]
+        if not any(errors):  # all are there: no message of rounds reaches one that is still loading
             return Resumed(everything.first.step, sentences)
-        passed_over[found.name] = next(filter(None, told))
+        passed_over[choice.name] = next(filter(None, errors))
         for optimizer, options in own:
-            _put_back(optimizer, options)  # the next one is held against what the script has said
+            _put_back(optimizer, options)  # the next one is compared with the script's options
 
 
 def _options_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def _put_back(optimizer: Optimizer, options: list[dict[str, Any]]) -> None:
 
 
 def _enter(everything: Trained, entered: Entered, extras: Mapping[str, Any]) -> int:
-    """A worker that joined goes on from where the one is whose replica it has; the steps that one had made."""
+    """Continue from the worker whose replica a joining worker has; return its number of steps."""
     for name, thing in extras.items():
         if name not in entered.extras:
             raise CheckpointError(f"the workers that are training have not passed {name} to load() or save() yet")
@@ -99,25 +99,23 @@ def _enter(everything: Trained, entered: Entered, extras: Mapping[str, Any]) -> 
     return entered.step
 
 
-def _agreed(place: Place, root: Path, passed_over: Mapping[str, str]) -> Found:
-    """Rank 0 looks, and tells the others over the board; what was `passed_over` could not be loaded."""
+def _agreed(place: Place, root: Path, passed_over: Mapping[str, str]) -> Choice:
+    """Return rank 0's choice, through the board; checkpoints in `passed_over` could not be loaded."""
     wire: Wire = place.wire
     context = checkpoint_context(place)
     context.loads += 1
     key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:
-        found = choose(root, passed_over)
-        wire.board.set(key, json.dumps(vars(found)).encode())
-        return found
+        choice = choose(root, passed_over)
+        wire.board.set(key, json.dumps(vars(choice)).encode())
+        return choice
     wire.board.wait([key])
-    return Found(**json.loads(wire.board.get(key) or b"{}"))
+    return Choice(**json.loads(wire.board.get(key) or b"{}"))
 
 
-def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Found:
-    """The newest checkpoint in `root` that is what was written; what was never completed is removed.
-
-    One that was `passed_over` is left alone, with the reason for that; it may be right for another script.
-    """
+def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Choice:
+    """Return the newest intact checkpoint in `root`; incomplete ones are removed. One in `passed_over` is left alone,
+    with the reason for that; it may fit another script."""
     clean_unfinished(root)
     reasons: list[tuple[str, str]] = []
     refused: list[str] = []
@@ -136,6 +134,6 @@ def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Found:
             break
     if reasons and chosen is None:
         every = "; ".join(f"{name}: {why}" for name, why in reasons)
-        return Found(None, refused=refused, error=f"no checkpoint in {root} can be used ({every})")
-    told = [f"the checkpoint {name} was refused: {why}; {chosen} is used instead" for name, why in reasons]
-    return Found(chosen, sentences=told, refused=refused)
+        return Choice(None, refused=refused, error=f"no checkpoint in {root} can be used ({every})")
+    sentences = [f"the checkpoint {name} was refused: {why}; {chosen} is used instead" for name, why in reasons]
+    return Choice(chosen, sentences=sentences, refused=refused)

@@ -1,4 +1,4 @@
-"""An optimizer as it was: torch's own state, with the bits that `load_state_dict` would round."""
+"""An optimizer restored from torch's state, with bits that `load_state_dict` would round."""
 
 from __future__ import annotations
 
@@ -18,39 +18,36 @@ _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
 
 
-def of_shards(trees: Sequence[dict[str, Any]], one: Distributed) -> dict[str, Any]:
-    """What the optimizers of all old shards kept, as this worker's keeps it: rows, or the whole tensors that it owns.
-
-    Old shards that kept whole tensors kept those of different parameters, or nothing.
-    """
+def of_shards(trees: Sequence[dict[str, Any]], entry: Distributed) -> dict[str, Any]:
+    """Return this worker's optimizer state from those of all old shards: rows, or the full tensors that it owns. Old
+    shards that kept full tensors kept those of different parameters, or nothing."""
     states = [tree["state"] for tree in trees]
     if any(state.keys() != states[0].keys() for state in states):
         if sum(map(len, states)) != len(set().union(*states)):
             raise CheckpointError("the files of its shards do not belong together: two keep the same parameter's state")
         trees = [{**trees[0], "state": {number: kept for state in states for number, kept in state.items()}}]
-    shard = one.reads
-    if one.owned is not None:
-        mine, shard = one.owned(), (1, 0)
-        trees = [{**tree, "state": {n: kept for n, kept in tree["state"].items() if n in mine}} for tree in trees]
-    found: dict[str, Any] = joined(trees, *shard)
-    return found
+    shard = entry.reads
+    if entry.owned is not None:
+        owned, shard = entry.owned(), (1, 0)
+        trees = [{**tree, "state": {n: kept for n, kept in tree["state"].items() if n in owned}} for tree in trees]
+    joined_state: dict[str, Any] = joined(trees, *shard)
+    return joined_state
 
 
-def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
-    """Let the optimizer load `kept`, in torch's format. Raises `CheckpointError` for that of another model.
-
-    torch casts state to the parameter's dtype: numbers that are kept in a wider one are put back as they were.
-    """
-    optimizer = one.optimizer
-    mine = [len(group["params"]) for group in optimizer.param_groups]
-    theirs = [len(group["params"]) for group in kept["param_groups"]]
-    if mine != theirs:
+def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
+    """Let the optimizer load `kept`, in torch's format. Raises `CheckpointError` for that of another model. torch casts
+    state to the parameter's dtype: numbers that were kept in a wider one are restored exactly."""
+    optimizer = entry.optimizer
+    counts = [len(group["params"]) for group in optimizer.param_groups]
+    saved_counts = [len(group["params"]) for group in kept["param_groups"]]
+    if counts != saved_counts:
         raise CheckpointError(
-            f"the checkpoint's optimizer has parameter groups of {theirs} parameters, and the script's of {mine}"
+            f"the checkpoint's optimizer has parameter groups of {saved_counts} parameters, "
+            f"and the script's of {counts}"
         )
     check_options(optimizer.param_groups, kept["param_groups"], "the options in the optimizer's file")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if one.owned is None:
+    if entry.owned is None:
         fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
         kept = {**kept, "state": fitting}
     _check_shapes(type(optimizer).__mro__[2], parameters, kept["state"])
@@ -61,7 +58,10 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
     if own is not None:
         optimizer.load_state_dict(own)
     else:
-        groups = [{**mine, **theirs} for mine, theirs in zip(optimizer.param_groups, kept["param_groups"], strict=True)]
+        groups = [
+            {**group, **saved_group}
+            for group, saved_group in zip(optimizer.param_groups, kept["param_groups"], strict=True)
+        ]
         optimizer.load_state_dict({**kept, "param_groups": groups})  # what a later torch has in addition stays
         put_bits(optimizer, parameters, kept)
     for path, state in inner.items():
@@ -71,7 +71,6 @@ def restore_optimizer(one: Distributed, kept: dict[str, Any]) -> None:
 
 
 def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:
-    """What is of a parameter's shape, as tensors of its kind."""
     if not isinstance(state, dict) or not isinstance(number, int) or not is_sharded(parameters[number]):
         return state
     p = parameters[number]
@@ -82,7 +81,7 @@ def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:
 
 
 def _check_shapes(kind: type[Any], parameters: Sequence[Tensor], state: Mapping[Any, Any]) -> None:
-    """What torch's own optimizers keep of a parameter is a number, or has its shape: they do not look themselves."""
+    """Check that torch's own optimizers keep numbers and tensors of a parameter's shape, which torch does not check."""
     if not kind.__module__.startswith("torch.optim.") or kind.__name__ in _OF_OTHER_SHAPES:
         return
     for number, p in enumerate(parameters):

@@ -1,4 +1,4 @@
-"""Optimizers whose state is not in torch's format alone: those with a `state_dict()` of their own, or around others."""
+"""Optimizers with a state beyond torch's format: with a `state_dict()` of their own, or around other optimizers."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from quorate.replica.inner_optimizers import inner_optimizers
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """What a checkpoint holds of an optimizer: torch's format, and under "own" and "inner" what is not in it."""
+    """Return the state of an optimizer in a checkpoint: torch's format, and other parts under "own" and "inner"."""
     state = optimizer.state_dict()
-    found = dict(state)
+    saved = dict(state)
     if not is_plain(state):
         groups, numbers = [], iter(range(sum(len(group["params"]) for group in optimizer.param_groups)))
         for group in optimizer.param_groups:
             groups.append({**options_of(group), "params": [next(numbers) for _ in group["params"]]})
-        found = {"state": {}, "param_groups": groups, "own": state}
+        saved = {"state": {}, "param_groups": groups, "own": state}
     else:
-        found["param_groups"] = [{**options_of(group), "params": group["params"]} for group in state["param_groups"]]
-    known = set(map(id, _tensors_in(state)))
+        saved["param_groups"] = [{**options_of(group), "params": group["params"]} for group in state["param_groups"]]
+    known_ids = set(map(id, _tensors_in(state)))
     inner = {
-        path: one.state_dict()
-        for path, one in inner_optimizers(optimizer).items()
-        if is_plain(state) or any(id(x) not in known for x in _tensors_in(dict(one.state)))
+        path: inside.state_dict()
+        for path, inside in inner_optimizers(optimizer).items()
+        if is_plain(state) or any(id(x) not in known_ids for x in _tensors_in(dict(inside.state)))
     }
-    return {**found, "inner": inner} if inner else found
+    return {**saved, "inner": inner} if inner else saved
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a parameter group that a checkpoint holds: functions are the script's to give again."""
+    """Return the options of a parameter group in a checkpoint: functions come from the script again."""
     return {key: x for key, x in group.items() if key != "params" and not isinstance(x, FunctionType | MethodType)}
 
 
 def is_plain(state: Mapping[str, Any]) -> bool:
-    """Whether it is torch's format."""
+    """Return whether the state has torch's format."""
     return "state" in state and "param_groups" in state
 
 
@@ -55,15 +55,15 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 class Inside:
-    """The optimizers inside one, and which of them have its own parameter groups."""
+    """The optimizers inside another one, and which of them share its parameter groups."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer, self.optimizers = optimizer, inner_optimizers(optimizer)
         own = optimizer.param_groups
-        self._shared = {path: _are_same(one.param_groups, own) for path, one in self.optimizers.items()}
+        self._shared = {path: _are_same(inside.param_groups, own) for path, inside in self.optimizers.items()}
 
     def check(self, own: Any, inner: Mapping[str, Any]) -> None:
-        """Raise `CheckpointError` where a checkpoint is of an optimizer of another format, or around others."""
+        """Raise `CheckpointError` for a checkpoint of an optimizer of another format, or around others."""
         kind = type(self._optimizer).__mro__[2].__name__
         if (own is None) != is_plain(self._optimizer.state_dict()):
             raise CheckpointError(f"the checkpoint's optimizer and the script's {kind} have state of different formats")
@@ -72,13 +72,13 @@ class Inside:
             raise CheckpointError(f"the checkpoint holds the state of an optimizer {missing[0]}, and {kind} has none")
 
     def restore(self, inner: Mapping[str, Any]) -> None:
-        """Let those inside keep what `inner` holds, bit for bit, and have the parameter groups that they had."""
+        """Restore the inner optimizers bit for bit, with the parameter groups that they had."""
         for path, state in inner.items():
-            one = self.optimizers[path]
-            parameters = [p for group in one.param_groups for p in group["params"]]
-            one.load_state_dict(state)
+            inside = self.optimizers[path]
+            parameters = [p for group in inside.param_groups for p in group["params"]]
+            inside.load_state_dict(state)
             if is_plain(state):
-                put_bits(one, parameters, state)
+                put_bits(inside, parameters, state)
         for path, is_shared in self._shared.items():
             if is_shared:
                 self.optimizers[path].param_groups = self._optimizer.param_groups
@@ -89,7 +89,7 @@ def _are_same(some: list[Any], others: list[Any]) -> bool:
 
 
 def put_bits(optimizer: Optimizer, parameters: Sequence[Tensor], kept: Mapping[str, Any]) -> None:
-    """Let tensors that `load_state_dict` has cast be those that were kept."""
+    """Restore the bits of tensors that `load_state_dict` has cast."""
     numbers = [number for group in kept["param_groups"] for number in group["params"]]
     for p, number in zip(parameters, numbers, strict=True):
         state = kept["state"].get(number)

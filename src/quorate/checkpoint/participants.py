@@ -1,4 +1,4 @@
-"""What a checkpoint is of: everything that was distributed, the loaders, and the objects a script has given besides."""
+"""The contents of a checkpoint: every distributed optimizer, the loaders, and objects that a script passes besides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeptRounds(WorkerRounds, Protocol):
 
     @property
     def version(self) -> int:
-        """The newest round this replica has applied."""
+        """The newest round that this replica has applied."""
 
     @property
     def agreed(self) -> Agreed:
@@ -37,10 +37,10 @@ class KeptRounds(WorkerRounds, Protocol):
         """Let a round be marked after which every worker saves; `request` grows from one to the next."""
 
     def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds of this worker's rounds, as they are after the newest round that was applied."""
+        """Return this worker's rounds for a checkpoint, as they are after the newest round that was applied."""
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
-        """Go on from what the workers of a checkpoint have kept, by rank; returns what is to be said about it."""
+        """Continue from the rounds of a checkpoint's workers, by rank; return sentences about it."""
 
 
 class Participant(Worker, Protocol):
@@ -50,7 +50,7 @@ class Participant(Worker, Protocol):
     """The name of the optimizer's channel."""
     strategy: Strategy
     updates: int
-    """That its replica has applied."""
+    """Updates that its replica has applied."""
     finished: bool
     differs: bool
     """Whether replicas differ between steps."""
@@ -64,19 +64,18 @@ class Participant(Worker, Protocol):
 
     @property
     def has_rounds(self) -> bool:
-        """Whether its strategy has agreed on rounds."""
+        """Whether its strategy agrees in rounds."""
 
     @property
     def rounds(self) -> KeptRounds:
-        """Its rounds, where it has."""
+        """Its rounds, if it has any."""
 
 
 @dataclass
 class Entered:
-    """Of the worker whose replica it has copied."""
+    """State of the worker whose replica a joining worker has copied."""
 
     extras: dict[str, Any]
-    """States, by name."""
     step: int
     options: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The options of the parameter groups, by the optimizer's name."""
@@ -84,40 +83,37 @@ class Entered:
 
 @dataclass(eq=False)
 class Distributed:
-    """One optimizer as it was given to `distribute`."""
+    """One optimizer that was passed to `distribute`."""
 
     name: str
-    """Of its channel."""
     optimizer: Optimizer
     model: Module
     strategy: str | None
     settings: Mapping[str, object]
     worker: Participant | None = None
-    """None where nobody has to agree, or somebody else sees to it."""
+    """None where workers need not agree, or another library does it."""
     pause: Callable[[], None] = lambda: None
     """Waits until no worker steps, with nothing in flight."""
     resume: Callable[[], None] = lambda: None
-    """Goes on."""
     ahead: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Inside, parameters are those after every step, where the newest one is still under way."""
+    """Inside, parameters are those after every step, where the newest one is still in progress."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
     seat: Seat | None = None
-    """This worker's among those that hold the model together; None where it holds it alone."""
+    """This worker's seat among those that hold the model together; None where it holds all of it."""
     pipeline: Pipeline | None = None
-    """Where this worker has some of the model's stages."""
+    """Set where this worker has some of the model's stages."""
     owned: Callable[[], Collection[int]] | None = None
-    """The numbers of the parameters of which the optimizer's state lies here, whole; None where it has a piece of each,
-    or all."""
+    """Returns indices of the parameters whose full optimizer state lies here; None where pieces of all, or all, do."""
 
     @property
     def step(self) -> int:
-        """How many steps this worker has made."""
+        """The number of steps that this worker has made."""
         return self.steps if self.worker is None else self.worker.step
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Of how many shards, or parts of these, over all stages, the model is, and which one is here."""
+        """The number of shards (or tensor parts) of the model, over all stages, and the index of this one."""
         if self.seat is None:
             return 1, 0
         axes = self.seat.axes
@@ -130,7 +126,8 @@ class Distributed:
 
     @property
     def reads(self) -> tuple[int, int]:
-        """As which shard of how many it reads its stages in a checkpoint: whole, where it takes parts of layers out."""
+        """The number of shards and the shard for reading a checkpoint; (1, 0) where parts of layers are taken from
+        full ones."""
         return (1, 0) if self.parts > 1 or self.seat is None else (self.seat.axes.shards, self.seat.shard)
 
     @property
@@ -140,17 +137,17 @@ class Distributed:
 
     @property
     def stages(self) -> list[list[str]]:
-        """What each worker of the pipeline has: modules and parameters, by name; empty for a model that has none."""
+        """The modules and parameters of each worker of the pipeline, by name; empty without stages."""
         return [] if self.pipeline is None else self.pipeline.ending.cut
 
     @property
     def elsewhere(self) -> Collection[str]:
-        """What of the model's state belongs to other workers of the pipeline, by name."""
+        """The names in the model's state that other workers of the pipeline hold."""
         return frozenset() if self.pipeline is None else self.pipeline.ending.elsewhere
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The optimizer's, in its order."""
+        """The optimizer's parameters, in its order."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
@@ -160,36 +157,36 @@ class Distributed:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all workers have one replica in common."""
+        """Whether all workers share one replica."""
         return self.worker is not None and self.worker.strategy.replicas == "shared"
 
     @property
     def is_in_rounds(self) -> bool:
-        """Whether it agrees in rounds, and still does."""
+        """Whether it agrees in rounds, and has not finished."""
         return self.worker is not None and self.worker.has_rounds and not self.worker.finished
 
     def stepped(self, *_: Any) -> None:
-        """What a hook calls, where there is no worker that counts."""
+        """Count a step, as a hook, where no worker counts."""
         self.steps += 1
 
 
 def by_name(name: str) -> tuple[int, str]:
-    """Sorts the names of optimizers into one order on all workers, which distribute them in any order."""
+    """Return a key that sorts optimizers by name into one order on all workers, which distribute them in any order."""
     return len(name), name
 
 
 @dataclass
 class Trained:
-    """All of one worker."""
+    """The distributed optimizers of one worker."""
 
     optimizers: dict[str, Distributed] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
     entered: Entered | None = None
-    """What a worker that joined was given for its `load`."""
+    """The state that a joined worker has received for its `load`."""
     leading: Participant | None = None
     """The worker of the first optimizer in order, whose exchanges count checkpoints."""
     missing: tuple[str, ...] = ()
-    """The names of the optimizers that a worker that joins has to distribute before it enters."""
+    """The names of the optimizers that a joining worker must distribute before it enters."""
 
     def check_entered(self) -> None:
         """Raise `ConfigurationError` for a worker that joins with fewer optimizers than the others have."""
@@ -203,25 +200,25 @@ class Trained:
     def _all_of_others(self) -> int:
         return len(self.optimizers.keys() | set(self.missing))
 
-    def add(self, one: Distributed) -> None:
-        """Another optimizer was distributed."""
-        self.optimizers[one.name] = one
+    def add(self, entry: Distributed) -> None:
+        """Register another distributed optimizer."""
+        self.optimizers[entry.name] = entry
         self.leading = self.ordered[0].worker
-        if one.worker is None:
-            one.optimizer.register_step_post_hook(one.stepped)
+        if entry.worker is None:
+            entry.optimizer.register_step_post_hook(entry.stepped)
 
     @property
     def ordered(self) -> list[Distributed]:
         """The optimizers in an order that is the same on all workers."""
-        return sorted(self.optimizers.values(), key=lambda one: by_name(one.name))
+        return sorted(self.optimizers.values(), key=lambda entry: by_name(entry.name))
 
     @property
     def first(self) -> Distributed:
-        """The one whose steps count."""
+        """The optimizer whose steps count."""
         return next(iter(self.optimizers.values()))
 
     def add_extras(self, extras: Mapping[str, Any]) -> None:
-        """Objects that a checkpoint holds as well. Raises `ConfigurationError` for one that has no state to give."""
+        """Add objects that a checkpoint holds as well. Raises `ConfigurationError` for one without a state."""
         for name, thing in extras.items():
             if isinstance(thing, type) or not (
                 callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
@@ -235,33 +232,32 @@ class Trained:
 
 
 def trained(place: Place) -> Trained:
-    """Of the worker of `place`."""
+    """Return what is distributed on the worker of `place`."""
     return place.context(Trained)
 
 
-def set_steps(place: Place, one: Distributed, step: int, rounds: int) -> None:
-    """Go on counting from here, also in the records."""
-    one.steps = step
-    if one.worker is not None:
-        one.worker.step = step
+def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
+    """Continue counting from here, also in the records."""
+    entry.steps = step
+    if entry.worker is not None:
+        entry.worker.step = step
     for timer in timing(place).timers:
-        if timer.name == one.name:
+        if timer.name == entry.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()
 
 
 @dataclass
 class CheckpointContext:
-    """Where one worker's checkpoints are, and who is told of them; `checkpoint_context(place)` gives it."""
+    """The place of one worker's checkpoints, and a function for messages; `checkpoint_context(place)` returns it."""
 
     root: Path | None = None
-    """The folder in which this run's checkpoints are."""
+    """The folder of this run's checkpoints."""
     tell: Callable[[str], None] | None = None
     """Shows a sentence to the user; None where the script keeps no checkpoints."""
     loads: int = 0
-    """How often a checkpoint was looked for."""
 
 
 def checkpoint_context(place: Place) -> CheckpointContext:
-    """That of the worker."""
+    """Return the checkpoint context of the worker."""
     return place.context(CheckpointContext)

@@ -1,6 +1,6 @@
-"""One worker's view of a checkpoint, in memory: what is its own, and what is equal everywhere, ready to be written.
+"""One worker's view of a checkpoint, in memory: its own state, and state that is equal everywhere, ready to be written.
 
-Everything is copied here, in the training thread, into memory of the host; writing it is another thread's business.
+Everything is copied here, in the training thread, into memory of the host; another thread writes it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from quorate.wire.current import Place
 
 
 class HostMemory:
-    """Copies of one worker's tensors, in memory of the host that is used again at the next checkpoint.
-
-    Cost: the first copy of a tensor allocates, later ones only copy, many at a time.
-    """
+    """Copies of one worker's tensors, in memory of the host that is reused for the next checkpoint. Cost: the first
+    copy of a tensor allocates, later ones only copy, many at a time."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
@@ -38,12 +36,12 @@ class HostMemory:
         self._wanted: list[tuple[Tensor, Tensor]] = []
 
     def begin(self) -> None:
-        """A new checkpoint: what the last one did not use is given back."""
+        """Begin a new checkpoint, and free memory that the last one did not use."""
         self._kept = {name: x for name, x in self._kept.items() if name in self._used}
         self._used, self._wanted = set(), []
 
     def copy(self, name: str, x: Tensor) -> Tensor:
-        """Where the numbers of `x` will be, once `end` has been called."""
+        """Return memory for the numbers of `x`, which are copied by `end`."""
         there = self._kept.get(name)
         if there is None or there.shape != x.shape or there.dtype != x.dtype:
             there = self._kept[name] = torch.empty(
@@ -54,7 +52,7 @@ class HostMemory:
         return there
 
     def end(self) -> None:
-        """Copy."""
+        """Copy all tensors."""
         is_on_gpu = False
         with torch.no_grad():
             for there, x in self._wanted:
@@ -66,12 +64,11 @@ class HostMemory:
 
 
 def own_file(place: Place, all_of_it: Trained, drawn: dict[str, Any], memory: HostMemory) -> TensorFile:
-    """What belongs to this worker alone, its generators being `drawn`. Raises `ConfigurationError` for state that
-    cannot be kept.
-    """
+    """Return the file of this worker's own state, with its generators' states in `drawn`. Raises `ConfigurationError`
+    for state that cannot be kept."""
     rank = place.wire.rank
     state = {
-        "optimizers": {one.name: _own_state(one) for one in all_of_it.ordered},
+        "optimizers": {entry.name: _own_state(entry) for entry in all_of_it.ordered},
         "loaders": positions(place),
         "generators": drawn,
         "extras": {name: thing.state_dict() for name, thing in all_of_it.extras.items()},
@@ -80,44 +77,45 @@ def own_file(place: Place, all_of_it: Trained, drawn: dict[str, Any], memory: Ho
 
 
 def check_state(all_of_it: Trained) -> None:
-    """Raise `ConfigurationError` for what cannot be kept of models, optimizers, and what the script keeps besides.
-
-    Cost: a look at each tensor, no copy.
-    """
+    """Raise `ConfigurationError` for state of models, optimizers and extra objects that cannot be kept. Cost: a check
+    of each tensor, no copy."""
     for name, thing in all_of_it.extras.items():
         encoded(thing.state_dict(), f"extras.{name}", lambda name, _: name)
-    for one in all_of_it.optimizers.values():
-        encoded(plain_state(one), "optimizer", lambda name, _: name)
-        encoded(one.model.state_dict(), "model", lambda name, _: name)
+    for entry in all_of_it.optimizers.values():
+        encoded(plain_state(entry), "optimizer", lambda name, _: name)
+        encoded(entry.model.state_dict(), "model", lambda name, _: name)
 
 
 def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFile], dict[str, Any]]:
-    """What is equal on all workers, and what the manifest says about it; of models in shards, of those that hold this
-    one. Files of shard 0 hold what is of whole models as well."""
+    """Return the files of state that is equal on all workers, and the manifest's entry about them.
+
+    State of models in shards is equal on all workers with this shard. Files of shard 0 hold that of full models as
+    well.
+    """
     files: list[TensorFile] = []
     models: dict[int, str] = {}
     about: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     shards, shard = shard_of(all_of_it)
-    for place, one in enumerate(all_of_it.ordered):
+    for place, entry in enumerate(all_of_it.ordered):
         suffix = f"-{place + 1}" if place else ""
-        optimizer, is_here = f"optimizer{suffix}.safetensors", one.seat is not None or shard == 0
-        if id(one.model) not in models:
-            models[id(one.model)] = f"model{suffix}.safetensors"
+        optimizer, is_here = f"optimizer{suffix}.safetensors", entry.seat is not None or shard == 0
+        if id(entry.model) not in models:
+            models[id(entry.model)] = f"model{suffix}.safetensors"
             if is_here:
-                files.append(_model_file(shard_file(models[id(one.model)], *one.shard), one, memory))
+                files.append(_model_file(shard_file(models[id(entry.model)], *entry.shard), entry, memory))
         if is_here:
-            files.append(_file(shard_file(optimizer, *one.shard), plain_state(one), memory))
-        rest[one.name] = {"others": [x.detach() for x in others_of(one)], "state": _fields(one, shared=True)}
-        about[one.name] = {
-            "algorithm": type(one.optimizer).__mro__[2].__name__,
-            "strategy": one.strategy,
-            "settings": dict(one.settings),
-            "model": models[id(one.model)],
+            files.append(_file(shard_file(optimizer, *entry.shard), plain_state(entry), memory))
+        rest[entry.name] = {"others": [x.detach() for x in others_of(entry)], "state": _fields(entry, shared=True)}
+        about[entry.name] = {
+            "algorithm": type(entry.optimizer).__mro__[2].__name__,
+            "strategy": entry.strategy,
+            "settings": dict(entry.settings),
+            "model": models[id(entry.model)],
             "optimizer": optimizer,
-            "shards": one.shard[0],
-            "tensor": one.parts,
-            "stages": one.stages,
+            "shards": entry.shard[0],
+            "tensor": entry.parts,
+            "stages": entry.stages,
         }
     if any(kept["others"] or kept["state"] for kept in rest.values()):
         files.append(_file(shard_file(STRATEGY, shards, shard), rest, memory))
@@ -125,99 +123,98 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
 
 
 def shard_of(all_of_it: Trained) -> tuple[int, int]:
-    """Of how many shards the models are, where some are in shards, and which one is here."""
-    return next((one.shard for one in all_of_it.ordered if one.seat is not None), (1, 0))
+    """Return the number of shards of models in shards, and the index of this one."""
+    return next((entry.shard for entry in all_of_it.ordered if entry.seat is not None), (1, 0))
 
 
 ROWS = "quorate rows"
-"""The key of a model file's metadata under which stands which rows of a tensor it has, where it has not all."""
+"""The key of a model file's metadata for the rows of tensors of which it has not all."""
 STRATEGY = "strategy.safetensors"
-"""What strategies keep that is equal everywhere, and parameters of an optimizer that its model does not know."""
+"""Strategies' state that is equal everywhere, and parameters of an optimizer that its model does not have."""
 
 
-def plain_state(one: Distributed) -> dict[str, Any]:
-    """The optimizer's state in torch's own format, and the names of its parameters.
+def plain_state(entry: Distributed) -> dict[str, Any]:
+    """Return the optimizer's state in torch's own format, with the names of its parameters.
 
-    One with a format of its own has that beside the parameter groups, and one around others what these keep, where its
-    own format leaves it out.
+    An optimizer with a format of its own has it beside the parameter groups, and one around others has their state, if
+    its own format leaves it out.
     """
-    return {**state_of(one.optimizer), "names": names_of(one)}
+    return {**state_of(entry.optimizer), "names": names_of(entry)}
 
 
-def others_of(one: Distributed) -> Sequence[Tensor]:
-    """The optimizer's parameters that are not the model's, in its order."""
-    known = {id(p) for p in one.model.parameters()}
-    return [p for p in one.parameters if id(p) not in known]
+def others_of(entry: Distributed) -> Sequence[Tensor]:
+    """Return the optimizer's parameters that are not the model's, in its order."""
+    in_model = {id(p) for p in entry.model.parameters()}
+    return [p for p in entry.parameters if id(p) not in in_model]
 
 
-def _own_state(one: Distributed) -> dict[str, Any]:
-    worker = one.worker
+def _own_state(entry: Distributed) -> dict[str, Any]:
+    worker = entry.worker
     return {
-        "step": one.step,
-        "updates": one.steps if worker is None else worker.updates,
-        "options": [options_of(group) for group in one.optimizer.param_groups],
-        "buffers": {name: x.detach() for name, x in one.model.named_buffers()},
+        "step": entry.step,
+        "updates": entry.steps if worker is None else worker.updates,
+        "options": [options_of(group) for group in entry.optimizer.param_groups],
+        "buffers": {name: x.detach() for name, x in entry.model.named_buffers()},
         "rounds": None if worker is None or not worker.has_rounds else worker.rounds.kept(),
-        "state": _fields(one, shared=False),
-        "replica": _own_replica(one) if one.is_apart else None,
-        "reducer": _reducer_fields(one),
+        "state": _fields(entry, shared=False),
+        "replica": _own_replica(entry) if entry.is_apart else None,
+        "reducer": _reducer_fields(entry),
     }
 
 
-def _own_replica(one: Distributed) -> dict[str, Any]:
-    """Where replicas differ between steps, each is kept; where there is one for all, each optimizer's state."""
-    parameters = None if one.is_shared else [p.detach() for p in one.parameters]
-    return {"parameters": parameters, "optimizer": plain_state(one)}
+def _own_replica(entry: Distributed) -> dict[str, Any]:
+    """Return the replica, where replicas differ between steps; where all share one, each optimizer's state."""
+    parameters = None if entry.is_shared else [p.detach() for p in entry.parameters]
+    return {"parameters": parameters, "optimizer": plain_state(entry)}
 
 
-def _fields(one: Distributed, *, shared: bool) -> dict[str, Any]:
-    """The fields of the strategy's state that are kept: those equal everywhere, or those of each worker."""
-    state = None if one.worker is None else one.worker.state
+def _fields(entry: Distributed, *, shared: bool) -> dict[str, Any]:
+    state = None if entry.worker is None else entry.worker.state
     laws = laws_of(state)
     wanted = {name for name, law in laws.items() if law != "drop" and (law == "same") == shared}
-    return {name: _written(one, getattr(state, name)) for name in laws if name in wanted}
+    return {name: _written(entry, getattr(state, name)) for name in laws if name in wanted}
 
 
-def _written(one: Distributed, value: Any) -> Any:
-    return flats_as_parts(value) if one.worker is None else KeptVectors(one.worker.replica).written(value)
+def _written(entry: Distributed, value: Any) -> Any:
+    return flats_as_parts(value) if entry.worker is None else KeptVectors(entry.worker.replica).written(value)
 
 
-def _reducer_fields(one: Distributed) -> dict[str, Any]:
-    """What the reducer of the optimizer's means remembers, such as what a codec has left out."""
-    state = None if one.worker is None else one.worker.reducer_state
-    return {name: _written(one, getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
+def _reducer_fields(entry: Distributed) -> dict[str, Any]:
+    state = None if entry.worker is None else entry.worker.reducer_state
+    return {name: _written(entry, getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
 
 
-def _model_file(name: str, one: Distributed, memory: HostMemory) -> TensorFile:
-    """All tensors under their own names; tied ones under each of theirs, so that plain torch loads them strictly."""
-    found = TensorFile(name)
+def _model_file(name: str, entry: Distributed, memory: HostMemory) -> TensorFile:
+    """Return a file of all tensors under their names; tied ones under each name, so that plain torch loads them
+    strictly."""
+    file = TensorFile(name)
     rest, rows = {}, {}
-    elsewhere = one.elsewhere
-    for key, value in one.model.state_dict().items():
+    elsewhere = entry.elsewhere
+    for key, value in entry.model.state_dict().items():
         if key in elsewhere:
             continue
         if isinstance(value, Tensor):
-            found.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())
+            file.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())
             rows[key] = rows_here(value)
         else:
-            rest[key] = value  # what a module's get_extra_state() gives
+            rest[key] = value  # from a module's get_extra_state()
     if any(rows.values()):
-        found.about[ROWS] = json.dumps({key: list(here) for key, here in rows.items() if here is not None})
+        file.about[ROWS] = json.dumps({key: here.as_json for key, here in rows.items() if here is not None})
     if rest:
-        _add(found, rest, memory, "extra state")
-    return found
+        _add(file, rest, memory, "extra state")
+    return file
 
 
 def _file(name: str, state: Any, memory: HostMemory, prefix: str = "") -> TensorFile:
-    found = TensorFile(name)
-    _add(found, state, memory, prefix)
-    return found
+    file = TensorFile(name)
+    _add(file, state, memory, prefix)
+    return file
 
 
-def _add(found: TensorFile, state: Any, memory: HostMemory, prefix: str) -> None:
+def _add(file: TensorFile, state: Any, memory: HostMemory, prefix: str) -> None:
     def put(wanted: str, x: Tensor) -> str:
-        name = wanted if wanted not in found.tensors else f"{wanted}#{len(found.tensors)}"
-        found.tensors[name] = memory.copy(f"{found.name}/{name}", x)
+        name = wanted if wanted not in file.tensors else f"{wanted}#{len(file.tensors)}"
+        file.tensors[name] = memory.copy(f"{file.name}/{name}", x)
         return name
 
-    found.about[ABOUT] = json.dumps(encoded(state, prefix, put), separators=(",", ":"))
+    file.about[ABOUT] = json.dumps(encoded(state, prefix, put), separators=(",", ":"))

@@ -1,12 +1,13 @@
-"""Tensors of which a file has some rows: what is marked as such, and how files of several shards become one tree again.
+"""Tensors with some rows of larger ones: their marks, and the files of several shards as one tree again.
 
-A model in shards is kept shard by shard. Whoever reads it, as one of any number of shards or as none, puts together the
-rows that it holds itself; nothing else is touched, so that no worker needs memory for the whole.
+A model in shards is kept shard by shard. A reader, as one of any number of shards or as none, puts together the rows
+that it holds itself; other rows are not read, so that no worker needs memory for the full tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,40 +20,64 @@ from quorate.core.vectors import Flat, Layout
 
 _ROWS = "quorate_rows"
 
-Rows = tuple[int, ...]
-"""The first one that is here, and how many there are in all.
 
-Where layers are computed by several workers together these are of one worker's part of the tensor, and four more
-numbers say which: the dimension along which it is cut (-1: none), into how many runs that is divided first (3, where
-query, key and value lie in one tensor), the part, and of how many."""
+@dataclass(frozen=True)
+class Cut:
+    """How a tensor is cut into parts, where several workers compute layers together."""
+
+    dim: int
+    """The dimension that is cut; -1: none."""
+    runs: int
+    """Runs that are cut one by one: 3, where query, key and value lie in one tensor."""
+    parts: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The first row of a piece, and the number of rows of its tensor, or of the `part` of its `cut`."""
+
+    first: int
+    count: int
+    cut: Cut | None = None
+    part: int = 0
+
+    @property
+    def as_json(self) -> list[int]:
+        """Two numbers, or six with a cut, as in files."""
+        cut = self.cut
+        return [self.first, self.count, *(() if cut is None else (cut.dim, cut.runs, self.part, cut.parts))]
 
 
 def with_rows(x: Tensor, rows: Rows) -> Tensor:
-    """`x`, marked as these rows of another tensor. Raises `ValueError` where it cannot be that."""
-    first, count, *cut = rows
+    """Return `x`, marked as these rows of another tensor. Raises `ValueError` where the numbers do not fit."""
+    first, count, cut = rows.first, rows.count, rows.cut
     if not (x.dim() and first >= 0 and first + x.shape[0] <= max(first, count)):
         raise ValueError(f"{x.shape[0] if x.dim() else 'no'} rows from {first} on are not among {count}")
-    if cut and not (-1 <= cut[0] < x.dim() and cut[1] > 0 and 0 <= cut[2] < cut[3]):
-        raise ValueError(f"{cut} is not a part of a tensor of {x.dim()} dimensions")
-    found = x.view(x.shape)  # a tensor of its own
-    setattr(found, _ROWS, rows)
-    return found
+    if cut is not None and not (-1 <= cut.dim < x.dim() and cut.runs > 0 and 0 <= rows.part < cut.parts):
+        raise ValueError(f"{rows.as_json[2:]} is not a part of a tensor of {x.dim()} dimensions")
+    marked = x.view(x.shape)  # a tensor of its own
+    setattr(marked, _ROWS, rows)
+    return marked
 
 
-def rows_from(said: Any) -> Rows:
-    """What a file says. Raises `ValueError` for what is not two whole numbers, or six."""
-    if not (isinstance(said, list) and len(said) in (2, 6) and all(type(number) is int for number in said)):
-        raise ValueError(f"{said!r} are no rows")
-    return tuple(said)
+def rows_from(numbers: Any) -> Rows:
+    """Return the rows that a file names. Raises `ValueError` unless they are two whole numbers, or six."""
+    is_list = isinstance(numbers, list) and len(numbers) in (2, 6)
+    if not (is_list and all(type(number) is int for number in numbers)):
+        raise ValueError(f"{numbers!r} are no rows")
+    if len(numbers) == 2:
+        return Rows(*numbers)
+    first, count, dim, runs, part, parts = numbers
+    return Rows(first, count, Cut(dim, runs, parts), part)
 
 
 def rows_in(x: Tensor) -> Rows | None:
-    """What it was marked with; None for a whole tensor."""
+    """Return the rows with which a tensor was marked; None for a full tensor."""
     return getattr(x, _ROWS, None)
 
 
 def rows_here(x: Tensor) -> Rows | None:
-    """The same of a tensor that several processes hold together; None where each holds all of it."""
+    """Return the local rows of a tensor that several processes hold together; None where each holds all of it."""
     if not is_sharded(x):
         return None
     sharded: Any = x
@@ -61,20 +86,20 @@ def rows_here(x: Tensor) -> Rows | None:
     if TENSOR not in names and not hasattr(sharded.placements[-1], "dim"):
         return None  # each has all of it
     if TENSOR not in names:
-        return rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0]
+        return Rows(rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0])
     place = names.index(TENSOR)
     how, parts = sharded.placements[place], mesh.size(place)
     dim = getattr(how, "dim", -1)
     count = x.shape[0] // parts if dim == 0 else x.shape[0]
     shards, shard = (mesh.size(0), mesh.get_local_rank(0)) if place else (1, 0)
     first = rows_of(count, shards, shard).start
-    return first, count, dim, getattr(how, "split_factor", 1), mesh.get_local_rank(place), parts
+    return Rows(first, count, Cut(dim, getattr(how, "split_factor", 1), parts), mesh.get_local_rank(place))
 
 
 def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
-    """What the files of all old shards hold, as shard `shard` of `shards` has it: marked tensors as its own rows.
+    """Return the tree of shard `shard` of `shards` from those of all old shards: marked tensors become its rows.
 
-    What is not marked is that of the old shard of the same number, or of the first one where there were more or fewer.
+    Unmarked values are those of the old shard of the same number, or of the first one where there were more or fewer.
     """
     first = trees[shard if len(trees) == shards else 0]
     if not _has_rows(first):
@@ -102,83 +127,84 @@ def _at(tree: Any, key: Any) -> Any:
 
 
 def _rows(parts: Sequence[Any], shards: int, shard: int) -> Tensor:
-    """Rows of a tensor that lies in several parts, of any sizes."""
-    told = [(rows, x) for x in parts if isinstance(x, Tensor) and (rows := rows_in(x)) is not None]
-    if len(told) != len(parts) or len({(rows[1:4], rows[5:]) for rows, _ in told}) != 1:
+    pieces = [(rows, x) for x in parts if isinstance(x, Tensor) and (rows := rows_in(x)) is not None]
+    if len(pieces) != len(parts) or len({(rows.count, rows.cut) for rows, _ in pieces}) != 1:
         raise CheckpointError("the files of its shards do not belong together: they have pieces of different tensors")
-    count, *cut = told[0][0][1:]
-    if not cut:
+    count, cut = pieces[0][0].count, pieces[0][0].cut
+    if cut is None:
         wanted = rows_of(count, shards, shard)
-        whole = _in_order(told, count, wanted)
+        whole = _in_order(pieces, count, wanted)
     else:
-        whole = _of_parts(told, count, *cut)
+        whole = _of_parts(pieces, count, cut)
         wanted = rows_of(whole.shape[0], shards, shard)
         count, whole = whole.shape[0], whole[wanted.start : wanted.stop]
-    return whole if shards == 1 else with_rows(whole, (wanted.start, count))
+    return whole if shards == 1 else with_rows(whole, Rows(wanted.start, count))
 
 
-def _in_order(told: Sequence[tuple[Rows, Tensor]], count: int, wanted: range) -> Tensor:
-    found, reached = list[Tensor](), 0
-    for rows, x in told:
-        if rows[0] != reached:
+def _in_order(pieces: Sequence[tuple[Rows, Tensor]], count: int, wanted: range) -> Tensor:
+    chosen, reached = list[Tensor](), 0
+    for rows, x in pieces:
+        if rows.first != reached:
             raise CheckpointError("the files of its shards do not belong together: rows are missing, or there twice")
         reached += x.shape[0]
-        begin, end = max(wanted.start, rows[0]), min(wanted.stop, reached)
+        begin, end = max(wanted.start, rows.first), min(wanted.stop, reached)
         if begin < end:
-            found.append(x[begin - rows[0] : end - rows[0]])
+            chosen.append(x[begin - rows.first : end - rows.first])
     if reached != count:
         raise CheckpointError("the files of its shards do not belong together: the last rows are missing")
-    return found[0] if len(found) == 1 else torch.cat(found) if found else told[0][1][:0]
+    return chosen[0] if len(chosen) == 1 else torch.cat(chosen) if chosen else pieces[0][1][:0]
 
 
-def _of_parts(told: Sequence[tuple[Rows, Tensor]], count: int, dim: int, runs: int, _: int, parts: int) -> Tensor:
-    """The inverse of `_part`."""
-    each = [[(rows, x) for rows, x in told if rows[4] == part] for part in range(parts)]
-    if not all(each):
+def _of_parts(pieces: Sequence[tuple[Rows, Tensor]], count: int, cut: Cut) -> Tensor:
+    """Return the full tensor of which `_part` has made these parts."""
+    by_part = [[(rows, x) for rows, x in pieces if rows.part == part] for part in range(cut.parts)]
+    if not all(by_part):
         raise CheckpointError("the files of its shards do not belong together: a part of a tensor is missing")
-    found = [_in_order(some, count, range(count)) for some in each]
+    parts = [_in_order(some, count, range(count)) for some in by_part]
+    dim, runs = cut.dim, cut.runs
     if dim < 0:
-        return found[0]
-    if any(x.shape[dim] % runs for x in found):
+        return parts[0]
+    if any(x.shape[dim] % runs for x in parts):
         raise CheckpointError("the files of its shards do not belong together: a part has no whole runs")
-    return torch.stack([x.unflatten(dim, (runs, -1)) for x in found], dim + 1).flatten(dim, dim + 2)
+    return torch.stack([x.unflatten(dim, (runs, -1)) for x in parts], dim + 1).flatten(dim, dim + 2)
 
 
-def _part(x: Tensor, dim: int, runs: int, part: int, parts: int) -> Tensor:
-    """A worker's part of each of the runs along `dim`."""
+def _part(x: Tensor, cut: Cut, part: int) -> Tensor:
+    """Return a worker's part of each of the runs along the dimension of `cut`."""
+    dim = cut.dim
     if dim < 0:
         return x
-    found: Tensor = x.unflatten(dim, (runs, parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
-    return found
+    numbers: Tensor = x.unflatten(dim, (cut.runs, cut.parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
+    return numbers
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
-    """Of the whole tensor."""
+    """Return the shape with all rows of which `x` has some."""
     rows = rows_in(x)
-    return tuple(x.shape) if rows is None else (rows[1], *x.shape[1:])
+    return tuple(x.shape) if rows is None else (rows.count, *x.shape[1:])
 
 
-def fitted(mine: Tensor, x: Tensor) -> Tensor:
-    """`x`, of the shape of `mine` (see `shape_of`), as a tensor of the kind of `mine`: the rows that are held here."""
-    here = rows_here(mine)
-    if here is None:
+def fitted(like: Tensor, x: Tensor) -> Tensor:
+    """Return `x`, of the shape of `like` (see `shape_of`), as a tensor of the kind of `like`: the local rows."""
+    rows = rows_here(like)
+    if rows is None:
         return x
-    mine_here = local(mine)
+    here = local(like)
     if rows_in(x) is None:
-        x = _part(x, *here[2:]) if here[2:] else x
-        x = x[here[0] : here[0] + mine_here.shape[0]]
-    return as_piece_of(mine, x.to(mine_here.device))
+        x = x if rows.cut is None else _part(x, rows.cut, rows.part)
+        x = x[rows.first : rows.first + here.shape[0]]
+    return as_piece_of(like, x.to(here.device))
 
 
 def named_pieces(vector: Flat, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The numbers of a vector over pieces of `parameters`, by their names; each knows its rows."""
+    """Return the numbers of a vector over pieces of `parameters`, by their names; each knows its rows."""
     named = zip(vector.layout.segments, vector.segments(), parameters, strict=True)
     return {segment.name: as_piece_of(p, numbers) for segment, numbers, p in named}
 
 
 def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layout: Layout) -> Flat:
-    """The inverse, over a `layout` of pieces of `parameters` or of whole tensors. Raises `CheckpointError` for those of
-    other ones."""
+    """Return the vector of `named_pieces`, over a `layout` of pieces of `parameters` or of full tensors. Raises
+    `CheckpointError` for pieces of other parameters."""
     layout = layout if header.numel() else layout.bare
     vector = Flat.zeros(layout)
     for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):
@@ -194,7 +220,7 @@ def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layo
 
 
 def piece_of_flat(whole: Flat, parameters: Sequence[Tensor], layout: Layout) -> Flat:
-    """A vector over whole `parameters`, as one over the pieces of them that are held here."""
+    """Return a vector over full `parameters` as one over their local pieces."""
     vector = Flat.zeros(layout if whole.layout.header == layout.header else layout.bare)
     for numbers, there, p in zip(whole.segments(), vector.segments(), parameters, strict=True):
         there.copy_(local(fitted(p, numbers)))

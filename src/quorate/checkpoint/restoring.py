@@ -1,4 +1,4 @@
-"""Restores a worker from a checkpoint: its replica, and the state of its strategy, rounds and reducer.
+"""Restoring a worker from a checkpoint: its replica, and the state of its strategy, rounds and reducer.
 
 The world may have another size than the one that wrote the checkpoint.
 """
@@ -56,16 +56,14 @@ class Opened:
     manifest: dict[str, Any]
     workers: list[dict[str, Any]]
     shared: list[dict[str, Any]]
-    """Of each shard, as the next two."""
+    """By shard, as are the next two."""
     optimizers: dict[str, list[Any]]
     models: dict[str, list[tuple[dict[str, Tensor], Any]]]
 
 
 def restore(place: Place, folder: Path, extras: Mapping[str, Any]) -> list[str]:
-    """Become what the worker was that wrote `folder`, or a worker like it; returns what is to be said about it.
-
-    Raises `CheckpointError`, whatever is wrong; another checkpoint can be restored then.
-    """
+    """Restore the state of the worker that wrote `folder`, or of a similar one; return sentences about it. Raises
+    `CheckpointError` for every fault; another checkpoint can be restored then."""
     try:
         return _restore(place, folder, _opened(folder), extras)
     except CheckpointError:
@@ -113,42 +111,42 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     everything = trained(place)
     sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
     chosen = []
-    for one in everything.ordered:
-        about = manifest["optimizers"].get(one.name)
+    for entry in everything.ordered:
+        about = manifest["optimizers"].get(entry.name)
         if about is None:
-            known = ", ".join(sorted(manifest["optimizers"]))
-            raise CheckpointError(f'{folder.name} has no optimizer "{one.name}"; it has {known}')
-        if any(one.name not in worker["optimizers"] for worker in workers):
-            raise CheckpointError(f'a rank\'s file has no optimizer "{one.name}", and the manifest has')
-        chosen.append((one, about, OldStages(about, opened.optimizers[about["optimizer"]], one)))
-    models_of = {id(one.model): (one, there, opened.models[about["model"]]) for one, about, there in chosen[::-1]}
-    for one, there, models in models_of.values():  # before replicas of which each optimizer has a part of the model
-        _restore_model(one, *there.model(models))
-    for one, about, there in chosen:
+            names = ", ".join(sorted(manifest["optimizers"]))
+            raise CheckpointError(f'{folder.name} has no optimizer "{entry.name}"; it has {names}')
+        if any(entry.name not in worker["optimizers"] for worker in workers):
+            raise CheckpointError(f'a rank\'s file has no optimizer "{entry.name}", and the manifest has')
+        chosen.append((entry, about, OldStages(about, opened.optimizers[about["optimizer"]], entry)))
+    models_of = {id(entry.model): (entry, there, opened.models[about["model"]]) for entry, about, there in chosen[::-1]}
+    for entry, there, models in models_of.values():  # before replicas of which each optimizer has a part of the model
+        _restore_model(entry, *there.model(models))
+    for entry, about, there in chosen:
         shards = about["shards"]
         optimizers = opened.optimizers[about["optimizer"]]
-        is_cut_anew = (shards, about.get("tensor", 1)) != (one.shard[0], one.parts) or not there.is_same
+        is_cut_anew = (shards, about.get("tensor", 1)) != (entry.shard[0], entry.parts) or not there.is_same
         if is_cut_anew:
-            stages = max(1, len(one.stages))
-            now = _layout(stages, one.shard[0] // stages)
+            stages = max(1, len(entry.stages))
+            now = _layout(stages, entry.shard[0] // stages)
             sentences.append(f"resumed in {now} what was in {_layout(there.count, shards // there.count)}")
-        restore_optimizer(one, there.optimizer(optimizers))
-        trees = [tree[one.name] for tree in opened.shared if one.name in tree]
+        restore_optimizer(entry, there.optimizer(optimizers))
+        trees = [tree[entry.name] for tree in opened.shared if entry.name in tree]
         kept = there.joined(trees[: max(1, shards)]) if trees else {"others": [], "state": {}}
-        _copy_all(others_of(one), kept["others"], f"parameters that {folder.name} keeps beside its model")
-        own = [worker["optimizers"][one.name] for worker in workers]
+        _copy_all(others_of(entry), kept["others"], f"parameters that {folder.name} keeps beside its model")
+        own = [worker["optimizers"][entry.name] for worker in workers]
         olds = [there.replica(own[first : first + shards]) for first in range(0, len(own), shards)]
-        seat = (rank, size) if one.seat is None else (one.seat.replica, one.seat.axes.replicas)
-        _restore_own(place, one, olds, *seat)
-        sentences += restore_state(one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
-        if one.worker is not None:
-            one.worker.strategy.restored(one.worker, None)
+        seat = (rank, size) if entry.seat is None else (entry.seat.replica, entry.seat.axes.replicas)
+        _restore_own(place, entry, olds, *seat)
+        sentences += restore_state(entry, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
+        if entry.worker is not None:
+            entry.worker.strategy.restored(entry.worker, None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)
     generators_of = [worker["generators"] for worker in workers]
-    drawn = min((rank - rank % one.parts for one in everything.ordered), default=rank)
-    if drawn < past:  # those that compute layers together draw alike
+    drawn = min((rank - rank % entry.parts for entry in everything.ordered), default=rank)
+    if drawn < past:  # workers that compute layers together draw the same numbers
         generators.restore(generators_of[drawn])
     return sentences
 
@@ -167,12 +165,11 @@ def _read(path: Path) -> Any:
 
 
 def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Its tensors, and what its modules keep besides."""
     tensors, about = read_tensors(path)
     rest = decoded(about[ABOUT], tensors, prefix="extra state") if ABOUT in about else {}
     try:
-        told = dict(json.loads(about.get(ROWS, "{}")))
-        tensors = tensors | {key: with_rows(tensors[key], rows_from(rows)) for key, rows in told.items()}
+        rows_by_name = dict(json.loads(about.get(ROWS, "{}")))
+        tensors = tensors | {key: with_rows(tensors[key], rows_from(rows)) for key, rows in rows_by_name.items()}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path.name} does not say which rows it has: {error!r}") from None
     if not isinstance(rest, dict):
@@ -180,48 +177,50 @@ def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
     return tensors, rest
 
 
-def _restore_model(one: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    elsewhere = one.elsewhere
-    own = {key: x for key, x in one.model.state_dict().items() if key not in elsewhere}
+def _restore_model(entry: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+    elsewhere = entry.elsewhere
+    own = {key: x for key, x in entry.model.state_dict().items() if key not in elsewhere}
     state = {key: x for key, x in tensors.items() if key in own or not rest} | dict(rest)
     for key in own.keys() ^ state.keys():
         where = f"the script's model has a {key}, and the checkpoint's has none"
         raise CheckpointError(where if key in own else f"the checkpoint's model has a {key}, and the script's has none")
     for key, x in state.items():
-        mine = own[key]
-        if isinstance(x, Tensor) != isinstance(mine, Tensor):
+        own_value = own[key]
+        if isinstance(x, Tensor) != isinstance(own_value, Tensor):
             raise CheckpointError(f"{key} is not a tensor in the checkpoint, or none here")
-        if isinstance(x, Tensor) and x.is_complex() != mine.is_complex():
-            raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, but {mine.dtype} here")
-        if isinstance(x, Tensor) and shape_of(x) != mine.shape:
-            raise CheckpointError(f"{key} has the shape {shape_of(x)} in the checkpoint, but {tuple(mine.shape)} here")
+        if isinstance(x, Tensor) and x.is_complex() != own_value.is_complex():
+            raise CheckpointError(f"{key} is {x.dtype} in the checkpoint, but {own_value.dtype} here")
+        if isinstance(x, Tensor) and shape_of(x) != own_value.shape:
+            raise CheckpointError(
+                f"{key} has the shape {shape_of(x)} in the checkpoint, but {tuple(own_value.shape)} here"
+            )
     fitting = {key: fitted(own[key], x) if isinstance(x, Tensor) else x for key, x in state.items()}
     try:
-        one.model.load_state_dict(fitting, strict=one.pipeline is None)
+        entry.model.load_state_dict(fitting, strict=entry.pipeline is None)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"the model cannot load its saved state: {why}") from error
 
 
-def _copy_all(there: Sequence[Tensor], kept: list[Tensor], what: str) -> None:
+def _copy_all(there: Sequence[Tensor], kept: list[Tensor], nouns: str) -> None:
     if [x.shape for x in there] != [shape_of(x) for x in kept]:
-        raise CheckpointError(f"the {what} do not match the script's optimizer")
+        raise CheckpointError(f"the {nouns} do not match the script's optimizer")
     with torch.no_grad():
-        for mine, x in zip(there, kept, strict=True):
-            mine.copy_(fitted(mine, x))
+        for parameter, x in zip(there, kept, strict=True):
+            parameter.copy_(fitted(parameter, x))
 
 
-def _restore_own(place: Place, one: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> None:
-    """What each worker has for itself; in a world of another size a new worker takes after rank 0."""
+def _restore_own(place: Place, entry: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> None:
+    """Restore each worker's own state; in a world of another size a new worker starts from rank 0's."""
     old = olds[rank] if rank < len(olds) else olds[0]
     same = len(olds) == size
     kept = [other["replica"] for other in olds]
-    if one.is_apart and all(replica is not None for replica in kept):
-        _restore_replica(one, kept, rank, size)
-    check_options(one.optimizer.param_groups, old["options"], "the options in the rank's file")
-    for group, options in zip(one.optimizer.param_groups, old["options"], strict=True):
+    if entry.is_apart and all(replica is not None for replica in kept):
+        _restore_replica(entry, kept, rank, size)
+    check_options(entry.optimizer.param_groups, old["options"], "the options in the rank's file")
+    for group, options in zip(entry.optimizer.param_groups, old["options"], strict=True):
         group.update(options)
-    buffers = dict(one.model.named_buffers())
+    buffers = dict(entry.model.named_buffers())
     with torch.no_grad():
         for name, x in old["buffers"].items():
             if name in buffers and buffers[name].shape != x.shape:
@@ -229,21 +228,21 @@ def _restore_own(place: Place, one: Distributed, olds: list[dict[str, Any]], ran
             if name in buffers:
                 write_back([buffers[name]], x.reshape(-1))
     step = old["step"] if same else round(sum(other["step"] for other in olds) / len(olds))
-    set_steps(place, one, step, old["updates"])
+    set_steps(place, entry, step, old["updates"])
 
 
-def _restore_replica(one: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:
-    """Each worker's own; in a world of another size, or where all have one replica, the mean of the old ones."""
+def _restore_replica(entry: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:
+    """Restore each worker's replica; in a world of another size, or where all share one, the mean of the old ones."""
     if len(kept) == size:
-        restore_optimizer(one, kept[rank]["optimizer"])
+        restore_optimizer(entry, kept[rank]["optimizer"])
     if any(replica["parameters"] is None for replica in kept):
-        return  # there was one for all, which the model is by now
-    if len(kept) == size and not one.is_shared:
+        return  # all shared one, which the model holds already
+    if len(kept) == size and not entry.is_shared:
         numbers = kept[rank]["parameters"]
     else:
         columns = zip(*(replica["parameters"] for replica in kept), strict=True)
         numbers = [_mean(column) for column in columns]
-    _copy_all(one.parameters, numbers, "parameters of the replicas")
+    _copy_all(entry.parameters, numbers, "parameters of the replicas")
 
 
 def _mean(column: Sequence[Tensor]) -> Tensor:
@@ -256,9 +255,9 @@ def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[
     for name, thing in extras.items():
         kept = next((workers[other]["extras"][name] for other in order if name in workers[other]["extras"]), None)
         if kept is None:
-            known = ", ".join(sorted({key for worker in workers for key in worker["extras"]})) or "nothing"
+            names = ", ".join(sorted({key for worker in workers for key in worker["extras"]})) or "nothing"
             raise CheckpointError(
-                f"{folder.name} keeps no {name}; besides model and optimizer it keeps {known}, as was given to save()"
+                f"{folder.name} keeps no {name}; besides model and optimizer it keeps {names}, as was given to save()"
             )
         check_extra(thing, kept, name)
         thing.load_state_dict(kept)
@@ -267,7 +266,7 @@ def _restore_extras(folder: Path, extras: Mapping[str, Any], workers: list[dict[
 
 
 def _ask_for_rates(scheduler: LRScheduler) -> None:
-    """Raise what `scheduler`, as it was just loaded, would raise in a later step; optimizers stay as they are."""
+    """Raise the error that `scheduler`, just loaded, would raise in a later step; optimizers stay as they are."""
     groups = scheduler.optimizer.param_groups
     before = [dict(group) for group in groups]
     with warnings.catch_warnings(), suppress(NotImplementedError):  # those made of others cannot be asked
@@ -278,7 +277,7 @@ def _ask_for_rates(scheduler: LRScheduler) -> None:
 
 
 def restore_state(
-    one: Distributed,
+    entry: Distributed,
     strategy: str | None,
     shared: dict[str, Any],
     olds: list[dict[str, Any]],
@@ -287,31 +286,31 @@ def restore_state(
     *,
     is_cut_anew: bool = False,
 ) -> list[str]:
-    """Give the optimizer's strategy what the old workers have kept; returns what is to be said about it.
+    """Restore the optimizer's strategy from the old workers' state; return sentences about it.
 
     A replica in shards counts as one worker; `is_cut_anew`: in another number of shards than before.
 
-    Raises `CheckpointError` where a field cannot go on in a world of this size.
+    Raises `CheckpointError` where a field cannot continue in a world of this size.
     """
-    worker, sentences = one.worker, []
+    worker, sentences = entry.worker, []
     rounds = [old["rounds"] for old in olds]
     if worker is not None and worker.has_rounds and all(kept is not None for kept in rounds):
         for old in olds:
-            _check_rounds(one, worker, old, is_same=len(olds) == size)
+            _check_rounds(entry, worker, old, is_same=len(olds) == size)
         sentences += worker.rounds.restore(rounds)
     elif any(kept is not None and kept["entries"] for kept in rounds):
-        count = sum(entry["count"] for kept in rounds for entry in kept["entries"])
-        sentences.append(f"{count} gradients that were pending are left out: {one.strategy} takes none that are late")
+        count = sum(gradient["count"] for kept in rounds for gradient in kept["entries"])
+        sentences.append(f"{count} gradients that were pending are left out: {entry.strategy} takes none that are late")
     reducers = [old.get("reducer", {}) for old in olds]
     if is_cut_anew and any(reducers):
-        sentences.append(f"what the codec of {one.strategy} remembers begins anew: it was of other shards")
+        sentences.append(f"what the codec of {entry.strategy} remembers begins anew: it was of other shards")
     else:
-        sentences += _restore_reducer(one, reducers, rank, size)
+        sentences += _restore_reducer(entry, reducers, rank, size)
     laws = laws_of(None if worker is None else worker.state)
     if worker is None or not laws:
         return sentences
-    if strategy != one.strategy:
-        return [*sentences, f"the state of {one.strategy} begins anew: the checkpoint is of {strategy}"]
+    if strategy != entry.strategy:
+        return [*sentences, f"the state of {entry.strategy} begins anew: the checkpoint is of {strategy}"]
     kinds = _kinds_of(worker.state)
     adapted = {field.name for field in dataclasses.fields(worker.state) if field.metadata.get(ADAPTED)}
     for name, law in laws.items():
@@ -319,34 +318,34 @@ def restore_state(
             continue
         kept = [shared] if law == "same" else [old["state"] for old in olds]
         if any(name not in fields for fields in kept):
-            raise CheckpointError(f"the checkpoint has no {name}, which {one.strategy} keeps")
+            raise CheckpointError(f"the checkpoint has no {name}, which {entry.strategy} keeps")
         if is_cut_anew and any(has_loose_tensors(fields[name]) for fields in kept):
-            sentences.append(f"{name} of {one.strategy} begins anew: it was of other shards")
+            sentences.append(f"{name} of {entry.strategy} begins anew: it was of other shards")
             continue
         values = [KeptVectors(worker.replica).read(fields[name]) for fields in kept]
-        for given in values if name in kinds else ():
+        for field_value in values if name in kinds else ():
             now = None if name in adapted else getattr(worker.state, name)
-            check_field(kinds[name], given, now, f"{name} of {one.strategy}")
-        value = resized(law, f"{name} of {one.strategy}", values, rank, size)
+            check_field(kinds[name], field_value, now, f"{name} of {entry.strategy}")
+        value = resized(law, f"{name} of {entry.strategy}", values, rank, size)
         object.__setattr__(worker.state, name, value)
         if len(olds) != size and law != "same":
-            sentences.append(f"resized by the law {law}: {name} of {one.strategy}")
+            sentences.append(f"resized by the law {law}: {name} of {entry.strategy}")
     return sentences
 
 
-def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> list[str]:
-    """The same of what the reducer of the optimizer's means remembers; it begins anew where another one had kept it."""
-    state = None if one.worker is None else one.worker.reducer_state
+def _restore_reducer(entry: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> list[str]:
+    """Restore the reducer of the optimizer's means; it begins anew where another reducer had kept its state."""
+    state = None if entry.worker is None else entry.worker.reducer_state
     laws = laws_of(state)
     if not laws:
         return ["what codecs had left out of gradients is lost: nothing is compressed here"] if any(olds) else []
-    assert one.worker is not None
+    assert entry.worker is not None
     for name, law in laws.items():
         now = getattr(state, name)
-        values = [KeptVectors(one.worker.replica).read(old.get(name)) for old in olds]
+        values = [KeptVectors(entry.worker.replica).read(old.get(name)) for old in olds]
         if any(not _is_like(value, now) for value in values):
             return [
-                f"what the codec of {one.strategy} remembers begins anew: the checkpoint has another one's, or none"
+                f"what the codec of {entry.strategy} remembers begins anew: the checkpoint has another one's, or none"
             ]
         value = resized(law, f"{name} of the codec", values, rank, size)
         if law == "total" or not _written(now, value):  # of a total, `now` has copies, and more than a worker keeps
@@ -355,9 +354,9 @@ def _restore_reducer(one: Distributed, olds: list[dict[str, Any]], rank: int, si
 
 
 def _written(now: Any, value: Any) -> bool:
-    """Whether the tensors of `now` have taken the numbers of `value`: others may hold views of them."""
+    """Return whether the tensors of `now` have taken the numbers of `value`: others may hold views of them."""
     if isinstance(now, dict):
-        now.update({key: one for key, one in value.items() if not _written(now.get(key), one)})
+        now.update({key: x for key, x in value.items() if not _written(now.get(key), x)})
         return True
     if isinstance(now, Flat) or (isinstance(now, Tensor) and now.shape == value.shape):
         now.copy_(value)
@@ -367,20 +366,20 @@ def _written(now: Any, value: Any) -> bool:
 
 def _is_like(value: Any, now: Any) -> bool:
     if isinstance(now, dict) and isinstance(value, dict):
-        counts = all(isinstance(one, int) for one in (*now.values(), *value.values()))  # there may be more by now
+        counts = all(isinstance(x, int) for x in (*now.values(), *value.values()))  # there may be more by now
         return counts or (value.keys() == now.keys() and all(_is_like(value[key], now[key]) for key in now))
     return type(value) is type(now)
 
 
-def _check_rounds(one: Distributed, worker: Participant, old: dict[str, Any], *, is_same: bool) -> None:
-    """Raise `CheckpointError` for options that the optimizer cannot have, and settings that no quorum can."""
-    kept, groups = old["rounds"], one.optimizer.param_groups
+def _check_rounds(entry: Distributed, worker: Participant, old: dict[str, Any], *, is_same: bool) -> None:
+    """Raise `CheckpointError` for options that the optimizer cannot have, and settings that no quorum can have."""
+    kept, groups = old["rounds"], entry.optimizer.param_groups
     for options in (kept["best_options"], kept["options"]):
         if options is None:
             continue
         check_options(groups[: len(options)], options, "the options that rounds keep")
-        for group, known, numbers in zip(groups, old["options"], options, strict=False):
-            unknown = sorted(numbers.keys() - known.keys() - group.keys())
+        for group, saved, numbers in zip(groups, old["options"], options, strict=False):
+            unknown = sorted(numbers.keys() - saved.keys() - group.keys())
             if unknown:
                 raise CheckpointError(f"the options that rounds keep hold {unknown[0]}, which the optimizer has not")
     if is_same:
@@ -388,7 +387,6 @@ def _check_rounds(one: Distributed, worker: Participant, old: dict[str, Any], *,
 
 
 def _kinds_of(state: Any) -> dict[str, Any]:
-    """The types of a state's fields, where they can be told."""
     try:
         return typing.get_type_hints(type(state))
     except (NameError, TypeError):

@@ -1,7 +1,7 @@
-"""What a checkpoint's manifest and trees must be, whoever wrote them: sums only say that a file was not changed since.
+"""The required form of a checkpoint's manifest and trees: checksums only detect later changes of a file.
 
-Everything is taken strictly. Whatever passes can be read without going outside of the folder, or of an array; whether
-it is of this script's model and optimizer is asked where they are there to be compared with.
+All types are strict. A checkpoint that passes can be read without leaving its folder, or the bounds of an array;
+whether it fits this script's model and optimizer is checked where they can be compared.
 
 Trees of rounds have a schema of their own here: the rounds, their numbers and their vectors.
 """
@@ -100,7 +100,7 @@ class RoundsKept(TypedDict):
 
 
 _SWITCHES = ("foreach", "fused")
-"""Options of torch's optimizers that are None, or chosen."""
+"""Options of torch's optimizers that are None or a choice."""
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=255)]
 
@@ -125,7 +125,7 @@ class _OptimizerAbout(TypedDict):
 
 @with_config(STRICT)
 class Manifest(TypedDict):
-    """`manifest.json`; every file that is read is named in `files`, and has a name that stays inside the folder."""
+    """The contents of `manifest.json`; all files are listed in `files`, with names that stay inside the folder."""
 
     format: int
     step: Count
@@ -138,16 +138,16 @@ class Manifest(TypedDict):
 
 @with_config(STRICT)
 class PlainState(TypedDict):
-    """An optimizer's, in torch's format."""
+    """An optimizer's state, in torch's format."""
 
     state: dict[int | str, Any]
     param_groups: list[dict[str, Any]]
     names: NotRequired[list[Annotated[list[str], Field(min_length=1)]]]
-    """All of each parameter's in the model."""
+    """All names of each parameter in the model."""
     own: NotRequired[dict[str, Any]]
-    """What its `state_dict()` gives in another format than torch's."""
+    """Its `state_dict()`, if that has another format than torch's."""
     inner: NotRequired[dict[str, dict[str, Any]]]
-    """What optimizers inside it keep, by the paths to them."""
+    """State of optimizers inside it, by the paths to them."""
 
 
 @with_config(STRICT)
@@ -155,13 +155,13 @@ class Replica(TypedDict):
     """One worker's own replica."""
 
     parameters: list[Tensor] | None
-    """None where all workers had one in common, which is the model."""
+    """None where all workers shared one, which is the model."""
     optimizer: PlainState
 
 
 @with_config(STRICT)
 class OwnKept(TypedDict):
-    """Of one optimizer, what one worker has for itself."""
+    """One worker's own state of one optimizer."""
 
     step: Count
     updates: Count
@@ -175,7 +175,7 @@ class OwnKept(TypedDict):
 
 @with_config(STRICT)
 class WorkerKept(TypedDict):
-    """A rank's file."""
+    """The contents of a rank's file."""
 
     optimizers: dict[str, OwnKept]
     loaders: dict[str, dict[str, Any]]
@@ -185,7 +185,7 @@ class WorkerKept(TypedDict):
 
 @with_config(STRICT)
 class SharedKept(TypedDict):
-    """Of one optimizer, what is equal on all workers."""
+    """State of one optimizer that is equal on all workers."""
 
     others: list[Tensor]
     state: dict[str, Any]
@@ -209,15 +209,15 @@ def check(kind: Any, value: Any, name: str) -> None:
 
 
 def check_manifest(said: Any, name: str, rank_file: Any, shard_file: Any) -> dict[str, Any]:
-    """The manifest, its ranks filled in; `rank_file(rank)` is the name of a rank's file, `shard_file(name, shards,
-    shard)` that of a shard's."""
+    """Return the manifest with its ranks filled in. `rank_file(rank)` and `shard_file(name, shards, shard)` return
+    names of files."""
     check(Manifest, said, name)
-    found = dict(said)
-    ranks = found.setdefault("ranks", list(range(found["workers"])))
-    if len(ranks) != found["workers"] or ranks != sorted(set(ranks)):
-        raise CheckpointError(f"{name} does not name the ranks of its {found['workers']} workers once, in order")
+    manifest = dict(said)
+    ranks = manifest.setdefault("ranks", list(range(manifest["workers"])))
+    if len(ranks) != manifest["workers"] or ranks != sorted(set(ranks)):
+        raise CheckpointError(f"{name} does not name the ranks of its {manifest['workers']} workers once, in order")
     needed = [rank_file(rank) for rank in ranks]
-    for about in found["optimizers"].values():
+    for about in manifest["optimizers"].values():
         shards = about.setdefault("shards", 1)
         if shards % max(1, len(about.setdefault("stages", []))):
             raise CheckpointError(f"{name} has {shards} shards, which are not those of {len(about['stages'])} stages")
@@ -226,10 +226,10 @@ def check_manifest(said: Any, name: str, rank_file: Any, shard_file: Any) -> dic
                 f"{name} has {len(ranks)} workers, who cannot have held {shards} shards of each replica"
             )
         needed += [shard_file(about[kind], shards, shard) for kind in ("model", "optimizer") for shard in range(shards)]
-    missing = next((file for file in needed if file not in found["files"]), None)
+    missing = next((file for file in needed if file not in manifest["files"]), None)
     if missing is not None:
         raise CheckpointError(f"{name} does not list the file {missing}, which is to be read")
-    return found
+    return manifest
 
 
 def check_worker(kept: Any, name: str) -> None:
@@ -266,7 +266,7 @@ def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None
 
 
 def check_plain_state(kept: Any, name: str) -> None:
-    """Raise `CheckpointError` for an optimizer's state that torch could not have given."""
+    """Raise `CheckpointError` for an optimizer's state that torch could not have written."""
     check(PlainState, kept, name)
     for path, state in kept.get("inner", {}).items():
         if "param_groups" in state:
@@ -286,20 +286,20 @@ def check_plain_state(kept: Any, name: str) -> None:
             raise CheckpointError(f"{name} does not hold what it should: it has state of a parameter {key}")
 
 
-def check_options(mine: Sequence[Mapping[str, Any]], kept: Any, what: str) -> None:
-    """Raise `CheckpointError` where the numbers of parameter groups are not of the kinds that `mine` are."""
-    if not isinstance(kept, list) or len(kept) != len(mine):
-        raise CheckpointError(f"{what} are not those of the {len(mine)} parameter groups of the script's optimizer")
-    for place, (group, options) in enumerate(zip(mine, kept, strict=True)):
+def check_options(groups: Sequence[Mapping[str, Any]], kept: Any, noun: str) -> None:
+    """Raise `CheckpointError` where options of parameter groups have other types than those of `groups`."""
+    if not isinstance(kept, list) or len(kept) != len(groups):
+        raise CheckpointError(f"{noun} are not those of the {len(groups)} parameter groups of the script's optimizer")
+    for place, (group, options) in enumerate(zip(groups, kept, strict=True)):
         for key, value in options.items():
             is_switch = key in _SWITCHES and not (value is None or isinstance(value, bool))
             if key != "params" and (is_switch or not _is_like(value, group.get(key, value))):
-                raise CheckpointError(f"{what} hold {key} = {value!r} for group {place}, which it cannot be")
+                raise CheckpointError(f"{noun} hold {key} = {value!r} for group {place}, which it cannot be")
 
 
 def check_field(kind: Any, value: Any, now: Any, name: str) -> None:
-    """Raise `CheckpointError` where a strategy cannot have had `value` in a field that it declares as `kind`, and that
-    is `now` as it begins."""
+    """Raise `CheckpointError` for a `value` that a strategy's field of type `kind`, initially `now`, cannot have
+    had."""
     try:
         adapter = TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     except PydanticUserError:
@@ -315,15 +315,13 @@ def check_field(kind: Any, value: Any, now: Any, name: str) -> None:
 
 
 def check_extra(thing: Any, kept: Any, name: str) -> None:
-    """Raise `CheckpointError` where one of torch's own objects (a scheduler, a scaler) cannot have had this state.
-
-    They take over whatever they are given. What others keep is their own affair.
-    """
+    """Raise `CheckpointError` where one of torch's own objects (a scheduler, a scaler) cannot have had this state. They
+    do not check what they load. Other objects check their own state."""
     if not type(thing).__module__.startswith("torch."):
         return
-    mine = thing.state_dict()
+    own_state = thing.state_dict()
     for key, value in kept.items() if isinstance(kept, dict) else [("", kept)]:
-        own = mine.get(key)
+        own = own_state.get(key)
         is_like = not isinstance(own, bool | int | float | str) or _is_like(value, own)
         if not (isinstance(kept, dict) and is_like and _has_sound_numbers(value)):
             raise CheckpointError(f"what is kept of {name} cannot be that of a {type(thing).__name__}: {key}")
@@ -337,23 +335,22 @@ def _has_sound_numbers(value: Any) -> bool:
     return not isinstance(value, int | float) or math.isinf(value) or abs(value) <= 2**63  # false of NaN
 
 
-def _is_like(value: Any, mine: Any) -> bool:
-    """Whether an option may be `value` where the script's is `mine`."""
+def _is_like(value: Any, own: Any) -> bool:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(mine, Tensor) and mine.numel() == 1:
-        mine = mine.item()
+    if isinstance(own, Tensor) and own.numel() == 1:
+        own = own.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return bool(value == mine)
-    if isinstance(mine, bool):
+        return bool(value == own)
+    if isinstance(own, bool):
         return value is None or isinstance(value, bool)
-    if isinstance(mine, int | float):
+    if isinstance(own, int | float):
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(mine, tuple | list):
-        if isinstance(mine, list) and not mine:  # a step may have put numbers there
+    if isinstance(own, tuple | list):
+        if isinstance(own, list) and not own:  # a step may have put numbers there
             return isinstance(value, list) and all(isinstance(x, bool | int | float | str) for x in value)
-        is_like = isinstance(value, tuple | list) and len(value) == len(mine)
-        return is_like and all(_is_like(one, other) for one, other in zip(value, mine, strict=True))
-    if mine is None:
+        is_like = isinstance(value, tuple | list) and len(value) == len(own)
+        return is_like and all(_is_like(x, y) for x, y in zip(value, own, strict=True))
+    if own is None:
         return value is None or isinstance(value, bool | int | float | str)
-    return isinstance(value, type(mine))
+    return isinstance(value, type(own))

@@ -2,7 +2,7 @@
 
 The format: eight bytes, the length of a JSON header, little-endian; the header, with dtype, shape and place of every
 tensor and with a dict of text under `__metadata__`; then the tensors' bytes without gaps. It is written here rather
-than by the library so that the bytes go to the disk as they are, and are hashed on their way: no second copy in memory.
+than by the library so that bytes are hashed while they are written to the disk: no second copy in memory.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _NAMES = {
 }  # fmt: skip
 _CHUNK = 8 << 20
 _SPLIT = "/as-real"
-"""What follows the name of a tensor that is kept as pairs of numbers: complex ones that the format has not."""
+"""The suffix of a tensor that is kept as pairs of numbers: complex types that the format lacks."""
 _IN_PAIRS = (torch.complex128, torch.complex32)
 
 
 class Output(Protocol):
-    """Where bytes go; `write` takes all of them or raises `OSError`."""
+    """A destination of bytes; `write` takes all of them or raises `OSError`."""
 
     def write(self, data: Any) -> None: ...
 
     def sync(self) -> None:
-        """What was written is on the disk."""
+        """Flush all written bytes to the disk."""
 
     def close(self) -> None: ...
 
@@ -68,14 +68,14 @@ Open = Callable[[Path], Output]
 
 @dataclass(frozen=True)
 class Written:
-    """A file as the manifest knows it."""
+    """The digest and size of a file, as in the manifest."""
 
     sha256: str
     bytes: int
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """The entry of the manifest."""
         return {"sha256": self.sha256, "bytes": self.bytes}
 
 
@@ -117,14 +117,14 @@ def write_tensors(
 
 @dataclass
 class TensorFile:
-    """A file to be: its tensors are copies already."""
+    """A future file, whose tensors are copies already."""
 
     name: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path, opened: Open = FileOutput) -> Written:
-        """Raises `OSError`."""
+        """Write the file. Raises `OSError`."""
         return write_tensors(folder / self.name, self.tensors, {"format": "pt", **self.about}, opened)
 
 
@@ -134,7 +134,7 @@ def _splittable(name: str, x: Tensor) -> tuple[str, Tensor]:
 
 
 def can_be_written(x: Tensor) -> bool:
-    """Whether the format has numbers like those of `x`, and knows where they are."""
+    """Return whether the format has the dtype of `x`, and its numbers are in memory."""
     is_dense = x.layout is torch.strided and not (x.is_quantized or x.is_meta)
     return is_dense and (x.dtype in _NAMES or x.dtype in _IN_PAIRS)
 
@@ -144,14 +144,14 @@ def _bytes_of(x: Tensor) -> Any:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a file, and its metadata. Raises `CheckpointError`."""
+    """Return all tensors of a file, and its metadata. Raises `CheckpointError`."""
     try:
         with safe_open(path, framework="pt") as file:
-            found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from None
-    joined = {name.removesuffix(_SPLIT): _whole(name, x) for name, x in found.items()}
+    joined = {name.removesuffix(_SPLIT): _whole(name, x) for name, x in tensors.items()}
     return joined, about
 
 
@@ -160,7 +160,7 @@ def _whole(name: str, x: Tensor) -> Tensor:
 
 
 def hash_file(path: Path) -> Written:
-    """What stands in `path` now. Raises `OSError`."""
+    """Return the digest and size of `path`. Raises `OSError`."""
     digest, count = hashlib.sha256(), 0
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
@@ -170,7 +170,7 @@ def hash_file(path: Path) -> Written:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in `path` are on the disk."""
+    """Flush the names in `path` to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a strategy keeps as vectors over a replica's parameters, as a checkpoint has it: by parts, or piece by piece."""
+"""A strategy's vectors over a replica's parameters in a checkpoint: by parts, or piece by piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorate.replica.replica import Replica
 
 
 def has_loose_tensors(value: Any) -> bool:
-    """Whether there are tensors in what was kept that are no vectors: nobody knows of which rows they are."""
+    """Return whether a saved value has tensors that are no vectors: their rows are unknown."""
     if isinstance(value, dict):
         return value.keys() not in ({FLAT}, {PIECES}) and any(map(has_loose_tensors, value.values()))
     if isinstance(value, list | tuple):
@@ -32,17 +32,18 @@ class KeptVectors:
         self._is_piece = any(map(is_sharded, replica.trained))
 
     def written(self, value: Any) -> Any:
-        """`value` with every vector inside as something that can be kept: by the names of parameters."""
+        """Return `value` with every vector inside in a form that can be kept: by the names of parameters."""
         return flats_as_parts(value, self._as_pieces)
 
     def read(self, value: Any) -> Any:
-        """The inverse, whoever wrote it. Raises `CheckpointError` for vectors of another model."""
+        """Return the value that `written` has converted on any worker. Raises `CheckpointError` for other models'
+        vectors."""
         return parts_as_flats(value, {FLAT: self._from_parts, PIECES: self._from_pieces})
 
     def header(self, value: Any) -> torch.Tensor:
-        """Of a vector as it was written."""
-        found: torch.Tensor = value[PIECES][1] if PIECES in value else value[FLAT][-1]
-        return found
+        """Return the header of a vector that was written."""
+        header: torch.Tensor = value[PIECES][1] if PIECES in value else value[FLAT][-1]
+        return header
 
     def _as_pieces(self, vector: Flat) -> dict[str, Any]:
         return {PIECES: [named_pieces(vector, self._replica.trained), vector.header]}

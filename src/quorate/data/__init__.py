@@ -1,1 +1,1 @@
-"""Which part of the data a worker computes, and the loader that gives it to the training loop."""
+"""The examples that a worker computes, and the loader that passes them to the training loop."""

@@ -1,4 +1,4 @@
-"""Which examples a worker computes in an epoch: pure functions of (number of examples, seed, epoch, rank, size)."""
+"""The examples that a worker computes in an epoch: pure functions of (number of examples, seed, epoch, rank, size)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quorate.data.claims import Claims, ReplayedClaims
 
 
 def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
-    """The order in which an epoch goes through all examples: a permutation of 0 … examples−1 (int64).
+    """Return the order of all examples in an epoch: a permutation of 0 … examples−1 (int64).
 
-    Drawn from seed + epoch as in torch's DistributedSampler, so it is the same on every worker and the same that a
-    DDP script saw. Consequence, also torch's: (seed 0, epoch 1) and (seed 1, epoch 0) are one order. Not shuffled,
-    it is 0, 1, 2, …
+    Drawn from seed + epoch as in torch's DistributedSampler, so it is the same on every worker, and equal to that of a
+    DDP script. Consequence, as in torch: (seed 0, epoch 1) and (seed 1, epoch 0) are one order. Not shuffled, it is
+    0, 1, 2, …
     """
     if not shuffle:
         return torch.arange(examples)
@@ -30,15 +30,13 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
 
 STATIC, DYNAMIC, OWN, CLIENTS = "static", "dynamic", "own", "clients"
 REPEATED, BY_ROUND = "repeated", "by round"
-"""The names of the ways to cut an epoch among workers."""
+"""The names of the divisions of an epoch among workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share(ABC):
-    """How an epoch, or what is left of one, is cut among workers: which batches worker `rank` of `size` computes.
-
-    Orders are drawn from `seed` where `shuffle`; with `drop_last` what does not divide evenly is left out.
-    """
+    """A division of an epoch, or of its remainder, among workers: the batches of worker `rank` of `size`. Orders are
+    drawn from `seed` if `shuffle`; with `drop_last`, examples that do not divide evenly are left out."""
 
     kind: ClassVar[str]
     """Its name."""
@@ -50,20 +48,19 @@ class Share(ABC):
 
     @abstractmethod
     def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
-        """This worker's batches of the examples in `order`, each with its number; `iteration` is the same on all
-        workers, and another one every time.
-        """
+        """Yield this worker's batches of the examples in `order`, each with its number. `iteration` is the same on all
+        workers, and different every time."""
 
     @abstractmethod
     def computed(self, iteration: int, number: int) -> None:
-        """This worker has computed that batch of that iteration."""
+        """Note that this worker has computed that batch of that iteration."""
 
     @abstractmethod
     def number_of_batches(self, examples: int, batch_size: int) -> int:
-        """How many batches this worker has in an epoch, as far as that is known beforehand."""
+        """Return how many batches this worker has in an epoch, as far as that is known beforehand."""
 
     def of_epoch(self, epoch: int) -> Share:
-        """The share in that epoch, where it is not the same in all."""
+        """Return the share in that epoch, if it changes between epochs."""
         return self
 
     @property
@@ -77,15 +74,15 @@ class Share(ABC):
         return None
 
     def turn(self, number: int) -> Turn | None:
-        """Whose batch that one is, where clients are played."""
+        """Return the turn of the client whose batch that is, where clients are simulated."""
         return None
 
     def is_first(self, number: int) -> bool:
-        """Whether no other worker counts the examples of this worker's batch of that number."""
+        """Return whether no other worker counts the examples of this worker's batch of that number."""
         return True
 
     def length(self, examples: int) -> int:
-        """How many examples this worker has in an epoch over `examples`, if all have equally many."""
+        """Return how many examples this worker has in an epoch over `examples`, if all have equally many."""
         return examples // self.size if self.drop_last else math.ceil(examples / self.size)
 
 
@@ -94,56 +91,55 @@ class StaticShare(Share):
     """DDP's equal split: of each epoch's order, worker `rank` of `size` takes every `size`-th example.
 
     Every worker has equally many. Where the number of examples is no multiple of `size`, the order is padded by
-    wrapping round (some examples come twice), or cut with `drop_last` (some do not come in this epoch).
-    Equal to `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
+    wrapping round (some examples appear twice), or cut with `drop_last` (some do not appear in this epoch). Equal to
+    `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
     """
 
     kind: ClassVar[str] = STATIC
 
     def computed(self, iteration: int, number: int) -> None:
-        """Nothing: each worker's are its own."""
+        """Do nothing: each worker has batches of its own."""
 
     def places(self, examples: int) -> Tensor:
-        """Which places of an order of `examples` this worker takes: int64 of shape (length(examples),)."""
+        """Return the places of an order of `examples` that this worker takes: int64 of shape (length(examples),)."""
         return (self.rank + self.size * torch.arange(self.length(examples))) % max(1, examples)
 
     def indices(self, examples: int, epoch: int) -> Tensor:
-        """The examples of this worker in this epoch, in its order: int64 of shape (length(examples),)."""
+        """Return the examples of this worker in this epoch, in its order: int64 of shape (length(examples),)."""
         order = epoch_order(examples, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         return order[self.places(examples)]
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:
-        """How many batches each worker has in an epoch."""
+        """Return how many batches each worker has in an epoch."""
         full, rest = divmod(self.length(examples), batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
-        mine = order[self.places(len(order))]
+        indices = order[self.places(len(order))]
         for number in range(self.number_of_batches(len(order), batch_size)):
-            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+            yield number, indices[number * batch_size : (number + 1) * batch_size].tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicShare(Share):
-    """The batches go to whoever asks first, each to exactly one worker.
+    """Batches go to the worker that asks first, each to exactly one.
 
-    `claim(iteration)` gives 0, 1, 2, … to the workers that call it, each number once. Every example comes exactly once
-    (with `drop_last` what does not fill a batch is left out), and workers of unequal speed end an epoch within a step
-    of each other. Batches have numbers in common.
-    Cost: one question to the board per batch.
+    `claim(iteration)` returns 0, 1, 2, … to the workers that call it, each number once. Every example appears exactly
+    once (with `drop_last` an incomplete batch is left out), and workers of unequal speed end an epoch within a step of
+    each other. Batches have numbers in common. Cost: one request to the board per batch.
     """
 
     kind: ClassVar[str] = DYNAMIC
     claim: Callable[[int], int]
     claims: Claims | ReplayedClaims | None = None
-    """Where `claim` comes from, if what dead workers have taken is to be dealt out again."""
+    """The object of `claim`, if batches of dead workers are to be assigned again."""
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:
-        """How many batches a worker has if all are equally fast."""
+        """Return how many batches a worker has if all are equally fast."""
         return math.ceil(self._all(examples, batch_size) / self.size)
 
     def batches(self, order: Tensor, batch_size: int, iteration: int) -> Iterator[tuple[int, list[int]]]:
-        """The batches this worker claims, one by one; at last, those that others had claimed and died with."""
+        """Yield the batches that this worker claims, and at the end those that dead workers had claimed."""
         count = self._all(len(order), batch_size)
         while (number := self.claim(iteration)) < count:
             yield number, order[number * batch_size : (number + 1) * batch_size].tolist()
@@ -151,7 +147,7 @@ class DynamicShare(Share):
             yield number, order[number * batch_size : (number + 1) * batch_size].tolist()
 
     def computed(self, iteration: int, number: int) -> None:
-        """This worker has computed that batch."""
+        """Note that this worker has computed that batch."""
         if self.claims is not None:
             self.claims.computed(iteration, number)
 
@@ -161,11 +157,10 @@ class DynamicShare(Share):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnShare(StaticShare):
-    """Every worker computes the examples that it has for itself, in the epoch's order.
+    """Every worker computes the examples that only it has, in the epoch's order.
 
-    `ends` says which these are: those of worker r end before `ends[r]`. All have as many batches as the one with the
-    most, the others some examples again; with `drop_last` as many as the one with the fewest. Batches have numbers per
-    worker.
+    Those of worker r end before `ends[r]`. All have as many batches as the worker with the most, which repeats some
+    examples of the others; with `drop_last` as many as the one with the fewest. Batches have numbers per worker.
     """
 
     kind: ClassVar[str] = OWN
@@ -177,18 +172,18 @@ class OwnShare(StaticShare):
 
     def batches(self, order: Tensor, batch_size: int, iteration: int = 0) -> Iterator[tuple[int, list[int]]]:
         begin, end = self.ends[self.rank - 1] if self.rank else 0, self.ends[self.rank]
-        mine = order[(order >= begin) & (order < end)]
-        mine = mine[torch.arange(self.length(len(order))) % len(mine)]
+        indices = order[(order >= begin) & (order < end)]
+        indices = indices[torch.arange(self.length(len(order))) % len(indices)]
         for number in range(self.number_of_batches(len(order), batch_size)):
-            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+            yield number, indices[number * batch_size : (number + 1) * batch_size].tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedShare(StaticShare):
-    """DDP's equal split, of which every worker computes its own batches and those of as many ranks behind it.
+    """DDP's equal split, of which every worker computes its own batches and those of the next ranks.
 
-    For each batch of the equal split come `times`: the worker's own, and, one after the other, those that the ranks
-    behind it have with the same number, round in a ring. Batches have numbers per worker.
+    For each batch of the equal split a worker has `times`: its own, and then those with the same number of the ranks
+    after it, in a ring. Batches have numbers per worker.
     """
 
     kind: ClassVar[str] = REPEATED
@@ -209,11 +204,12 @@ class RepeatedShare(StaticShare):
 
 @dataclass(frozen=True, kw_only=True)
 class ByRoundShare(RepeatedShare):
-    """As `RepeatedShare`, where nobody waits for those that are late: the batches of a step follow from its round.
+    """`RepeatedShare` for strategies that do not wait for late workers: the batches of a step follow from its
+    round.
 
-    `round_now()` is the newest round that this worker has applied; all workers begin a pass at the same one. Whoever
-    is late leaves out what the others have gone through. Nothing is fetched ahead. Raises `ConfigurationError` where a
-    batch is asked for, and no round has come since the one before.
+    `round_now()` is the newest round that this worker has applied; all workers begin a pass at the same one. A late
+    worker leaves out the batches of rounds that have ended. Nothing is prefetched. Raises `ConfigurationError` where a
+    batch is requested, and no round was applied since the one before.
     """
 
     kind: ClassVar[str] = BY_ROUND

@@ -1,4 +1,4 @@
-"""Batches of an epoch that are dealt out to whoever asks, through the board; those of the dead are dealt out again."""
+"""Batches of an epoch that workers claim through the board; those of dead workers can be claimed again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quorate.records.rows import Claim
 from quorate.records.tape import Replaying
 
 Claimed = Callable[[Claim], None]
-"""Told of every batch."""
+"""Called with every batch."""
 
 
 class Claims:
-    """One worker's part in dealing out the batches of loader `loader`.
+    """One worker's claims of the batches of loader `loader`.
 
-    Where the others go on at a death (`tolerates_death`), the board holds which batches each worker has taken and not
-    computed yet, so that those of one that dies can be taken by others. Cost: one word with the board per batch, two
-    in that case.
+    Where training goes on after a death (`tolerates_death`), the board holds the batches that each worker has claimed
+    and not computed yet, so that other workers can claim those of one that dies. Cost: one request to the board per
+    batch, two in that case.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Claims:
         self._open: dict[int, list[int]] = {}
 
     def claim(self, iteration: int) -> int:
-        """The next number, which nobody else gets."""
+        """Return the next number, which no other worker gets."""
         number = self._wire.board.add(f"{self._key}/{iteration}") - 1
         self._take(iteration, number)
         self._claimed(Claim(loader=self._loader, iteration=iteration, batch=number))
@@ -38,18 +38,19 @@ class Claims:
 
     def _take(self, iteration: int, number: int) -> None:
         if self._tolerates_death():
-            mine = self._open.setdefault(iteration, [])
-            mine.append(number)
-            self._wire.board.set(self._place(iteration, self._wire.rank), json.dumps(mine).encode())
+            open_batches = self._open.setdefault(iteration, [])
+            open_batches.append(number)
+            self._wire.board.set(self._place(iteration, self._wire.rank), json.dumps(open_batches).encode())
 
     def computed(self, iteration: int, number: int) -> None:
-        """This worker has computed it; the board learns of it with the next claim."""
-        mine = self._open.get(iteration, [])
-        if number in mine:
-            mine.remove(number)
+        """Note that this worker has computed a batch; the next claim writes it to the board."""
+        open_batches = self._open.get(iteration, [])
+        if number in open_batches:
+            open_batches.remove(number)
 
     def left(self, iteration: int, count: int) -> Iterator[int]:
-        """Of the `count` batches, what the dead have taken and not computed: each goes to the first that asks."""
+        """Yield, of the `count` batches, those that dead workers have claimed and not computed; each goes to one
+        worker."""
         board = self._wire.board
         for rank in sorted(self._wire.dead) if self._tolerates_death() else ():
             for number in json.loads(board.get(self._place(iteration, rank)) or b"[]"):
@@ -64,7 +65,7 @@ class Claims:
 
 
 class ReplayedClaims:
-    """As `Claims`: what the records say that worker `rank` had. It may have died: then it `ends` behind the last."""
+    """`Claims` from records: the batches of worker `rank`. If it died, it calls `ends` after the last."""
 
     def __init__(self, replaying: Replaying, rank: int, loader: int) -> None:
         assert replaying.tape is not None
@@ -72,8 +73,8 @@ class ReplayedClaims:
         self._left: dict[int, Iterator[int]] = {}
 
     def claim(self, iteration: int) -> int:
-        """As of `Claims`."""
-        own = (one.batch for one in self._of(iteration) if one.of is None)
+        """Return the next batch in the records."""
+        own = (row.batch for row in self._of(iteration) if row.of is None)
         batch = next(self._left.setdefault(iteration, own), None)
         if batch is None and self._rank in self._tape.dead:
             for end in self._ends:
@@ -89,8 +90,8 @@ class ReplayedClaims:
         return self._tape.claims_of(self._rank, self._loader, iteration)
 
     def computed(self, iteration: int, number: int) -> None:
-        """Nothing is dealt out again but what was."""
+        """Do nothing: the records have the batches that were claimed again."""
 
     def left(self, iteration: int, count: int) -> Iterator[int]:
-        """As of `Claims`."""
-        yield from (one.batch for one in self._of(iteration) if one.of is not None)
+        """Yield the batches of dead workers that the records have for this worker."""
+        yield from (row.batch for row in self._of(iteration) if row.of is not None)

@@ -1,4 +1,4 @@
-"""Clients: each worker simulates many, and plays those that are drawn for a round one after the other.
+"""Clients: each worker simulates many, and runs those drawn for a round one after the other.
 
 The settings of a script for clients are checked against its dataset and the world.
 """
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.errors import ConfigurationError
+from quorate.data.arguments import check_count
 from quorate.data.assignment import CLIENTS, StaticShare
 from quorate.data.context import DataContext, data_context
-from quorate.data.given import check_count
 from quorate.data.partitions import Indices, labels_of, split
 from quorate.wire.current import Place
 
@@ -39,10 +39,8 @@ class Drawn:
 
 
 def drawn(terms: ClientTerms, clients: int, *, seed: int, round: int) -> list[Drawn]:
-    """The clients of a round, ascending: the same on all workers, by the seed and the round's number.
-
-    Those of `dropouts` are among those of as many `stragglers`: equal draws compare what becomes of equal delays.
-    """
+    """Return the clients of a round, ascending: the same on all workers, by the seed and the round's number. Clients of
+    `dropouts` are among those of as many `stragglers`: with equal draws, lost and late clients are compared."""
     draw = np.random.default_rng([seed % 2**64, _DRAWN, round])
     if terms.is_independent:
         chosen = np.flatnonzero(draw.random(clients) < terms.sampled)
@@ -58,18 +56,18 @@ def drawn(terms: ClientTerms, clients: int, *, seed: int, round: int) -> list[Dr
 
 
 def round_half_up(x: float) -> int:
-    """The nearest whole number; of two the greater one."""
+    """Return the nearest whole number; of two the greater one."""
     return math.floor(x + 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientShare(StaticShare):
-    """The clients of one worker: client k is worker k modulo `size`'s in every round, so its data stays there.
+    """The clients of one worker: client k is on worker k modulo `size` in every round, so its data stays there.
 
     Under a strategy of clients one pass of the loader is one round: the worker's drawn clients in turn, each through
     its own examples in an order drawn by (seed, round, client, epoch), so no client's position has to be kept. Under
     other strategies a worker has all examples of its clients in each pass, and all workers have as many batches as the
-    one with the most, others some examples again; with `drop_last` as many as the one with the fewest.
+    one with the most, which repeats some examples of others; with `drop_last` as many as the one with the fewest.
     """
 
     kind: ClassVar[str] = CLIENTS
@@ -77,7 +75,7 @@ class ClientShare(StaticShare):
     """By client."""
     batch_size: int
     terms: Callable[[], ClientTerms | None] = field(compare=False)
-    """Of the strategy; None where it knows no clients."""
+    """Terms of the strategy; None where it knows no clients."""
     round: int = 0
 
     def of_epoch(self, epoch: int) -> ClientShare:
@@ -92,7 +90,7 @@ class ClientShare(StaticShare):
         return min(counts) if self.drop_last else max(counts)
 
     def number_of_batches(self, examples: int, batch_size: int) -> int:
-        """Of a round: on average over workers and draws, and at least one."""
+        """Return the batches of a round: on average over workers and draws, and at least one."""
         terms = self.terms()
         if terms is None:
             return super().number_of_batches(examples, batch_size)
@@ -108,10 +106,10 @@ class ClientShare(StaticShare):
             return
         is_own = torch.zeros(len(order), dtype=torch.bool)
         is_own[torch.from_numpy(own)] = True
-        mine = order[is_own[order]]
-        mine = mine[torch.arange(self.length(len(order))) % len(mine)]
+        examples = order[is_own[order]]
+        examples = examples[torch.arange(self.length(len(order))) % len(examples)]
         for number in range(self.number_of_batches(len(order), batch_size)):
-            yield number, mine[number * batch_size : (number + 1) * batch_size].tolist()
+            yield number, examples[number * batch_size : (number + 1) * batch_size].tolist()
 
     @property
     def client_round(self) -> ClientRound | None:
@@ -122,46 +120,46 @@ class ClientShare(StaticShare):
 
     @cached_property
     def _round(self) -> list[tuple[Turn, list[int]]]:
-        """The batches of this worker in this round, each with whose it is."""
+        """The batches of this worker in this round, each with the turn of its client."""
         terms = self.terms()
         assert terms is not None, "a round has terms"
         everyone = drawn(terms, len(self.examples_of), seed=self.seed, round=self.round)
-        own = [one for one in everyone if one.client % self.size == self.rank]
-        players = len({one.client % self.size for one in everyone})
-        found = []
-        for one in own:
+        own = [client for client in everyone if client.client % self.size == self.rank]
+        players = len({client.client % self.size for client in everyone})
+        batches = []
+        for client in own:
             turn = Turn(
                 round=self.round,
-                client=one.client,
+                client=client.client,
                 clients=len(self.examples_of),
                 drawn=len(everyone),
                 players=players,
                 own=len(own),
-                is_lost=one.is_lost,
+                is_lost=client.is_lost,
             )
-            lists = list(self._lists(one, terms))
-            found += [(replace(turn, is_last=place == len(lists) - 1), batch) for place, batch in enumerate(lists)]
-        return found
+            lists = list(self._lists(client, terms))
+            batches += [(replace(turn, is_last=place == len(lists) - 1), batch) for place, batch in enumerate(lists)]
+        return batches
 
-    def _lists(self, one: Drawn, terms: ClientTerms) -> Iterator[list[int]]:
-        count = self._batches_of(one.client, terms)
-        left = count if one.work == 1.0 else max(1, math.floor(one.work * count))
+    def _lists(self, client: Drawn, terms: ClientTerms) -> Iterator[list[int]]:
+        count = self._batches_of(client.client, terms)
+        left = count if client.work == 1.0 else max(1, math.floor(client.work * count))
         for epoch in range(terms.epochs):
-            for batch in self._epoch(one.client, epoch):
+            for batch in self._epoch(client.client, epoch):
                 if not left:
                     return
                 left -= 1
                 yield batch
 
     def _epoch(self, client: int, epoch: int) -> Iterator[list[int]]:
-        mine = self.examples_of[client]
+        indices = self.examples_of[client]
         if self.shuffle:
-            mine = np.random.default_rng([self.seed % 2**64, _ORDER, self.round, client, epoch]).permutation(mine)
-        for begin in range(0, self._full(len(mine)), self.batch_size):
-            yield mine[begin : begin + self.batch_size].tolist()
+            indices = np.random.default_rng([self.seed % 2**64, _ORDER, self.round, client, epoch]).permutation(indices)
+        for begin in range(0, self._full(len(indices)), self.batch_size):
+            yield indices[begin : begin + self.batch_size].tolist()
 
     def _full(self, examples: int) -> int:
-        """How many of a client's examples are in an epoch; one with fewer than a batch keeps what it has."""
+        """Return how many of a client's examples are in an epoch; one with fewer than a batch keeps all."""
         return examples - examples % self.batch_size if self.drop_last and examples > self.batch_size else examples
 
     def _batches_of(self, client: int, terms: ClientTerms) -> int:
@@ -171,7 +169,7 @@ class ClientShare(StaticShare):
 
 @dataclass(frozen=True)
 class ClientSplit:
-    """A dataset on clients, not split yet: that takes the seed."""
+    """A dataset on clients, before the split, which needs the seed."""
 
     partition: str
     clients: int
@@ -209,14 +207,14 @@ def clients_from(
     share: str | None,
     files: bool,
 ) -> ClientSplit | None:
-    """Return the clients that `shard` was asked for; None where it was not. Raises `ConfigurationError` for arguments
-    that do not go together."""
+    """Return the clients requested from `shard`; None without any. Raises `ConfigurationError` for arguments that
+    exclude each other."""
     if partition is None and clients is None:
         if labels is not None:
             raise ConfigurationError('labels= needs partition=, such as partition="label"')
         return None
-    for given, name in ((share is not None, "share="), (files, 'files(..., read="own")')):
-        if given:
+    for is_set, name in ((share is not None, "share="), (files, 'files(..., read="own")')):
+        if is_set:
             raise ConfigurationError(
                 f"clients have examples of their own, so {name} cannot be combined with partition="
             )
@@ -227,11 +225,11 @@ def clients_from(
     if clients is not None:
         check_count("clients", clients)
     text = "iid" if partition is None else partition
-    found = None if text.startswith("iid") else labels_of(dataset, labels)
+    label_array = None if text.startswith("iid") else labels_of(dataset, labels)
     count = clients
     if count is None:
-        count = len(set(found.tolist())) if text == "group" and found is not None else place.wire.size
-    return ClientSplit(text, count, found, len(dataset))
+        count = len(set(label_array.tolist())) if text == "group" and label_array is not None else place.wire.size
+    return ClientSplit(text, count, label_array, len(dataset))
 
 
 def _terms(context: DataContext) -> ClientTerms | None:

@@ -1,7 +1,7 @@
-"""The default generators of a worker, which draw the same numbers on all workers until an optimizer is distributed.
+"""Generators of a worker, which draw the same numbers on all workers until an optimizer is distributed.
 
-Splits of data, orders of files and numbers of classes that a script draws before training have to be equal everywhere;
-dropout and augmentation have to differ.
+Splits of data, orders of files and numbers of classes that a script draws before training must be equal everywhere;
+dropout and augmentation must differ.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from quorate.core.seeded_bits import seeded_bits
 
 _WORDS = 624
-"""The state of a Mersenne twister, which is drawn anew after as many numbers."""
+"""The state size of a Mersenne twister, which is renewed after as many numbers."""
 _MOST_STATES = 2048
-"""States that are searched: 1.3 million numbers that python's generator has drawn, 30 ms."""
+"""States that are searched: 1.3 million numbers that Python's generator has drawn, 30 ms."""
 
 
 class CommonDraws:
-    """One of each worker. Without `begin` it changes no generator."""
+    """The common draws of one worker. Without `begin` it changes no generator."""
 
     def __init__(self) -> None:
         self.own = 0
@@ -38,27 +38,26 @@ class CommonDraws:
         self.have_begun(common, own)
 
     def have_begun(self, common: int, own: int) -> None:
-        """As `begin`, for generators that `common` has seeded before."""
+        """Do as `begin`, for generators that `common` has seeded before."""
         self._common, self.own = common, own % 2**63
         self._numpy_bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
 
     def part(self) -> None:
-        """From now on this worker draws numbers of its own, once; generators that the script has seeded go on."""
+        """Let this worker draw numbers of its own from now on, once; generators that the script has seeded are left
+        alone."""
         if self._common is not None:
             self._seed(self.own, self._are_common(self._common))
             self._common = None
 
     def join(self, seed: int, own: int) -> None:
-        """Draw the same numbers as other workers that were given the same `seed` and `own`.
-
-        Generators that are still common to all workers stay so until `part`.
-        """
+        """Draw the same numbers as other workers with the same `seed` and `own`. Generators that are still common to
+        all workers stay so until `part`."""
         is_common = (False, False, False) if self._common is None else self._are_common(self._common)
         self.own = own
         self._seed(seed, (not is_common[0], not is_common[1], not is_common[2]))
 
     def _are_common(self, common: int) -> tuple[bool, bool, bool]:
-        """Whether the generators of torch, numpy and python still follow from the common seed."""
+        """Return whether the generators of torch, numpy and Python still follow from the common seed."""
         bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
         return (
             torch.initial_seed() % 2**63 == common % 2**63,
@@ -77,7 +76,7 @@ class CommonDraws:
 
 @lru_cache(maxsize=64)
 def _has_come_from(seed: int, words: tuple[int, ...]) -> bool:
-    """Whether python's generator has drawn its way from `seed` to a state with these words, not too long a way."""
+    """Return whether Python's generator reaches a state with these words from `seed`, within `_MOST_STATES` states."""
     begun = random.Random(seed).getstate()[1][:-1]
     if begun == words:
         return True
@@ -93,7 +92,7 @@ def _has_come_from(seed: int, words: tuple[int, ...]) -> bool:
 
 
 def _tempered(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What a Mersenne twister gives for words of its state (Matsumoto and Nishimura, 1998)."""
+    """Return the output of a Mersenne twister for words of its state (Matsumoto and Nishimura, 1998)."""
     words = words ^ (words >> np.uint64(11))
     words = words ^ ((words << np.uint64(7)) & np.uint64(0x9D2C5680))
     words = words ^ ((words << np.uint64(15)) & np.uint64(0xEFC60000))

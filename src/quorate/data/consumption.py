@@ -1,4 +1,4 @@
-"""What a worker's training loop has taken from its loaders since it was last asked."""
+"""The batches that a worker's training loop has taken from its loaders since the last call."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class Consumed:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Spent in waiting for a loader."""
+        """Seconds spent waiting for a loader."""
         self.examples: int | None = None
         self.all_examples = 0
-        """Since the beginning."""
+        """Examples since the beginning."""
         self.all_tokens = 0
-        """Likewise, of batches that say how many they hold."""
+        """Tokens since the beginning, of batches that know their number."""
         self.full_batch = 1
-        """Examples of a batch that is not a short one."""
+        """Examples of a full batch."""
         self.tokens: int | None = None
         self.steps: int | None = None
-        """How many steps optimizers have taken, all together; None: it is not known, as none is distributed."""
+        """Steps of all optimizers together; None: unknown, as none is distributed."""
         self.client_round: ClientRound | None = None
         """The round of clients that has begun and whose sum has not been formed; None outside of rounds."""
         self._turns: list[Turn] = []
-        """Whose batches were taken since the step before, where clients are played."""
+        """Turns whose batches were taken since the last step, where clients are simulated."""
         self._of_step: int | None = None
         self.dealt: float | None = None
         """Under a dynamic share: the synchronous steps that all batches up to the newest one would have made."""
 
     def note(self, seconds: float, examples: int, batch: Any, *, counts: bool = True) -> None:
-        """One batch was taken; its `tokens`, where it has some, is a whole number. With `counts` False another worker
-        counts what is in it."""
+        """Note that a batch was taken; its `tokens`, where it has some, is a whole number. With `counts` False another
+        worker counts its examples."""
         self.seconds += seconds
         if not counts:
             self.examples = self.examples or 0
@@ -51,7 +51,7 @@ class Consumed:
             self.all_tokens += tokens
 
     def took_turn(self, turn: Turn | None) -> None:
-        """The batch that was taken last is of that client."""
+        """Note the client of the batch that was taken last."""
         if self._of_step != self.steps or turn is None:
             self._turns.clear()
         self._of_step = self.steps
@@ -60,10 +60,8 @@ class Consumed:
 
     @property
     def turn(self) -> Turn | None:
-        """Whose batches the step that is being made is of; None where no clients are played.
-
-        Raises `ConfigurationError` for those of several.
-        """
+        """The turn whose batches are in the current step; None where no clients are simulated. Raises
+        `ConfigurationError` for batches of several clients."""
         several = sorted({turn.client for turn in self._turns})
         if len(several) > 1:
             raise ConfigurationError(
@@ -74,31 +72,31 @@ class Consumed:
 
     @property
     def of_step(self) -> int:
-        """Examples of the step that is being made. Raises `ConfigurationError` where nobody counts them."""
+        """Examples of the current step. Raises `ConfigurationError` where no loader counts them."""
         if self.examples is None:
             raise ConfigurationError("only the loader of quorate.shard counts examples; count steps or seconds")
         return self.examples
 
     def follow_steps(self) -> None:
-        """From now on an optimizer calls `stepped`, so that a batch is known to be computed."""
+        """Let an optimizer call `stepped` from now on, so that batches are known to be computed."""
         self.steps = self.steps or 0
 
     def stepped(self) -> None:
-        """An optimizer's step has ended."""
+        """Note that an optimizer's step has ended."""
         self.steps = (self.steps or 0) + 1
 
     def take(self) -> tuple[float, int | None, int | None]:
-        """Seconds, examples and tokens since the last time; counting begins anew."""
-        found = self.seconds, self.examples, self.tokens
+        """Return seconds, examples and tokens since the last call, and begin to count anew."""
+        counts = self.seconds, self.examples, self.tokens
         self.seconds, self.examples, self.tokens = 0.0, None, None
-        return found
+        return counts
 
 
 def consumed(place: current.Place) -> Consumed:
-    """What the worker of `place` has taken."""
+    """Return the consumption of the worker of `place`."""
     return place.context(Consumed)
 
 
 def is_training(place: current.Place) -> bool:
-    """Whether what is loaded now is trained on: gradients are recorded, and it is not inside `world.evaluate()`."""
+    """Return whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
     return torch.is_grad_enabled() and not data_context(place).is_evaluating

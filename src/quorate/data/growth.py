@@ -1,11 +1,11 @@
 """Batches that grow with the noise of gradients: `batch="auto"`.
 
 A batch well below the critical one (the noise scale; McCandlish et al. 2018, arXiv 1812.06162) can be doubled, and half
-the steps bring the same; the noise scale grows as the loss falls. So between two epochs each worker's batch is doubled
-if that of all workers then is no larger than the critical batch, beyond chance. It never shrinks. What Smith et al.
-2018 (arXiv 1711.00489) do by a table of epochs is done by measurement here.
+the steps achieve the same; the noise scale grows as the loss falls. So between two epochs each worker's batch is
+doubled if the batch of all workers is then no larger than the critical one, with statistical confidence. It never
+shrinks. Smith et al. 2018 (arXiv 1711.00489) use a table of epochs instead of measurements.
 
-Cost: the measurements (see `observe.gradient_noise`), and a word with the board for each epoch.
+Cost: the measurements (see `observe.gradient_noise`), and a request to the board for each epoch.
 """
 
 from __future__ import annotations
@@ -27,62 +27,58 @@ from quorate.wire.current import Place
 
 BATCHES = ("fixed", "auto")
 FEW, MOST = 4, 100
-"""Measurements that are needed since the batch was changed last, and that are kept."""
+"""Measurements needed since the last change of the batch, and measurements kept."""
 LEAST_BATCHES = 8
-"""In an epoch, unless a larger batch is allowed."""
+"""Batches in an epoch, unless a larger batch is allowed."""
 _PATIENCE = 600.0
-"""Seconds for which the first worker's decision is waited for."""
+"""Seconds to wait for the first worker's decision."""
 
 
 @dataclass
 class Growth:
-    """What one worker knows of it; `growth(place)` gives it."""
+    """One worker's measurements; `growth(place)` returns it."""
 
     is_wanted: bool = False
-    """Whether a loader asks."""
-    known: deque[Squares] = field(default_factory=lambda: deque(maxlen=MOST))
-    """Of gradients of a worker, since the batch was changed last; only the first worker measures."""
+    """Whether a loader needs measurements."""
+    squares: deque[Squares] = field(default_factory=lambda: deque(maxlen=MOST))
+    """Measurements of a worker's gradients, since the last change of the batch; only the first worker measures."""
     followers: list[Callable[[float], None]] = field(default_factory=list)
-    """Told by how many times a batch has grown."""
+    """Called with the factor by which a batch has grown."""
 
-    def measured(self, found: Squares) -> None:
-        """One more."""
-        self.known.append(found)
+    def measured(self, squares: Squares) -> None:
+        """Add one measurement."""
+        self.squares.append(squares)
 
     @property
     def scale(self) -> float | None:
-        """What the noise scale is at least, but for chance, in gradients of a worker; None where nothing is known.
-
-        The signal is taken for a standard error more than its mean.
-        """
-        if len(self.known) < FEW:
+        """A lower confidence limit of the noise scale, in gradients of a worker; None without enough measurements. The
+        signal is assumed to be a standard error above its mean."""
+        if len(self.squares) < FEW:
             return None
-        signals = [one.signal for one in self.known]
+        signals = [measurement.signal for measurement in self.squares]
         most = fmean(signals) + stdev(signals) / math.sqrt(len(signals))
-        return scale_of(most, fmean(one.noise for one in self.known))
+        return scale_of(most, fmean(measurement.noise for measurement in self.squares))
 
     def grown(self, size: int, workers: int, most: int) -> int:
-        """The batch of a worker for the next epoch, after batches of `size` on so many workers; `most` is the limit."""
+        """Return a worker's batch for the next epoch, after batches of `size` on `workers`; `most` is the limit."""
         scale = self.scale
         return 2 * size if scale is not None and scale >= 2 * workers and 2 * size <= most else size
 
     def changed(self, times: float) -> None:
-        """Batches are so many times as large from now on: what was measured is of others."""
-        self.known.clear()
+        """Begin new measurements, as batches are so many times as large from now on."""
+        self.squares.clear()
         for follower in tuple(self.followers):
             follower(times)
 
 
 def growth(place: Place) -> Growth:
-    """That of the worker."""
+    """Return the growth of the worker of `place`."""
     return place.context(Growth)
 
 
 def growing(place: Place, number: int, batch: str, most: Any, share: Share, size: int, examples: int) -> Growing | None:
-    """What `shard` was given for loader `number`; None where batches stay as they are.
-
-    Raises `ConfigurationError` for an unknown `batch`, a limit below the batch, and where workers do not share epochs.
-    """
+    """Return the growth of loader `number`; None where batches keep their size. Raises `ConfigurationError` for an
+    unknown `batch`, a limit below the batch, and where workers do not share epochs."""
     if batch not in BATCHES:
         raise unknown("batch", str(batch), BATCHES)
     if batch == "fixed":
@@ -102,32 +98,30 @@ def growing(place: Place, number: int, batch: str, most: Any, share: Share, size
 
 @dataclass(frozen=True)
 class Growing:
-    """Of one loader: `number` is its own among the worker's."""
+    """The growth of one loader, which is the worker's loader `number`."""
 
     place: Place
     number: int
     most: int
 
     def size_in(self, epoch: int, size: int) -> int:
-        """The batch in an epoch that begins, the same on all workers: the first that is left decides.
-
-        Raises `PeerFailed`, and `WireTimeout` where no decision comes.
-        """
+        """Return the batch in an epoch that begins, the same on all workers: the first live worker decides. Raises
+        `PeerFailed`, and `WireTimeout` if no decision is made."""
         wire, key = self.place.wire, f"batch size/{self.number}/{epoch}"
         until = wire.clock.now() + _PATIENCE
-        while (told := wire.board.get(key)) is None:
+        while (decision := wire.board.get(key)) is None:
             alive = wire.alive
             if wire.rank == alive[0]:
-                known = growth(self.place)
-                found = known.grown(size, len(alive), self.most)
-                if wire.board.swap(key, None, b"%d" % found) and found != size:
-                    self._tell(epoch, found, len(alive), (known.scale or 0.0) * size)
+                measurements = growth(self.place)
+                decided = measurements.grown(size, len(alive), self.most)
+                if wire.board.swap(key, None, b"%d" % decided) and decided != size:
+                    self._tell(epoch, decided, len(alive), (measurements.scale or 0.0) * size)
             elif wire.clock.now() > until:
                 raise WireTimeout(f"rank {alive[0]} has not begun epoch {epoch} for {_PATIENCE:g} s")
             else:
                 with suppress(WireTimeout):
                     wire.board.wait([key], 1.0)
-        return int(told)
+        return int(decision)
 
     def _tell(self, epoch: int, size: int, workers: int, critical: float) -> None:
         tell(

@@ -1,4 +1,4 @@
-"""One pass of a loader over an epoch, or over what is left of one: which batches were fetched, given and computed."""
+"""One pass of a loader over an epoch, or its remainder: the batches fetched, returned and computed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from quorate.data.position import Begun, left_of, numbers_in, union
 
 
 class Iteration:
-    """The batches of one pass. The order is drawn when it is made, so that passes made one after the other have the
-    epochs in which they began. A batch that was given is *in hand* until it is `settled`.
+    """The batches of one pass.
+
+    The order is drawn when the pass is made, so that successive passes have the epochs in which they began. A returned
+    batch is *in hand* until it is `settled`.
     """
 
     def __init__(self, share: Share, examples: int, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
@@ -27,22 +29,21 @@ class Iteration:
         self._done: list[tuple[int, int]] = []
         self._steps: int | None = None
         self.newest = 0
-        """The number, among all workers' batches of the epoch, of the one that was given last."""
+        """The number, among all workers' batches of the epoch, of the last returned batch."""
 
     def fetch(self) -> Iterator[list[int]]:
-        """The examples of every batch that was not consumed before; called once, or again before the first batch."""
+        """Yield the examples of every batch not consumed before; called once, or again before the first batch."""
         assert self._order is not None, "a pass is made once"
         order, self._order = self._order, None
-        known = set(numbers_in(self.began.consumed))
+        consumed = set(numbers_in(self.began.consumed))
         for number, indices in self._share.batches(order, self._batch_size, self.number):
-            if number not in known:
+            if number not in consumed:
                 self._fetched.append((number, indices))
                 yield indices
 
     def give(self, steps: int | None, indices: list[int] | None = None) -> int:
-        """The next batch that was fetched (that of `indices`, where they come in any order) is given to the worker,
-        after so many `steps`; returns the number of its examples.
-        """
+        """Return the next fetched batch to the worker, after so many `steps`; the result is its number of examples.
+        With `indices` it is the batch of these, as batches may be fetched in any order."""
         self.settle(steps)
         place = 0 if indices is None else [fetched for _, fetched in self._fetched].index(indices)
         number, examples = self._fetched[place]
@@ -64,14 +65,12 @@ class Iteration:
 
     @property
     def turn(self) -> Turn | None:
-        """Whose the batch is that was given last, where clients are played."""
+        """The turn of the client whose batch was returned last, where clients are simulated."""
         return self._share.turn(self.newest)
 
     def settle(self, steps: int | None) -> None:
-        """The worker has taken `steps` by now; what it had in hand before the last of them was computed in it.
-
-        With None it is not known, and all it has in hand counts.
-        """
+        """Note that the worker has made `steps`; batches in hand before the last of them were computed in it. None: the
+        number is unknown, and all batches in hand count."""
         if steps is not None and steps == self._steps:
             return
         for number in self._in_hand:
@@ -84,5 +83,5 @@ class Iteration:
 
     @property
     def begun(self) -> Begun:
-        """How far it came, without what is in hand."""
+        """The progress of this pass, without batches in hand."""
         return Begun(past=self.began.past, consumed=union((*self.began.consumed, *self._done)))

@@ -8,21 +8,20 @@ _STOP = "limit/stop"
 _EVERY = "limit/every"
 _BEGAN = "limit/began"
 _MEASURED = 16
-"""Batches after which it is known how long they take."""
+"""Batches after which their duration is known."""
 _LOOK_SECONDS = 0.02
 _MOST = 64
 
 
 class Limit:
-    """Loaders end when rank 0 has trained for `seconds`.
+    """Ends loaders when rank 0 has trained for `seconds`.
 
-    Rank 0 (when it has died, the first that is left) writes on the board how many batches a worker takes in all: as
-    many as it has begun itself by then, and as make up a multiple of `every`, since the others look once in so many
+    Rank 0 (when it has died, the first live rank) writes to the board how many batches a worker takes in all: as many
+    as it has begun itself by then, rounded up to a multiple of `every`, since the others read the board once in so many
     batches. Workers that wait for each other are at most one step apart, so all of them stop there; one that is ahead
-    stops when it looks. `every` is 1 at first, and then, as rank 0 writes after some batches, as many as take 20 ms
-    together. One that decides after another also has from the board when the training began, evaluations left out: it
-    may have joined later.
-    Cost: one look at the board per `every` batches on every rank but the first.
+    stops at its next look. `every` is 1 at first; after some batches rank 0 writes how many take 20 ms together. A
+    later deciding rank also reads from the board when the training began, without evaluations: it may have joined
+    later. Cost: one read of the board per `every` batches on every rank but the first.
     """
 
     def __init__(self, wire: Wire, seconds: float) -> None:
@@ -35,13 +34,13 @@ class Limit:
         self._is_deciding = False
 
     def pause(self, seconds: float) -> None:
-        """So much of the time was evaluation."""
+        """Exclude the seconds of an evaluation."""
         self._paused += seconds
         if self._is_deciding:
             self._note_beginning()
 
     def is_reached(self) -> bool:
-        """Asked before each batch; True: there are no more."""
+        """Return, before each batch, whether there are no more."""
         if self._stop is None:
             self._stop = self._decide() if self._decides() else self._look()
         if self._stop is not None and self._taken >= self._stop:
@@ -50,11 +49,10 @@ class Limit:
         return False
 
     def had_none(self) -> None:
-        """There was no batch any more, as an epoch has ended: nobody waited for others between this and the next."""
+        """Note that an epoch has ended without another batch: workers did not wait for each other in between."""
         self._taken -= 1
 
     def _decides(self) -> bool:
-        """Whether this is rank 0, or the first of those that are left."""
         if self._since is None:
             self._since = self._wire.clock.now()
         return self._wire.rank == 0 or (bool(self._wire.dead) and self._wire.rank == self._wire.alive[0])
@@ -101,7 +99,7 @@ class Limit:
             return None
         board = self._wire.board
         if self._every is None and self._taken >= _MEASURED:
-            known = board.get(_EVERY)
-            self._every = None if known is None else int(known)
+            value = board.get(_EVERY)
+            self._every = None if value is None else int(value)
         written = board.get(_STOP)
         return None if written is None else int(written)

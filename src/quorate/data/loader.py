@@ -10,30 +10,30 @@ import torch
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
+from quorate.data.arguments import Loading, check_batch_size, check_count, number_of_examples
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
-from quorate.data.given import Loading, check_batch_size, check_count, number_of_examples
 from quorate.data.growth import Growing, growth
 from quorate.data.iteration import Iteration
 from quorate.data.on_device import on_device
-from quorate.data.position import Begun, Position, begun_from, deal_again, told
+from quorate.data.position import Begun, Position, begun_as_json, begun_from, deal_again
 from quorate.data.unordered import Labelled
 from quorate.wire.current import Place
 
 
 class PassBatches:
-    """A batch sampler: the index lists of the pass that was begun last."""
+    """A batch sampler: the index lists of the newest pass."""
 
     def __init__(
         self, share: Share, examples: int, batch_size: int, ask: Callable[[list[int]], None] | None = None
     ) -> None:
-        """`ask` is told of each list one list ahead, where examples are on their way for a while."""
+        """`ask` is called with each list one list ahead, where examples take time to arrive."""
         self._share, self._of, self._ask = share, (examples, batch_size), ask
         self.latest: Iteration | None = None
 
     def resize(self, share: Share, examples: int, batch_size: int) -> None:
-        """Lists are of so many from the next pass on."""
+        """Set the size of lists from the next pass on."""
         self._share, self._of = share, (examples, batch_size)
 
     def __len__(self) -> int:
@@ -56,17 +56,17 @@ def _asked_ahead(lists: Iterator[list[int]], ask: Callable[[list[int]], None]) -
 
 
 class Loader:
-    """One worker's batches: iterating it the e-th time (from 0) gives epoch e, in that epoch's order.
+    """One worker's batches: iterating it the e-th time (from 0) yields epoch e, in that epoch's order.
 
     Every worker's loader has the same length (under a dynamic share: the same estimate of it). An iteration counts as
-    an epoch when its first batch is asked for, also if it is left early. With `rests`, its end is reached by all
-    workers together: those that get there first take part in the others' means without weight. Wraps a torch
-    DataLoader (`torch_loader`) rather than being one: its sampler is not the user's to change.
+    an epoch when its first batch is requested, even if it is left early. With `rests`, all workers reach its end
+    together: those that are there first take part in the others' means without weight. Wraps a torch DataLoader
+    (`torch_loader`) rather than being one: its sampler is not the user's to change.
 
-    Its position (`state_dict`) is a step's: a batch counts as consumed when an optimizer has stepped after it was
-    given, or, where no optimizer is distributed, when it is given. What was prefetched is not consumed. Of an
-    iteration that was left early, the loader that goes on gives what was not consumed. Iterations in which nothing is
-    trained (without gradients, or in `world.evaluate()`) are counted, and nothing is left of them.
+    Its position (`state_dict`) is that of a step: a batch counts as consumed when an optimizer has stepped after it was
+    returned, or, where no optimizer is distributed, when it is returned. Prefetched batches are not consumed. After an
+    iteration that was left early, a resumed loader returns the batches that were not consumed. Iterations without
+    training (without gradients, or in `world.evaluate()`) are counted, and leave no remainder.
 
     Raises `ConfigurationError` for a batch size below 1, data that is empty or has no length, and, with
     `drop_last`, a batch larger than the share.
@@ -116,20 +116,18 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch begun last, from 0; before the first, and after a position was loaded, the one that comes next."""
+        """The epoch begun last, from 0; before the first, and after loading a position, the next one."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch` (as DistributedSampler's `set_epoch`); later ones go on from it.
-
-        Where a position was loaded that is in the middle of that epoch, it is what is left of it.
-        """
+        """Make the next iteration epoch `epoch` (as DistributedSampler's `set_epoch`); later ones continue from it.
+        After loading a position in the middle of that epoch, the iteration has its remainder."""
         check_count("an epoch", epoch)
         self._epoch = self._next_epoch = self._due = epoch
         self._current = None
 
     def state_dict(self) -> dict[str, Any]:
-        """This worker's position, as plain JSON values. Cost: what was consumed in this epoch is gone through once."""
+        """Return this worker's position, as plain JSON values. Cost: one pass over the epoch's consumed batches."""
         steps = consumed(self._place).steps
         begun = dict(self._left)
         epoch = self._due if self._current is None else self._current.epoch
@@ -137,20 +135,20 @@ class Loader:
             if each is not None and (each.epoch < epoch or each is self._current):
                 each.settle(steps)
                 begun[each.epoch] = each.begun
-        return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).told()
+        return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).as_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the loader with this `state_dict` was, one worker by itself.
+        """Continue from the loader with this `state_dict`, one worker alone.
 
-        For a static share at the same world size and batch size, and for a world of one; elsewhere what is left is
-        dealt out again, which takes all old workers' positions: `quorate.load()`, or `load_state_dicts`. Raises
+        It is for a static share at the same world size and batch size, and for a world of one; elsewhere the remainder
+        is divided again, which needs all old workers' positions: `quorate.load()`, or `load_state_dicts`. Raises
         `ConfigurationError` there, for another dataset, and in the middle of an epoch for another seed or shuffle.
         """
-        mine = Position.read(state)
+        position = Position.read(state)
         if self._growing is not None:
-            self._resize(mine.batch_size)
-        alone = mine.size == self.share.size == 1
-        if not alone and (mine.rank != self.share.rank or not mine.is_shared_as(self.share, self.batch_size)):
+            self._resize(position.batch_size)
+        alone = position.size == self.share.size == 1
+        if not alone and (position.rank != self.share.rank or not position.is_shared_as(self.share, self.batch_size)):
             raise ConfigurationError(
                 "one worker's position is enough only for a static share with the same rank, world size, batch_size "
                 "and drop_last; use quorate.load(), or give load_state_dicts the positions of all workers"
@@ -158,65 +156,65 @@ class Loader:
         if alone:
             self.load_state_dicts([state])
         else:
-            self._continue(mine)
+            self._continue(position)
 
     def load_state_dicts(self, workers: Sequence[dict[str, Any]]) -> None:
-        """Go on where the loaders of all workers of a run were; `workers` are their `state_dict`s, equal on all new
-        workers. Those of workers that died may be missing.
+        """Continue from the loaders of all workers of a run; `workers` are their `state_dict`s, equal on all new
+        workers.
 
-        Where shares are static, and as many and as large as they were, each worker goes on with its own. Otherwise
-        (another world size, batch size, share or `drop_last`, a dynamic share) what no old worker has consumed is
-        dealt out as an epoch would be: padded or cut by the same rules. If old workers were in different epochs, all
-        go on in the earliest of them, and what was begun of later ones is not given again. Raises
-        `ConfigurationError` for no positions, for another dataset, and in the middle of an epoch for another seed
-        or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
+        States of workers that died may be missing. Where shares are static, and as many and as large as before, each
+        worker continues with its own. Otherwise (another world size, batch size, share or `drop_last`, a dynamic share)
+        examples that no old worker has consumed are divided like an epoch: padded or cut by the same rules. If old
+        workers were in different epochs, all continue in the earliest of them, and batches of later ones are not
+        repeated. Raises `ConfigurationError` for no positions, for another dataset, and in the middle of an epoch for
+        another seed or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
         """
-        given: object = workers
-        if given is None or isinstance(given, dict | str):
-            kind = type(given).__name__
+        argument: object = workers
+        if argument is None or isinstance(argument, dict | str):
+            kind = type(argument).__name__
             raise ConfigurationError(
                 f"load_state_dicts takes a list with the state_dict() of every worker, not a {kind}"
             )
-        found = sorted(map(Position.read, workers), key=lambda each: each.rank)
-        ranks = [each.rank for each in found]
-        if not found or ranks != sorted(set(ranks)) or ranks[-1] >= found[0].size:
+        saved = sorted(map(Position.read, workers), key=lambda each: each.rank)
+        ranks = [each.rank for each in saved]
+        if not saved or ranks != sorted(set(ranks)) or ranks[-1] >= saved[0].size:
             raise ConfigurationError(
                 f"the positions of a run's workers must have different ranks, from 0 on; these have {ranks}"
             )
-        if self._growing is not None and len(sizes := {each.batch_size for each in found}) == 1:
+        if self._growing is not None and len(sizes := {each.batch_size for each in saved}) == 1:
             self._resize(sizes.pop())
-        if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in found}) > 1:
+        if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in saved}) > 1:
             raise ConfigurationError("these positions do not belong to one loader of one run: their settings differ")
-        if len(found) == found[0].size and found[0].is_shared_as(self.share, self.batch_size):
-            self._continue(found[self.share.rank])
+        if len(saved) == saved[0].size and saved[0].is_shared_as(self.share, self.batch_size):
+            self._continue(saved[self.share.rank])
             return
-        found[0].check(self.share, self._examples)
-        epoch, left = deal_again(found)
-        self._go_on_at(epoch, left, trained=any(each.trained for each in found))
+        saved[0].check(self.share, self._examples)
+        epoch, left = deal_again(saved)
+        self._go_on_at(epoch, left, trained=any(each.trained for each in saved))
 
-    def _continue(self, mine: Position) -> None:
-        mine.check(self.share, self._examples)
-        left = {epoch: begun for epoch, begun in mine.begun.items() if epoch >= mine.epoch}
-        self._go_on_at(mine.epoch, left, trained=mine.trained)
+    def _continue(self, position: Position) -> None:
+        position.check(self.share, self._examples)
+        left = {epoch: begun for epoch, begun in position.begun.items() if epoch >= position.epoch}
+        self._go_on_at(position.epoch, left, trained=position.trained)
 
     def whereabouts(self) -> dict[str, Any]:
-        """For one that joins: the pass that is under way here, or else the next one; plain JSON values."""
+        """Return the current pass, or else the next one, for a worker that joins; plain JSON values."""
         this = self._current
         epoch, passes, left = self._next_epoch, self._passes, dict(self._left)
         if this is not None:
             epoch, passes, left[this.epoch] = this.epoch, this.number, this.began
-        told_left = {str(number): told(each) for number, each in left.items()}
-        return {"epoch": epoch, "passes": passes, "left": told_left, "batch_size": self.batch_size}
+        left_by_epoch = {str(number): begun_as_json(each) for number, each in left.items()}
+        return {"epoch": epoch, "passes": passes, "left": left_by_epoch, "batch_size": self.batch_size}
 
     def enter_at(self, about: dict[str, Any]) -> None:
-        """Begin where `whereabouts` of another worker's loader says."""
+        """Begin at the `whereabouts` of another worker's loader."""
         if self._growing is not None:
             self._resize(about["batch_size"])
         self._go_on_at(about["epoch"], {int(number): begun_from(each) for number, each in about["left"].items()})
         self._passes = about["passes"]
 
     def __iter__(self) -> Iterator[Any]:
-        """What asks only whether there is an iterator (as Lightning does) begins no epoch: the first batch does."""
+        """Iterate; a mere check for an iterator (as Lightning makes) begins no epoch, but the first batch does."""
         self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
         begun = self._left.get(epoch)
@@ -231,7 +229,7 @@ class Loader:
         yield from self._given(batches, this)
 
     def _given(self, batches: Iterator[Any], this: Iteration) -> Iterator[Any]:
-        """The batches, counted, until there are no more or time is up."""
+        """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
         rests, is_first = self._rests or this.is_round, True
@@ -284,15 +282,13 @@ class Loader:
             self._before = this if self.share.kind == DYNAMIC else None
 
     def _resize(self, batch_size: int) -> None:
-        """Batches are of so many examples from the next pass on."""
+        """Set the examples of a batch from the next pass on."""
         if batch_size != self.batch_size:
             before, self.batch_size = self.batch_size, batch_size
             self._batches.resize(self.share, self._examples, batch_size)
             growth(self._place).changed(batch_size / before)
 
     def __len__(self) -> int:
-        """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast.
-
-        That of a whole epoch, also where a part of it is left.
-        """
+        """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast. It
+        is that of a full epoch, even in the remainder of one."""
         return len(self._batches)

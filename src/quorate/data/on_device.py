@@ -1,4 +1,4 @@
-"""Batches on a device, the next one on its way there while this one is computed on."""
+"""Batches on a device, with the next one copied there during the computation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 
 
-def device_from(given: str | int | torch.device | None) -> torch.device | None:
-    """The device that was given to `shard`. Raises `ConfigurationError` for one that is not there."""
-    if given is None:
+def device_from(requested: str | int | torch.device | None) -> torch.device | None:
+    """Return the device passed to `shard`. Raises `ConfigurationError` for one that does not exist."""
+    if requested is None:
         return None
     try:
-        device = torch.device(given)
+        device = torch.device(requested)
     except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device is {given!r}, which torch does not know: {error}") from None
+        raise ConfigurationError(f"device is {requested!r}, which torch does not know: {error}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f'device is "{device}", but torch finds no usable GPU here; leave it out')
     return device
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
-    """`batch` with all tensors in it on the device: in tuples, lists, dicts and what has a method `to`."""
+    """Return `batch` with all its tensors on the device: in tuples, lists, dicts and objects with a method `to`."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=non_blocking)
     if isinstance(batch, Mapping):
@@ -37,8 +37,11 @@ def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> An
 
 
 def on_device(batches: Iterator[Any], device: torch.device | None) -> Iterator[Any]:
-    """`batches` there. On a GPU each is copied, from pinned memory, on a stream of its own while the one before is
-    computed on; so one more than was asked for is fetched."""
+    """Move `batches` to the device.
+
+    On a GPU each is copied, from pinned memory, on a separate stream during the computation of the one before; so one
+    more than requested is fetched.
+    """
     if device is None:
         return batches
     return _ahead(batches, device) if device.type == "cuda" else (moved(batch, device) for batch in batches)
@@ -65,7 +68,7 @@ def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
 
 def _is_used_on(batch: Any, stream: torch.cuda.Stream) -> None:
-    """Its memory is not given to others while `stream` may still read it."""
+    """Keep its memory from being reused while `stream` may still read it."""
     if isinstance(batch, Tensor):
         batch.record_stream(stream)
     elif isinstance(batch, Mapping):

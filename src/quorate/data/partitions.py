@@ -1,4 +1,4 @@
-"""Partitions: which examples each client of federated training has. Pure functions of labels and a seed."""
+"""Partitions of the examples among clients of federated training. Pure functions of labels and a seed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TAG = 0x9A47
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(ABC):
-    """How the examples of a dataset lie on clients: each example on exactly one, and at least one on each."""
+    """A division of a dataset among clients: each example on exactly one, and at least one on each."""
 
     needs_labels = True
-    """Whether it goes by labels."""
+    """Whether it depends on labels."""
 
     @abstractmethod
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
-        """The examples of each client, ascending; `labels` are whole numbers from 0, one for each example."""
+        """Return the examples of each client, ascending; `labels` are whole numbers from 0, one for each example."""
 
 
 partitions: Registry[type[Partition]] = Registry("partition")
@@ -37,7 +37,7 @@ register = partitions.register
 def split(
     text: str, labels: Sequence[Any] | NDArray[Any] | None, examples: int, clients: int, *, seed: int
 ) -> list[Indices]:
-    """The examples of each of `clients`, as `text` says: a partition's name with its settings, `dirichlet:alpha=0.3`.
+    """Return the examples of each of `clients`; `text` is a partition with its settings, `dirichlet:alpha=0.3`.
 
     Equal arguments give equal partitions in every process. Raises `ConfigurationError` for an unknown partition or
     setting, for more clients than examples, and where labels are missing.
@@ -59,11 +59,11 @@ def split(
 
 
 def _sizes(examples: int, clients: int, spread: float, draw: np.random.Generator) -> Indices:
-    """How many examples each client has: as equal as can be, or log-normal with a deviation of `spread`."""
+    """Return the clients' numbers of examples: as equal as possible, or log-normal with a deviation of `spread`."""
     shares = np.exp(spread * draw.standard_normal(clients)) if spread else np.ones(clients)
     ends = np.round(np.cumsum(shares) / shares.sum() * (examples - clients)).astype(np.int64)
-    found: Indices = np.diff(ends, prepend=0) + 1
-    return found
+    sizes: Indices = np.diff(ends, prepend=0) + 1
+    return sizes
 
 
 @register("iid")
@@ -83,16 +83,16 @@ class Identical(Partition):
 @register("dirichlet")
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
-    """Each client has shares of labels of its own, drawn around those of the whole (Hsu, Qi, Brown 2019, section 3).
+    """Each client has shares of labels of its own, drawn around those of the dataset (Hsu, Qi, Brown 2019, section 3).
 
-    Client k's shares are drawn from Dirichlet(alpha p), p those of the whole; its examples are drawn by them one after
-    the other, without replacement: a label of which no example is left is left out.
+    Client k's shares are drawn from Dirichlet(alpha p), with the dataset's shares p; its examples are drawn by them one
+    after the other, without replacement: a label without remaining examples is left out.
     """
 
     alpha: float = 0.3
     """Small: few labels on each client; large: all clients alike."""
     spread: float = 0.0
-    """As of `iid`."""
+    """The same as in `iid`."""
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -101,36 +101,34 @@ class Dirichlet(Partition):
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         piles = [list(draw.permutation(np.flatnonzero(labels == label))) for label in range(labels.max() + 1)]
         whole = np.array([len(pile) for pile in piles], float)
-        found = []
+        parts = []
         for size in _sizes(len(labels), clients, self.spread, draw):
             shares = draw.dirichlet(np.maximum(self.alpha * whole / whole.sum(), 1e-6))
-            found.append(np.array(_drawn(piles, shares, int(size), draw), np.int64))
-        return found
+            parts.append(np.array(_drawn(piles, shares, int(size), draw), np.int64))
+        return parts
 
 
 def _drawn(piles: list[list[int]], shares: NDArray[np.float64], size: int, draw: np.random.Generator) -> list[int]:
-    """`size` examples off the piles, by these shares of those that are not empty."""
-    found: list[int] = []
-    while len(found) < size:
+    """Draw `size` examples from the piles, by the shares of those that are not empty."""
+    examples: list[int] = []
+    while len(examples) < size:
         left = np.array([len(pile) for pile in piles])
         now = np.where(left > 0, shares, 0.0)
         now = now / now.sum() if now.sum() > 0 else left / left.sum()
-        for label, count in enumerate(draw.multinomial(size - len(found), now)):
+        for label, count in enumerate(draw.multinomial(size - len(examples), now)):
             taken = min(int(count), int(left[label]))
-            found += [piles[label].pop() for _ in range(taken)]
-    return found
+            examples += [piles[label].pop() for _ in range(taken)]
+    return examples
 
 
 @register("label")
 @dataclass(frozen=True, kw_only=True)
 class ByLabel(Partition):
-    """Each client has examples of few labels (McMahan et al., AISTATS 2017, section 3).
-
-    All are sorted by label and cut into clients times `each` pieces of equal size, of which each client gets `each`.
-    """
+    """Each client has examples of few labels (McMahan et al., AISTATS 2017, section 3). All are sorted by label and cut
+    into clients times `each` pieces of equal size, of which each client gets `each`."""
 
     each: int = 2
-    """Pieces of each client, and so about how many labels it has."""
+    """Pieces of each client, and so about its number of labels."""
 
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         if not 1 <= self.each <= len(labels) // clients:
@@ -147,10 +145,8 @@ class ByLabel(Partition):
 @register("group")
 @dataclass(frozen=True, kw_only=True)
 class ByGroup(Partition):
-    """All examples of one label are one client's: a module of code, a writer, a hospital.
-
-    With fewer clients than labels a client has several, the largest first, each to the client with the fewest examples.
-    """
+    """All examples of one label are on one client: a module of code, a writer, a hospital. With fewer clients than
+    labels a client has several, the largest first, each to the client with the fewest examples."""
 
     def split(self, labels: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
         counts = np.bincount(labels)
@@ -165,16 +161,19 @@ class ByGroup(Partition):
         return [np.flatnonzero(owner[labels] == client) for client in range(clients)]
 
 
-def labels_of(dataset: Any, given: Any) -> NDArray[Any] | None:
-    """The label of every example: as `given`, as the dataset's `labels` or `targets`, or the last item of each example.
+def labels_of(dataset: Any, requested: Any) -> NDArray[Any] | None:
+    """Return the label of every example: `given`, the dataset's `labels` or `targets`, or the last item of each
+    example.
 
     None where there are none. Cost of the last: each example is read once.
     """
-    for found in (given, getattr(dataset, "labels", None), getattr(dataset, "targets", None)):
-        if found is not None and len(found) == len(dataset):
-            return np.asarray(found)
-        if found is not None and found is given:
-            raise ConfigurationError(f"labels are {len(found)}, and there are {len(dataset)} examples; give one each")
+    for candidate in (requested, getattr(dataset, "labels", None), getattr(dataset, "targets", None)):
+        if candidate is not None and len(candidate) == len(dataset):
+            return np.asarray(candidate)
+        if candidate is not None and candidate is requested:
+            raise ConfigurationError(
+                f"labels are {len(candidate)}, and there are {len(dataset)} examples; give one each"
+            )
     tensors = getattr(dataset, "tensors", None)
     if tensors is not None:
         return np.asarray(tensors[-1]) if tensors[-1].dim() == 1 and len(tensors) > 1 else None

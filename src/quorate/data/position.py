@@ -1,8 +1,8 @@
-"""What of an epoch has been consumed, and what is left of it for workers that may be others than before.
+"""The consumed part of an epoch, and its remainder for workers that may be others than before.
 
-An epoch is dealt out to the workers of one run; where that run ends in the middle, what is left is dealt out to the
-workers of the next. `Dealt` says how one of them did it and how far it came, so a list of them says what is left, at
-any number of workers: each removes from the epoch's order the examples that were consumed.
+An epoch is divided among the workers of one run; where that run ends in the middle, the remainder is divided among the
+workers of the next. `Dealt` describes one such division and its progress, so a list of them determines the remainder,
+at any number of workers: each removes the consumed examples from the epoch's order.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, OWN, REPEATED, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
-"""A set of whole numbers: sorted pairs (first, one behind the last)."""
+"""A set of whole numbers: sorted pairs (first, last + 1)."""
 
 
 def union(spans: Iterable[tuple[int, int]]) -> Spans:
-    """All numbers in `spans`, which may be in any order and overlap."""
-    found: list[tuple[int, int]] = []
+    """Return all numbers in `spans`, which may be in any order and overlap."""
+    merged: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((begin, end))
-    return tuple(found)
+            merged.append((begin, end))
+    return tuple(merged)
 
 
 def numbers_in(spans: Spans) -> Iterable[int]:
-    """The numbers in `spans`, ascending."""
+    """Return the numbers in `spans`, ascending."""
     return chain.from_iterable(range(*span) for span in spans)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """How `size` workers shared an epoch (or what was left of it), and which of their batches were consumed.
+    """A division of an epoch (or of its remainder) among `size` workers, and their consumed batches.
 
     A static share has the numbers of each rank's own batches, by rank; a dynamic one those of all workers, in
     one entry. Numbers beyond the last batch are allowed and mean nothing.
@@ -53,22 +53,22 @@ class Dealt:
     consumed: tuple[Spans, ...]
 
     def left(self, order: Tensor) -> Tensor:
-        """What of `order` no worker has consumed, in the same order. An example that was padded in counts as itself."""
+        """Return the part of `order` that no worker has consumed, in order. A padded example counts as itself."""
         examples = len(order)
-        gone = torch.zeros(examples, dtype=torch.bool)
+        consumed = torch.zeros(examples, dtype=torch.bool)
         for rank, spans in enumerate(self.consumed):
-            mine = None if self.share == DYNAMIC else self._of(rank).places(examples)
+            own_places = None if self.share == DYNAMIC else self._of(rank).places(examples)
             for begin, end in spans:
                 places = slice(*(min(number * self.batch_size, examples) for number in (begin, end)))
-                gone[places if mine is None else mine[places]] = True
-        return order[~gone]
+                consumed[places if own_places is None else own_places[places]] = True
+        return order[~consumed]
 
     def _of(self, rank: int) -> StaticShare:
         return StaticShare(rank=rank, size=self.size, drop_last=self.drop_last)
 
 
 def left_of(order: Tensor, past: Iterable[Dealt]) -> Tensor:
-    """What of an epoch's `order` is left after it was dealt out like that, one time after the other."""
+    """Return the remainder of an epoch's `order` after these successive divisions."""
     for dealt in past:
         order = dealt.left(order)
     return order
@@ -76,7 +76,7 @@ def left_of(order: Tensor, past: Iterable[Dealt]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """One worker's place in an epoch that was begun: what was dealt out before, and its own batches' numbers since."""
+    """One worker's progress in an epoch that was begun: earlier divisions, and the numbers of its own batches since."""
 
     past: tuple[Dealt, ...] = ()
     consumed: Spans = ()
@@ -84,7 +84,7 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where one worker is in its data: everything that a loader's state says, checked."""
+    """One worker's position in its data: the checked state of a loader."""
 
     rank: int
     size: int
@@ -95,17 +95,17 @@ class Position:
     seed: int
     shuffle: bool
     trained: bool
-    """Whether it has given batches to train on; what is only evaluated on is never left over."""
+    """Whether it has returned batches to train on; a loader only for evaluation has no remainder."""
     epoch: int
     begun: dict[int, Begun]
-    """By epoch. That of `epoch`: where it is begun; later ones: where they were, by workers that were ahead; the one
-    before: where the share is dynamic, for workers that are not as far."""
+    """By epoch: `epoch` itself, if it is begun; later ones, begun by workers that were ahead; with a dynamic share the
+    one before, for workers that are behind."""
 
     @classmethod
     def of(
         cls, share: Share, batch_size: int, examples: int, epoch: int, begun: dict[int, Begun], trained: bool
     ) -> Position:
-        """That of the worker with `share`."""
+        """Return the position of the worker with `share`."""
         return cls(
             rank=share.rank,
             size=share.size,
@@ -120,27 +120,30 @@ class Position:
             begun=begun,
         )
 
-    def told(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        plain: dict[str, Any] = {**vars(self), "begun": {str(epoch): told(each) for epoch, each in self.begun.items()}}
+    def as_json(self) -> dict[str, Any]:
+        """Return the position as plain JSON values."""
+        plain: dict[str, Any] = {
+            **vars(self),
+            "begun": {str(epoch): begun_as_json(each) for epoch, each in self.begun.items()},
+        }
         return plain
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> Position:
-        """The inverse of `told`. Raises `ConfigurationError` for anything else."""
+        """Return the position that `as_json` has described. Raises `ConfigurationError` for anything else."""
         try:
             begun = {int(epoch): begun_from(each) for epoch, each in state["begun"].items()}
             plain = {name: _checked(name, state[name]) for name in cls.__dataclass_fields__ if name != "begun"}
-            found = cls(**plain, begun=begun)
-            found._check_bounds()
-            return found
+            position = cls(**plain, begun=begun)
+            position._check_bounds()
+            return position
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"this is not the state of a loader from quorate.shard ({type(error).__name__}: {error})"
             ) from error
 
     def _check_bounds(self) -> None:
-        """Raise `ValueError` for more batches than examples: what is read must not cost more than the data it is of."""
+        """Raise `ValueError` for more batches than examples: reading a state must not cost more than its data."""
         own = [begun.consumed for begun in self.begun.values()]
         spans = chain(own, (each for begun in self.begun.values() for dealt in begun.past for each in dealt.consumed))
         most = self.examples * (self.size if self.share in (REPEATED, BY_ROUND) else 1)
@@ -149,15 +152,15 @@ class Position:
 
     @property
     def sharing(self) -> tuple[str, int, int, bool]:
-        """How the epoch was cut."""
+        """The division of the epoch."""
         return self.share, self.size, self.batch_size, self.drop_last
 
     def is_shared_as(self, share: Share, batch_size: int) -> bool:
-        """Whether the same batches have the same numbers in `share`, on every worker by itself."""
+        """Return whether the same batches have the same numbers in `share`, on every worker separately."""
         return share.kind != DYNAMIC and self.sharing == (share.kind, share.size, batch_size, share.drop_last)
 
     def check(self, share: Share, examples: int) -> None:
-        """Raise `ConfigurationError` where what is left cannot be known, since the data or its order is another."""
+        """Raise `ConfigurationError` where the remainder is unknown, since the data or its order has changed."""
         if self.share == BY_ROUND and any(begun.consumed for begun in self.begun.values()):
             raise ConfigurationError(
                 "the position was kept in the middle of an epoch in which batches follow from rounds; go on from a "
@@ -175,23 +178,23 @@ class Position:
             )
 
     def consumed_in(self, epoch: int) -> Spans:
-        """The numbers of its own batches that this worker has consumed in `epoch`, where it has been dealt out last."""
-        known = self.begun.get(epoch)
-        if known is not None:
-            return known.consumed
+        """Return the numbers of its own batches that this worker has consumed in `epoch`, in the last division."""
+        progress = self.begun.get(epoch)
+        if progress is not None:
+            return progress.consumed
         return ((0, self.examples),) if epoch < self.epoch and self.share != DYNAMIC else ()
 
 
 MOST_APART = 1000
-"""The number of epochs by which one worker may be ahead of another where what is left is dealt out again."""
+"""The number of epochs by which one worker may be ahead of another where the remainder is divided again."""
 
 
 def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
-    """Where workers go on that are others than those of before: at which epoch, and what of which epochs is left.
+    """Return the epoch in which a new set of workers continues, and the remainders of epochs.
 
-    That is the first epoch in which one of the old ones still was, then what others have left of later ones. An old
-    worker that is missing (it was dead) has consumed nothing that is known. Raises `ConfigurationError` where the old
-    ones were too far apart.
+    It is the first epoch of an old worker; later epochs have the remainders of workers that were ahead. A missing old
+    worker (it was dead) has consumed nothing that is known. Raises `ConfigurationError` where old workers were too far
+    apart.
     """
     if any(worker.share == OWN for worker in workers):
         raise ConfigurationError(
@@ -212,26 +215,28 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
         raise ConfigurationError(
             f"workers were in epochs {first} to {last}; at most {MOST_APART} apart can go on with others than they were"
         )
-    known = {epoch for worker in workers for epoch in worker.begun if epoch >= first}
-    found: dict[int, Begun] = {}
-    for epoch in sorted(known.union(range(first, last))):
+    begun_epochs = {epoch for worker in workers for epoch in worker.begun if epoch >= first}
+    remainders: dict[int, Begun] = {}
+    for epoch in sorted(begun_epochs.union(range(first, last))):
         past = next((each.begun[epoch].past for each in workers if epoch in each.begun), ())
-        found[epoch] = Begun(past=(*past, _dealt(workers, epoch)))
-    return first, found
+        remainders[epoch] = Begun(past=(*past, _dealt(workers, epoch)))
+    return first, remainders
 
 
 def _dealt(workers: Sequence[Position], epoch: int) -> Dealt:
-    one = workers[0]
+    first = workers[0]
     by_rank = {worker.rank: worker.consumed_in(epoch) for worker in workers}
-    if one.share == DYNAMIC:
+    if first.share == DYNAMIC:
         consumed: tuple[Spans, ...] = (union(chain.from_iterable(by_rank.values())),)
     else:
-        consumed = tuple(by_rank.get(rank, ()) for rank in range(one.size))
-    return Dealt(share=one.share, size=one.size, batch_size=one.batch_size, drop_last=one.drop_last, consumed=consumed)
+        consumed = tuple(by_rank.get(rank, ()) for rank in range(first.size))
+    return Dealt(
+        share=first.share, size=first.size, batch_size=first.batch_size, drop_last=first.drop_last, consumed=consumed
+    )
 
 
-def told(begun: Begun) -> dict[str, Any]:
-    """As plain JSON values."""
+def begun_as_json(begun: Begun) -> dict[str, Any]:
+    """Return the progress as plain JSON values."""
     past = [{**vars(dealt), "consumed": [_pairs(spans) for spans in dealt.consumed]} for dealt in begun.past]
     return {"past": past, "consumed": _pairs(begun.consumed)}
 
@@ -241,7 +246,7 @@ def _pairs(spans: Spans) -> list[list[int]]:
 
 
 def begun_from(state: dict[str, Any]) -> Begun:
-    """The inverse of `told`."""
+    """Return the progress that `begun_as_json` has described."""
     past = []
     for each in state["past"]:
         plain = {name: _checked(name, each[name]) for name in Dealt.__dataclass_fields__ if name != "consumed"}
@@ -250,11 +255,11 @@ def begun_from(state: dict[str, Any]) -> Begun:
 
 
 def _spans(pairs: Any) -> Spans:
-    found = tuple((_checked("first", begin), _checked("end", end)) for begin, end in pairs)
-    flat = [number for span in found for number in span]
+    spans = tuple((_checked("first", begin), _checked("end", end)) for begin, end in pairs)
+    flat = [number for span in spans for number in span]
     if flat != sorted(set(flat)):
         raise ValueError(f"{pairs} are no spans")
-    return found
+    return spans
 
 
 _LEAST = {"size": 1, "batch_size": 1, "seed": None}
@@ -262,7 +267,7 @@ _MOST = {"size": 1_000_000}
 
 
 def _checked(name: str, value: Any) -> Any:
-    """`value`, if it is what `name` is: a word, a truth, or else a whole number that is not negative."""
+    """Return `value`, if it has the type of `name`: a word, a truth value, or a whole number from 0."""
     if name == "share":
         is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, REPEATED, BY_ROUND)
     elif name in ("drop_last", "shuffle", "trained"):

@@ -1,4 +1,4 @@
-"""Whether all workers gave `shard` the same data: each compares a sample with that of the worker that came first."""
+"""A check that all workers passed the same data to `shard`: each compares a sample with that of the first worker."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from quorate.data.files.remote import RemoteFiles
 from quorate.wire.current import Place
 
 _ITEMS, _READS = 5, 3
-"""Items that are read, and how often each, so that augmentation with a generator of its own is noticed."""
+"""Items that are read, and reads of each, so that augmentation with a generator of its own is noticed."""
 _SECONDS = 1.0
-"""Of reading at most."""
+"""Longest time of reading."""
 _PATIENCE = 2.0
-"""Seconds that a worker waits for others to compare."""
+"""Seconds for which a worker waits for others to compare."""
 _INTEGERS, _FLOATS = 4096, 64
-"""Numbers of a tensor that are looked at."""
+"""Numbers of a tensor that are compared."""
 _NEAR = 0.05
-"""Of the mean size: decoders and processors of several machines differ by less."""
+"""A share of the mean size: decoders and processors of several machines differ by less."""
 _AGREED = Files | OwnFiles | RemoteFiles
-"""Data that the workers have agreed on where it was made."""
+"""Data on which the workers have agreed when it was made."""
 _SAME = (
     "it deals out one dataset, with the same examples in the same order on every worker; split and shuffle it with the "
     "same seed on all of them. For data of its own on each worker use a DataLoader in place of shard, or "
@@ -44,27 +44,27 @@ _SAME = (
 
 @dataclass(frozen=True)
 class Item:
-    """What an item is recognised by: a checksum of what has to be equal, and numbers that may differ a little."""
+    """The digest of an item: a checksum of exact parts, and numbers that may differ a little."""
 
     exact: int
     floats: tuple[tuple[float, ...], ...] = ()
 
     def is_like(self, other: Item) -> bool:
-        """Whether both may be the same item, read on two machines."""
+        """Return whether both may be the same item, read on two machines."""
         if self.exact != other.exact or [*map(len, self.floats)] != [*map(len, other.floats)]:
             return False
         return all(map(_are_near, self.floats, other.floats))
 
 
 class NoItem(Exception):
-    """An item that holds something of a kind that is not compared."""
+    """Raised for an item with a value of a kind that is not compared."""
 
 
 def check_same_data(place: Place, number: int, dataset: Any, **choices: object) -> Callable[[], None]:
-    """Raise `ConfigurationError` if the first worker that made loader `number` gave other data or other `choices`.
+    """Raise `ConfigurationError` if the first worker that made loader `number` has other data or other `choices`.
 
-    Waits for nobody: the first worker writes what it was given, the others compare. Returns what waits, for two seconds
-    at most, until all have compared; to be called before the first update. Workers that join later compare nothing.
+    No worker waits here: the first one writes its sample, the others compare. The returned function waits, for two
+    seconds at most, until all have compared; call it before the first update. Workers that join later compare nothing.
     Cost: two messages to the board, and reading a few items three times, for at most a second.
     """
     wire = place.wire
@@ -73,18 +73,18 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
     examples = None if isinstance(dataset, OwnFiles) else len(dataset)
     items = {} if isinstance(dataset, _AGREED) else sample(dataset, wire.clock.now)
     sampled = {str(index): [item.exact, item.floats] for index, item in items.items()}
-    told = {"rank": wire.rank, "examples": examples, "choices": choices, "items": sampled}
+    own_sample = {"rank": wire.rank, "examples": examples, "choices": choices, "items": sampled}
     key = f"data/{number}"
-    if not wire.board.swap(key, None, json.dumps(told).encode()):
+    if not wire.board.swap(key, None, json.dumps(own_sample).encode()):
         first = wire.board.get(key)
         if first is not None:
-            _compare(json.loads(first), told, items)
+            _compare(json.loads(first), own_sample, items)
     wire.board.set(f"{key}/{wire.rank}", b"same")
     return partial(_wait, wire, key)
 
 
 def _wait_for_nobody() -> None:
-    """Nothing was compared."""
+    """Do nothing, as nothing was compared."""
 
 
 def _wait(wire: Wire, key: str) -> None:
@@ -92,9 +92,9 @@ def _wait(wire: Wire, key: str) -> None:
         wire.board.wait([f"{key}/{rank}" for rank in range(wire.size) if rank not in wire.dead], _PATIENCE)
 
 
-def _compare(first: dict[str, Any], told: dict[str, Any], items: Mapping[int, Item]) -> None:
-    here, there, examples = f"on rank {told['rank']}", f"on rank {first['rank']}", told["examples"]
-    for name, value in told["choices"].items():
+def _compare(first: dict[str, Any], own_sample: dict[str, Any], items: Mapping[int, Item]) -> None:
+    here, there, examples = f"on rank {own_sample['rank']}", f"on rank {first['rank']}", own_sample["examples"]
+    for name, value in own_sample["choices"].items():
         if value != first["choices"].get(name):
             raise ConfigurationError(
                 f"quorate.shard was given {name}={value!r} {here} and {name}={first['choices'].get(name)!r} {there}; "
@@ -114,7 +114,7 @@ def _compare(first: dict[str, Any], told: dict[str, Any], items: Mapping[int, It
 
 
 def sample(dataset: Any, now: Callable[[], float]) -> Mapping[int, Item]:
-    """A few items of `dataset` by index: none where some cannot be compared, or differ when they are read again."""
+    """Return a few items of `dataset` by index: none where some cannot be compared, or differ when read again."""
     items: dict[int, Item] = {}
     begin = now()
     with _generators_put_back() as are_untouched:
@@ -135,7 +135,8 @@ def sample(dataset: Any, now: Callable[[], float]) -> Mapping[int, Item]:
 
 
 def item_of(value: Any) -> Item:
-    """Of tensors, arrays, numbers and texts, and of lists, tuples and dictionaries of these. Raises `NoItem`."""
+    """Return the digest of tensors, arrays, numbers and texts, and of lists, tuples and dictionaries of these. Raises
+    `NoItem`."""
     exact: list[bytes] = []
     floats: list[tuple[float, ...]] = []
     _look_at(value, exact, floats)
@@ -171,7 +172,7 @@ def _look_at(value: Any, exact: list[bytes], floats: list[tuple[float, ...]]) ->
 
 
 def _picked(x: Tensor, most: int) -> Tensor:
-    """At most so many numbers, spread over `x`."""
+    """Return at most `most` numbers, spread over `x`."""
     flat = x.reshape(-1)
     step = max(1, -(-flat.numel() // most))
     return flat[::step].cpu()
@@ -184,8 +185,8 @@ def _are_near(ours: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
 
 
 def _apart(dataset: Any) -> Any:
-    """A shallow copy, whose items are read: files that are opened at the first one are not opened in the original,
-    which workers of a DataLoader may inherit."""
+    """Return a shallow copy to read items from: it opens files lazily, and the original, which workers of a DataLoader
+    may inherit, does not."""
     if isinstance(dataset, list | tuple | Tensor | np.ndarray):
         return dataset
     apart = copy.copy(dataset)
@@ -210,7 +211,6 @@ def _words(state: Any) -> bytes:
 
 
 def _flat(state: Any) -> Iterator[Any]:
-    """The values of a dictionary of dictionaries."""
     if isinstance(state, dict):
         for value in state.values():
             yield from _flat(value)
@@ -220,7 +220,7 @@ def _flat(state: Any) -> Iterator[Any]:
 
 @contextmanager
 def _generators_put_back() -> Iterator[Callable[[], bool]]:
-    """Yields whether nothing was drawn inside so far."""
+    """Yield a function that returns whether nothing was drawn inside so far."""
     numpy_words = _words(np.random.get_state(legacy=False))
     states = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() and torch.cuda.is_initialized() else None

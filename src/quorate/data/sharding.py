@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
+from quorate.data.arguments import Loading, check_batch_size, check_choices, check_dataset, number_of_examples
 from quorate.data.assignment import (
     BY_ROUND,
     CLIENTS,
@@ -30,7 +31,6 @@ from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.clients import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.own import OwnFiles
-from quorate.data.given import Loading, check_batch_size, check_choices, check_dataset, number_of_examples
 from quorate.data.growth import growing
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
@@ -41,7 +41,7 @@ from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
 
 SHARES = (DYNAMIC, STATIC)
-"""The ways to cut an epoch among workers."""
+"""The divisions of an epoch among workers."""
 
 
 @one_sentence(
@@ -73,34 +73,40 @@ def shard(
     persistent_workers: bool = False,
     in_order: bool = True,
 ) -> Loader:
-    """This worker's share of `dataset`, in batches of `batch_size` *per worker*; a new order every epoch.
+    """Return this worker's share of `dataset`, in batches of `batch_size` *per worker*; a new order every epoch.
 
-    `share` "static" is DDP's equal split: the same batches as `DataLoader` with `DistributedSampler` for equal
-    `seed`, `shuffle` and `drop_last`, and `set_epoch` is not needed. `drop_last` cuts the epoch to a multiple of the
-    number of workers, and leaves out an incomplete last batch; otherwise some examples come twice. "dynamic" gives
-    each batch of the epoch to the worker that asks first, so that every example comes once and fast workers compute
-    more; under strategies that wait for all, an epoch ends for all together. None is "static", or "dynamic" where the
-    optimizer was distributed (before) by a strategy that does not wait, and the data is shuffled.
+    Args:
+        dataset: A map-style dataset. It and all other arguments must be equal on every worker: the length, a few items
+            and the order of epochs are compared with those of the first worker that calls (except items that differ
+            when read twice).
+        batch_size: Examples per batch and per worker.
+        batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
+            critical batch, by the measured noise of gradients, up to `most_batch_size`.
+        most_batch_size: The limit of "auto"; None: an epoch has at least eight batches.
+        share: "static" is DDP's equal split: the same batches as `DataLoader` with `DistributedSampler` for equal
+            `seed`, `shuffle` and `drop_last`, without calls of `set_epoch`. "dynamic" gives each batch to the worker
+            that asks first, so that every example appears once and fast workers compute more; under strategies that
+            wait for all, an epoch ends for all together. None is "static", or "dynamic" where the optimizer was
+            distributed (before) by a strategy that does not wait, and the data is shuffled.
+        partition: "iid", "dirichlet:alpha=0.3", "label:each=2" or "group": the division of the examples among clients,
+            which they do not leave. Under a federated strategy one pass of the loader is one round, in which the worker
+            runs those of its clients that are drawn, one after the other (docs/howto/federated.md).
+        clients: The number of clients; None: one on each worker.
+        labels: Labels for `partition`, one for each example; None: the dataset's `labels` or `targets`, or the last
+            item of every example.
+        shuffle: Whether each epoch has a new order.
+        seed: The seed of the orders; None: that of the run (default: 0).
+        drop_last: Whether to cut the epoch to a multiple of the number of workers, and to leave out an incomplete last
+            batch; otherwise some examples appear twice.
+        pin_memory: As in torch's DataLoader; None: True for a `device` that is a GPU.
+        device: The device of batches. For a GPU the next batch is copied during the computation.
 
-    With `batch` "auto" batches grow: between two epochs they are doubled while those of all workers together are then
-    no larger than the critical batch, by the noise of gradients as it is measured, up to `most_batch_size` (None: so
-    that an epoch has eight batches).
+    The other arguments are those of torch's DataLoader.
 
-    With `partition` ("iid", "dirichlet:alpha=0.3", "label:each=2", "group") the examples lie on `clients`, by default
-    one on each worker, and do not leave them: a worker has those of its own clients. Under a federated strategy one
-    pass of the loader is one round, in which the worker plays those of its clients that are drawn, one after the other
-    (docs/howto/federated.md). `labels` are those that a partition goes by, one for each example; None: the dataset's
-    `labels` or `targets`, or the last item of every example.
-
-    `seed` None is the run's (default: 0).
-    With `device` batches come there; on a GPU the next one is copied, from pinned memory
-    (`pin_memory`, whose default is then True), while this one is computed on. The other arguments are those of
-    torch's DataLoader. `dataset` and all arguments must be equal on every worker: the length, a few items and the order
-    of epochs are compared with those of the first worker that calls (items that cannot be read twice alike are not).
-
-    Raises `ConfigurationError` before `quorate.join()`, for an unknown `share` or `partition`, a batch size below 1, a
-    dataset that is empty or has no length, a device that is not there, a batch larger than the dataset where it is
-    shuffled, with `drop_last` one larger than the share, and where another worker gave other data, or another seed.
+    Raises:
+        ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the batch size is below
+            1, or larger than the shuffled dataset, or (with `drop_last`) than the share; the dataset is empty or has no
+            length; the device does not exist; or another worker passed other data, or another seed.
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
@@ -119,7 +125,7 @@ def shard(
     number = context.made = context.made + 1
     order_seed = context.seed if seed is None else seed
     choices: dict[str, Any] = {"seed": order_seed, "shuffle": shuffle, "drop_last": drop_last}
-    mine = (
+    own_share = (
         _share(place, chosen, number, ends or (), **choices)
         if split is None
         else split.share(place, batch_size, **choices)
@@ -136,17 +142,19 @@ def shard(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    check_batch_size(batch_size, mine, number_of_examples(dataset))
-    if mine.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
+    check_batch_size(batch_size, own_share, number_of_examples(dataset))
+    if own_share.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
         raise ConfigurationError(
             "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
             "num_workers, device and quorate.files"
         )
     labelled = None if split is None else split.checksum
     meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
-    grows = growing(place, number, batch, most_batch_size, mine, batch_size, number_of_examples(dataset))
-    rests = mine.kind in (DYNAMIC, BY_ROUND)
-    loader = Loader(dataset, batch_size, mine, loading, place, rests=rests, device=there, growing=grows, meets=meets)
+    grows = growing(place, number, batch, most_batch_size, own_share, batch_size, number_of_examples(dataset))
+    rests = own_share.kind in (DYNAMIC, BY_ROUND)
+    loader = Loader(
+        dataset, batch_size, own_share, loading, place, rests=rests, device=there, growing=grows, meets=meets
+    )
     add(place, number, loader)
     return loader
 
@@ -154,18 +162,18 @@ def shard(
 def _share(
     place: Place, kind: str, number: int, ends: tuple[int, ...], *, seed: int, shuffle: bool, drop_last: bool
 ) -> Share:
-    """This worker's; loaders have numbers in the order of their making, which is the same on all workers."""
+    """Return this worker's share; loaders are numbered in the order of their making, the same on all workers."""
     wire, context = place.wire, data_context(place)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
-    known = context.redundancy if shuffle else Redundancy()  # what is not shuffled serves evaluation
-    if known.is_there and kind != STATIC:
+    redundancy = context.redundancy if shuffle else Redundancy()  # unshuffled data serves evaluation
+    if redundancy.is_there and kind != STATIC:
         raise ConfigurationError(
             f'share="{kind}" cannot be combined with a strategy under which several workers compute the same '
             "batches; use "
             'share="static", and read no files by worker'
         )
-    if known.groups:
-        size, own = known.groups, known.group_of(wire.rank, wire.size)
+    if redundancy.groups:
+        size, own = redundancy.groups, redundancy.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
     seat = (own if context.seat is None or context.deals is not None else context.seat) % size
     if kind == OWN:
@@ -180,11 +188,11 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=seat, ends=ends, **choices)
-    if known.by_round:
+    if redundancy.by_round:
         assert context.round_now is not None, "a strategy of rounds has rounds"
-        return ByRoundShare(rank=own, times=known.batches, round_now=context.round_now, **choices)
-    if known.batches > 1:
-        return RepeatedShare(rank=own, times=known.batches, **choices)
+        return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)
+    if redundancy.batches > 1:
+        return RepeatedShare(rank=own, times=redundancy.batches, **choices)
     if kind == STATIC:
         return StaticShare(rank=seat, **choices)
     baseline = context.needs_equal_shares

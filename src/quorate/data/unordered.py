@@ -1,4 +1,4 @@
-"""Telling batches apart that DataLoader workers hand over in the order in which they are ready."""
+"""Labels of batches, which DataLoader workers return in the order in which they are ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, default_collate
 
 
 class Labelled(Dataset[Any]):
-    """`dataset`, of which every batch comes with the list of its examples' indices; to be used with `collate`."""
+    """`dataset`, with each batch accompanied by the indices of its examples; for use with `collate`."""
 
     def __init__(self, dataset: Dataset[Any], collate_fn: Callable[[list[Any]], Any] | None) -> None:
         self._dataset: Any = dataset
@@ -20,6 +20,6 @@ class Labelled(Dataset[Any]):
         return indices, [self._dataset[index] for index in indices] if together is None else together(indices)
 
     def collate(self, labelled: Any) -> tuple[list[int], Any]:
-        """(indices, the batch)."""
+        """Return (indices, batch)."""
         indices, examples = labelled
         return indices, self._collate(examples)

@@ -1,1 +1,1 @@
-"""Lateness on purpose: imbalance and pace, read from one line of text."""
+"""Injected lateness and failures: imbalance, pace and failures, read from one line of text."""

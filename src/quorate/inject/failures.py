@@ -1,4 +1,4 @@
-"""Failures of workers: how often, of what kind, and for how long, said in one line of text; and a schedule drawn of it.
+"""Failures of workers, described in one line of text by rate, kind and duration, and a schedule drawn from it.
 
     mtbf=30s,repair=5s,restart=2s,stop=0.2:3s,slow=0.1:x4:5s,burst=0.1:8
 
@@ -10,8 +10,8 @@ stop=0.2:3s        the share of failures in which a worker is silent for a time 
 slow=0.1:x4:5s     the share in which it takes so many times as long for a time; its mean, exponential
 burst=0.1:8        the share of failures that strike a host, or a rack, of so many ranks at once
 
-What is neither a stop nor a slow time is a death. All is drawn by counting from the seed, so a simulation and a run on
-real processes meet the same schedule.
+Failures that are neither stops nor slow times are deaths. All are drawn by counting from the seed, so a simulation and
+a run on real processes have the same schedule.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Failure:
     time: float
     """Seconds since the training began."""
     ranks: range
-    """Whom it strikes: one worker, or, in a burst, neighbours."""
+    """The ranks that it strikes: one worker, or, in a burst, neighbours."""
     kind: Kind
     seconds: float
-    """How long: of a death until its repair, of a stop until it goes on, of a slow time until it is over."""
+    """Duration: of a death until its repair, of a stop or a slow time until its end."""
     factor: float = 1.0
-    """How many times as long a step takes in a slow time."""
+    """The factor by which a step takes longer in a slow time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """How workers fail. Times in seconds; `text` is what it was read from."""
+    """The failures of workers. Times in seconds; `text` is the line that was read."""
 
     mtbf: float
     repair: float = 0.0
@@ -81,14 +81,14 @@ class Failures:
 
     @property
     def kills(self) -> bool:
-        """Whether any of them is a death."""
+        """Whether some of them are deaths."""
         return self.stops + self.slows < 1
 
     def schedule(self, workers: int, seed: int) -> Iterator[Failure]:
-        """What strikes the ranks 0 to `workers` - 1, in order of time, without end.
+        """Yield failures of the ranks 0 to `workers` - 1, in order of time, without end.
 
-        Who is dead already when it is struck is to be passed over. Each rank is struck once in `mtbf` seconds in the
-        mean, bursts included: these are so much rarer as they strike more at a time.
+        Callers skip failures of dead workers. Each rank is struck once in `mtbf` seconds on average, bursts included:
+        these are rarer in proportion to their size.
         """
         between, now, number = self.between(workers), 0.0, 0
         while True:
@@ -103,11 +103,11 @@ class Failures:
             number += 1
 
     def between(self, workers: int) -> float:
-        """Mean seconds between two failures among so many workers."""
+        """Return the mean seconds between two failures among `workers`."""
         return self.mtbf * (1 + self.bursts * (min(self.together, workers) - 1)) / workers
 
     def struck(self, time: float, ranks: range, kind: float, length: float) -> Failure:
-        """The failure of which `kind` and `length`, both between 0 and 1, were drawn."""
+        """Return the failure for drawn numbers `kind` and `length`, both between 0 and 1."""
         if kind < self.stops:
             return Failure(time, ranks, "stop", self.stop * -math.log(length))
         if kind < self.stops + self.slows:
@@ -128,20 +128,21 @@ class _Draws:
 
 
 def failures_from(text: str) -> Failures:
-    """Read a line of text. Raises `ConfigurationError`, which names what is wrong in it."""
-    found: dict[str, Any] = {}
+    """Return the failures that a line of text describes. Raises `ConfigurationError`, which names what is wrong in
+    it."""
+    settings: dict[str, Any] = {}
     seen: set[str] = set()
     for part in text.split(","):
-        key, equals, value = (one.strip() for one in part.partition("="))
+        key, equals, value = (side.strip() for side in part.partition("="))
         if not equals or key not in KEYS:
             raise ConfigurationError(f'"{part.strip()}" in "{text}" is not a failure; write {FORMS}')
         if key in seen:
             raise ConfigurationError(f'{key} appears twice in "{text}"; write it once')
         seen.add(key)
-        found |= _values(key, value, text)
-    if "mtbf" not in found:
+        settings |= _values(key, value, text)
+    if "mtbf" not in settings:
         raise ConfigurationError(f'"{text}" lacks mtbf, the mean time between failures of one worker')
-    return Failures(text=text, **found)
+    return Failures(text=text, **settings)
 
 
 def _values(key: str, value: str, text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Injected imbalance: by how much each worker is late in each step, said in one line of text.
+"""Injected imbalance: the delay of each worker in each step, described in one line of text.
 
-What is drawn is drawn by counting from the seed, the step and, where ranks are independent, the rank. So every worker
-computes the same table by itself, nobody has to talk, and another strategy meets exactly the same delays.
+Delays are drawn by counting from the seed, the step and, where ranks are independent, the rank. So every worker
+computes the same table without communication, and another strategy meets exactly the same delays.
 
 form                      delay
 one-of:200ms              every step one worker, drawn anew
@@ -9,8 +9,8 @@ one-of:200ms              every step one worker, drawn anew
 rank:3:200ms              always this worker
 rank:3:x2                 this worker takes twice as long as it would otherwise
 normal:10ms:2ms           mean and standard deviation, cut off at 0; independent for every rank and step
-lognormal:10ms:0.5        median and standard deviation of the logarithm; likewise
-uniform:5ms:20ms          from, to; likewise
+lognormal:10ms:0.5        median and standard deviation of the logarithm; independent as well
+uniform:5ms:20ms          from, to; independent as well
 trace:FILE                seconds, one number a line, or JSON lines with `seconds` and `rank`
 trace:NAME                a published batch time, drawn for every rank and step, minus the least one
 
@@ -44,13 +44,13 @@ _PLUS = re.compile(r"\+(?=\s*(?:[a-z][a-z-]*|[0-9]+-of)\s*:)")
 
 @dataclass(frozen=True)
 class Imbalance:
-    """A sum of delays; `text` is what it was read from. Cost: some microseconds a step."""
+    """A sum of delays; `text` is the line that was read. Cost: some microseconds a step."""
 
     text: str
     terms: tuple[Delay, ...]
 
     def delay(self, rank: int, step: int, base: float) -> float:
-        """Seconds by which `rank` is late in `step` (from 0), where it would take `base` seconds otherwise."""
+        """Return the seconds by which `rank` is late in `step` (from 0), which would take `base` seconds otherwise."""
         return sum(term(rank, step, base) for term in self.terms)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class _SomeOf:
 
 @dataclass(frozen=True)
 class _OneRank:
-    """Worker `rank` is always late: by `seconds`, and by `share` of what its step takes otherwise."""
+    """Worker `rank` is always late: by `seconds`, and by `share` of its usual time."""
 
     rank: int
     seconds: float = 0.0
@@ -84,7 +84,7 @@ class _OneRank:
 
 @dataclass(frozen=True)
 class _Each:
-    """Every worker is late by what `durations` says, minus `least`."""
+    """Every worker is late by its `durations`, minus `least`."""
 
     durations: Durations
     least: float = 0.0
@@ -94,10 +94,10 @@ class _Each:
 
 
 def parse_imbalance(text: str, *, seed: int, size: int) -> Imbalance:
-    """The imbalance that `text` says, among `size` workers. The terms of a sum are drawn independently.
+    """Return the imbalance that `text` describes, among `size` workers. The terms of a sum are drawn independently.
 
-    Raises `ConfigurationError` for a form that is not known (the known ones are listed), a wrong number, a rank or a
-    count of workers that there is not, and a file that cannot be used.
+    Raises `ConfigurationError` for an unknown form (the known ones are listed), a wrong number, a rank or a count of
+    workers that does not exist, and a file that cannot be used.
     """
     pieces = _PLUS.split(text)
     seeds = [mixed(seed, _STREAM, place) for place in range(len(pieces))]

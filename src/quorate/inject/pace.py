@@ -1,4 +1,4 @@
-"""Injected pace: how long a step takes at least, so that a fast machine shows what a slow or large training would do.
+"""Injected pace: the least duration of a step, so that a fast machine behaves like a slow or large training.
 
 form                      seconds
 280ms                     every step
@@ -28,7 +28,7 @@ _PLUS = re.compile(r"(?<![0-9.][eE])\+(?=\s*(?:[0-9.]|trace:))")
 
 @dataclass(frozen=True)
 class Pace:
-    """The least duration of steps: a sum of fixed seconds, seconds per token, and traces; `text` says it in a line."""
+    """The least duration of steps: a sum of fixed seconds, seconds per token, and traces; `text` is the line of it."""
 
     text: str
     fixed: float = 0.0
@@ -37,13 +37,13 @@ class Pace:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether it can be said only of batches that count their tokens."""
+        """Whether it depends on the tokens of a batch."""
         return self.per_token > 0
 
     def seconds(self, rank: int, step: int, tokens: int | None) -> float:
-        """How long `rank` takes at least for `step` (from 0), whose batches hold so many tokens.
+        """Return the least seconds of `rank` for `step` (from 0), whose batches hold `tokens`.
 
-        Raises `ConfigurationError` where the tokens count and are not known.
+        Raises `ConfigurationError` where the tokens count and are unknown.
         """
         total = self.fixed + sum(trace(rank, step) for trace in self.traces)
         if not self.needs_tokens:
@@ -60,10 +60,9 @@ class Pace:
 
 
 def parse_pace(text: str, *, seed: int, size: int) -> Pace:
-    """The pace that `text` says, among `size` workers; several traces are drawn independently.
+    """Return the pace that `text` describes, among `size` workers; several traces are drawn independently.
 
-    Raises `ConfigurationError` for a form that is not known (the known ones are listed), and for a file that cannot be
-    used.
+    Raises `ConfigurationError` for an unknown form (the known ones are listed), and for a file that cannot be used.
     """
     fixed = per_token = 0.0
     traces: list[Durations] = []

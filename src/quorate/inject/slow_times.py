@@ -1,4 +1,4 @@
-"""The slow times of one worker under `--chaos`, as it draws them itself from the schedule that the launcher follows."""
+"""The slow times of one worker under `--chaos`, which it draws itself from the launcher's schedule."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from quorate.inject.failures import Failures
 
 
 class SlowTimes:
-    """How many times as long the steps of `rank` take, by the clock; cost: some microseconds a step.
+    """Factors by which the steps of `rank` take longer, by the clock; cost: some microseconds a step.
 
-    `began` gives the time 0 of the schedule, None while it has not begun. What was to strike before this worker made a
-    step is passed over. Where slow times overlap, the greatest factor counts.
+    `began` returns the time 0 of the schedule, None while it has not begun. Failures before this worker's first step
+    are skipped. Where slow times overlap, the greatest factor counts.
     """
 
     def __init__(
@@ -22,10 +22,10 @@ class SlowTimes:
         self._began: float | None = None
         self._came: float | None = None
         self._now: list[tuple[float, float]] = []
-        """Until when, and the factor."""
+        """The end and the factor of each current slow time."""
 
     def factor(self, now: float) -> float:
-        """Of a step that is under way now; 1 outside slow times."""
+        """Return the factor of a step in progress; 1 outside slow times."""
         if self._came is None:
             self._came = now
         if self._began is None:

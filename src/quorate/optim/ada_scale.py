@@ -1,4 +1,4 @@
-"""AdaScale: SGD whose rate goes by how much the workers' gradients differ."""
+"""AdaScale: SGD whose rate depends on how much the workers' gradients differ."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from quorate.optim.by_layers import at_least, dense_gradient
 
 @dataclass(frozen=True)
 class Spread:
-    """What the gradients of a step say, or the mean of several steps: `variance` is that of one worker's gradient
-    (summed over its numbers), `square` the squared norm of the gradient without noise."""
+    """Estimates from the gradients of a step, or their means over several steps.
+
+    `variance` is that of one worker's gradient (summed over its numbers), `square` the squared norm of the gradient
+    without noise.
+    """
 
     variance: float
     square: float
 
     def gain(self, workers: int) -> float:
-        """(variance + square) / (variance / workers + square), from 1 to `workers`; 1 where nothing is known."""
+        """Return (variance + square) / (variance / workers + square), from 1 to `workers`; 1 where both are unknown."""
         least = self.variance / workers + self.square
         return max(1.0, min(float(workers), (self.variance + self.square) / least)) if least > 0 else 1.0
 
 
 def spread_of(mean_square: float, square_of_mean: float, workers: int) -> Spread:
-    """From the mean over the workers of their gradients' squared norms, and the squared norm of their mean gradient.
+    """Return unbiased estimates, which may be below 0, for two workers or more.
 
-    Both are unbiased, and may be below 0. There are two workers or more.
+    `mean_square` is the mean over the workers of their gradients' squared norms, `square_of_mean` the squared norm of
+    their mean gradient.
     """
     variance = (mean_square - square_of_mean) * workers / (workers - 1)
     return Spread(variance, square_of_mean - variance / workers)
@@ -46,15 +50,14 @@ class AdaScale(Optimizer):
         r = (sigma2 + mu2) / (sigma2 / S + mu2)                      1 where workers agree, S where they are all noise
         v <- momentum v + g + weight_decay w                         w <- w - eta r v
 
-    sigma2 and mu2 are running means of the unbiased estimates (`spread_of`), taken apart, in which each step counts as
-    `smoothing` says: what stays of the past; None: max(0, 1 - S / 1000).
-    `lr` is the rate of one worker alone, and is not to be scaled. A step counts as r steps of one worker: a scheduler
-    by `quorate.schedule` advances by r batches, so that a schedule for one worker holds. `gain` is the newest r; it is
-    in the parameter groups, and so in checkpoints.
+    sigma2 and mu2 are separate running means of the unbiased estimates (`spread_of`); `smoothing` is the weight of the
+    past in each step; None: max(0, 1 - S / 1000). `lr` is the rate of a single worker, and must not be scaled. A step
+    counts as r steps of one worker: a scheduler by `quorate.schedule` advances by r batches, so that a schedule for one
+    worker holds. `gain` is the newest r; it is in the parameter groups, and so in checkpoints.
 
-    `quorate.distribute` lets workers tell each other the squared norms of their gradients, under strategies that form
-    the mean gradient of all (`all-reduce`); it costs two passes over the gradient, and a sum of one number, in each
-    step. Not distributed, or in a world of one, it is SGD. Raises `ConfigurationError` for numbers out of range.
+    `quorate.distribute` lets workers exchange the squared norms of their gradients, under strategies that form the mean
+    gradient of all (`all-reduce`); it costs two passes over the gradient, and a sum of one number, in each step. Not
+    distributed, or in a world of one, it is SGD. Raises `ConfigurationError` for numbers out of range.
     """
 
     def __init__(
@@ -76,28 +79,28 @@ class AdaScale(Optimizer):
 
     @property
     def gain(self) -> float:
-        """That of the newest step."""
+        """The gain of the newest step."""
         return float(self.param_groups[0]["gain"])
 
     def take_in(self, spread: Spread, workers: int) -> None:
-        """What the gradients of the step that comes have said; called by who distributes."""
+        """Take in the estimates from the gradients of the coming step; called by `quorate.distribute`."""
         first = self.param_groups[0]
-        told = first["smoothing"]
-        stays = max(0.0, 1 - workers / 1000) if told is None else float(told)
+        smoothing = first["smoothing"]
+        stays = max(0.0, 1 - workers / 1000) if smoothing is None else float(smoothing)
         kept = Spread(
             stays * first["variance"] + (1 - stays) * spread.variance,
             stays * first["square"] + (1 - stays) * spread.square,
         )
-        found = Spread(
+        positive = Spread(
             max(0.0, kept.variance), max(0.0, kept.square)
         )  # both began as 0: their ratio needs no correction
-        new = {"variance": kept.variance, "square": kept.square, "gain": found.gain(workers)}
+        new = {"variance": kept.variance, "square": kept.square, "gain": positive.gain(workers)}
         for group in self.param_groups:
             group.update(new)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the loss of `closure`, if there is one."""
+        """Make one step; return the loss of `closure`, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -106,17 +109,17 @@ class AdaScale(Optimizer):
             rate = float(group["lr"]) * group["gain"]
             for p in group["params"]:
                 if p.grad is not None:
-                    local(p).sub_(self._way_of(p, group), alpha=rate)
+                    local(p).sub_(self._update_of(p, group), alpha=rate)
         return loss
 
-    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        way = dense_gradient(p, "AdaScale")
+    def _update_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        update = dense_gradient(p, "AdaScale")
         if group["weight_decay"]:
-            way = way.add(local(p), alpha=group["weight_decay"])
+            update = update.add(local(p), alpha=group["weight_decay"])
         if not group["momentum"]:
-            return way
+            return update
         state = self.state[p]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(p)
-        velocity: Tensor = local(state["momentum_buffer"]).mul_(group["momentum"]).add_(way)
+        velocity: Tensor = local(state["momentum_buffer"]).mul_(group["momentum"]).add_(update)
         return velocity

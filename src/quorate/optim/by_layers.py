@@ -1,4 +1,4 @@
-"""What LARS and LAMB have in common: which parameters are adapted, and norms of those that lie in pieces."""
+"""The common part of LARS and LAMB: the choice of adapted parameters, and norms of parameters in pieces."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ from quorate.optim.trust_ratio import norm_of
 
 @dataclass(frozen=True)
 class Pieces:
-    """How the workers that hold the pieces of one set of parameters form sums."""
+    """A sum over the workers that hold the pieces of one set of parameters."""
 
     size: int
-    """How many workers."""
+    """The number of workers."""
     sums: Callable[[Sequence[float]], Sequence[float]]
-    """Of the numbers that all of them give, place by place; all make the same calls."""
+    """Returns the elementwise sums of the numbers that all workers pass; all make the same calls."""
 
 
 class ByLayers(Optimizer):
-    """An optimizer in which the step of each parameter goes by the norm of the whole of it.
+    """An optimizer in which the step of each parameter depends on the norm of the full parameter.
 
-    Abstract: LARS and LAMB are it. A parameter is adapted where its group says `adapts=True`; where the group says
-    None (the default), it is adapted if it has two dimensions or more: biases, and parameters of norms, have
-    one.
+    Abstract: LARS and LAMB implement it. A parameter is adapted where its group has `adapts=True`; where the group has
+    None (the default), it is adapted if it has two dimensions or more: biases, and parameters of norms, have one.
     """
 
     pieces: Pieces | None = None
-    """Where parameters lie in pieces on several workers: set by `quorate.distribute`."""
+    """Set by `quorate.distribute` where parameters lie in pieces on several workers."""
 
     def norms(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
-        """For each pair of a parameter and a tensor of its shape, the norm of the tensor; 0 for None.
+        """Return, for each pair of a parameter and a tensor of its shape, the norm of the tensor; 0 for None.
 
         Cost where parameters lie in pieces: one message to each other worker, of a number for each pair.
-        Raises `ConfigurationError` for pieces of an optimizer that nobody has distributed.
+        Raises `ConfigurationError` for pieces of an optimizer that was not distributed.
         """
         here = [norm_of(local(x)) if x is not None else torch.zeros((), device=local(p).device) for p, x in pairs]
         if self.pieces is None:
@@ -58,24 +57,24 @@ class ByLayers(Optimizer):
         return [torch.full_like(norm, math.sqrt(square)) for norm, square in zip(here, whole, strict=True)]
 
     def adapted(self) -> list[Tensor]:
-        """The parameters whose step goes by their norm, those without a gradient included, in the groups' order."""
+        """Return the adapted parameters, including those without a gradient, in the groups' order."""
         return [p for group in self.param_groups for p in group["params"] if is_adapted(p, group)]
 
 
 def _numbers(norms: Sequence[Tensor]) -> list[float]:
-    """Their values; a device is asked once."""
+    """Return the values of `norms`, with one read from a device."""
     if len({norm.device for norm in norms}) != 1:
         return [float(norm) for norm in norms]
     return [float(norm) for norm in torch.stack([norm.double() for norm in norms]).tolist()]
 
 
 def is_adapted(p: Tensor, group: dict[str, Any]) -> bool:
-    """Whether the step of `p`, which is of `group`, goes by its norm."""
+    """Return whether the step of `p`, in `group`, depends on its norm."""
     return p.dim() > 1 if group["adapts"] is None else bool(group["adapts"])
 
 
 def dense_gradient(p: Tensor, optimizer: str) -> Tensor:
-    """What lies here of a parameter's gradient. Raises `ConfigurationError` for sparse and for complex ones."""
+    """Return the local part of a parameter's gradient. Raises `ConfigurationError` for sparse and for complex ones."""
     assert p.grad is not None
     gradient = local(p.grad)
     if gradient.layout != torch.strided or gradient.is_complex():
@@ -84,43 +83,43 @@ def dense_gradient(p: Tensor, optimizer: str) -> Tensor:
 
 
 def without(params: Iterable[Any], exclude: Sequence[str], optimizer: str) -> list[Any]:
-    """`params` as an optimizer takes them, with those whose names match in groups of their own, which do not adapt.
+    """Return `params` for an optimizer, with those whose names match in separate groups, which do not adapt.
 
-    A pattern matches a whole name (`*` for anything), or what stands between dots of it: `norm` and `*.norm.*` match
+    A pattern matches a full name (`*` for anything), or a part between dots: `norm` and `*.norm.*` match
     `blocks.0.norm.weight`. Raises `ConfigurationError` for parameters without names, and for a pattern without a match.
     """
-    given = list(params)
+    listed = list(params)
     if not exclude:
-        return given
+        return listed
     if isinstance(exclude, str):
         raise ConfigurationError(f'{optimizer}: exclude is a list of patterns, such as ["{exclude}"], not one string')
-    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-    found: list[dict[str, Any]] = []
+    groups = listed if listed and isinstance(listed[0], dict) else [{"params": listed}]
+    divided: list[dict[str, Any]] = []
     matched: set[str] = set()
     for group in groups:
         named = list(group["params"])
-        if not all(isinstance(one, tuple) for one in named):
+        if not all(isinstance(pair, tuple) for pair in named):
             raise ConfigurationError(
                 f"{optimizer}: exclude needs names; give the optimizer model.named_parameters(), or groups of them"
             )
         hits = {name: _matches(name, exclude) for name, _ in named}
         matched.update(*hits.values())
-        out = [one for one in named if hits[one[0]]]
-        left = [one for one in named if not hits[one[0]]]
-        found += [{**group, "params": left}] * bool(left)
-        found += [{**group, "params": out, "adapts": False}] * bool(out)
+        out = [pair for pair in named if hits[pair[0]]]
+        left = [pair for pair in named if not hits[pair[0]]]
+        divided += [{**group, "params": left}] * bool(left)
+        divided += [{**group, "params": out, "adapts": False}] * bool(out)
     unknown = sorted(set(exclude) - matched)
     if unknown:
         raise ConfigurationError(f'{optimizer}: no parameter matches exclude "{unknown[0]}"')
-    return found
+    return divided
 
 
 def _matches(name: str, patterns: Sequence[str]) -> list[str]:
-    return [one for one in patterns if fnmatch.fnmatchcase(name, one) or one in name.split(".")]
+    return [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern) or pattern in name.split(".")]
 
 
 def _cut_into(p: Tensor) -> int:
-    """Into how many pieces a parameter is cut; 1 where it lies whole on each worker that has it."""
+    """Return the number of pieces of a parameter; 1 where each worker that has it holds it in full."""
     if not is_sharded(p):
         return 1
     sharded: Any = p

@@ -25,13 +25,13 @@ class LAMB(ByLayers):
         w <- w - eta phi(|w|) / |u| u                                  the ratio is 1 where |w| or |u| is 0
 
     phi is the identity, or limits |w| to `bounds` (low, high). Parameters of one dimension (biases, norms), and those
-    that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of whole parameters
-    also where these lie in pieces.
+    that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of full parameters
+    even where these lie in pieces.
 
-    `params` is what torch's optimizers take. `lr` is eta; scaling by the square root of the batch applies to it.
-    `exclude` are patterns of names (`model.named_parameters()` is to be given then).
+    `params` is as for torch's optimizers. `lr` is eta; scaling by the square root of the batch applies to it. `exclude`
+    are patterns of names (with them, pass `model.named_parameters()`).
 
-    Cost beside Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
+    Cost beyond Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
     `ConfigurationError` for numbers out of range, sparse gradients, and patterns that match nothing.
     """
 
@@ -58,26 +58,28 @@ class LAMB(ByLayers):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the loss of `closure`, if there is one."""
+        """Make one step; return the loss of `closure`, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ways = {p: self._way_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None}
+        updates = {
+            p: self._update_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None
+        }
         layers = self.adapted()
-        norms = self.norms([*((p, p) for p in layers), *((p, ways.get(p)) for p in layers)])
+        norms = self.norms([*((p, p) for p in layers), *((p, updates.get(p)) for p in layers)])
         norms_of = dict(zip(layers, zip(norms[: len(layers)], norms[len(layers) :], strict=True), strict=True))
         for group in self.param_groups:
             for p in group["params"]:
-                if p in ways:
-                    way = ways[p]
+                if p in updates:
+                    update = updates[p]
                     if is_adapted(p, group):
-                        way.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
-                    local(p).sub_(way, alpha=float(group["lr"]))
+                        update.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
+                    local(p).sub_(update, alpha=float(group["lr"]))
         return loss
 
-    def _way_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        """u, of what lies here."""
+    def _update_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return the local part of u."""
         g, state = dense_gradient(p, "LAMB"), self.state[p]
         if not state:
             state["step"] = torch.tensor(0.0)
@@ -88,5 +90,5 @@ class LAMB(ByLayers):
         m, v = local(state["exp_avg"]), local(state["exp_avg_sq"])
         m.lerp_(g.to(m.dtype), 1 - first)
         v.mul_(second).addcmul_(g, g.conj(), value=1 - second)
-        way: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
-        return way.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else way
+        update: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
+        return update.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else update

@@ -23,17 +23,17 @@ class LARS(ByLayers):
         v <- momentum v + gamma ratio (g + weight_decay w)             w <- w - v
 
     Parameters of one dimension (biases, norms), and those that `exclude` names, take a plain step of SGD with momentum,
-    without weight decay. Norms are float32, and of whole parameters also where these lie in pieces.
+    without weight decay. Norms are float32, and of full parameters even where these lie in pieces.
 
-    `params` is what torch's optimizers take. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of
-    names (`model.named_parameters()` is to be given then). With `momentum_correction` the velocity holds no rate, v <-
-    momentum v + ratio (g + weight_decay w), w <- w - gamma v: the same while gamma stays, and right when it changes
-    (Goyal et al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
+    `params` is as for torch's optimizers. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of names
+    (with them, pass `model.named_parameters()`). With `momentum_correction` the velocity holds no rate, v <- momentum v
+    + ratio (g + weight_decay w), w <- w - gamma v: the same for a constant gamma, and right when it changes (Goyal et
+    al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
 
-    In a group, `share` is the part of a step that is to be made, as a round of some of the workers is: the velocity
-    fades and grows by that part of a step, and the weights move by it.
+    In a group, `share` is the part of a step to make, for a round of some of the workers: the velocity decays and grows
+    by that part of a step, and the weights move by it.
 
-    Cost beside SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
+    Cost beyond SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
     numbers out of range, sparse gradients, and patterns that match nothing.
     """
 
@@ -64,7 +64,7 @@ class LARS(ByLayers):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns the loss of `closure`, if there is one."""
+        """Make one step; return the loss of `closure`, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,17 +83,17 @@ class LARS(ByLayers):
     def _step_of(self, p: Tensor, group: dict[str, Any], norms: tuple[Tensor, Tensor] | None) -> None:
         rate, beta, share = float(group["lr"]), group["momentum"], group["share"]
         inside = not group["momentum_correction"]
-        w, way = local(p), dense_gradient(p, "LARS")
+        w, update = local(p), dense_gradient(p, "LARS")
         if norms is not None:
             decay = group["weight_decay"]
             ratio = lars_ratio(*norms, coefficient=group["coefficient"], weight_decay=decay, eps=group["eps"])
-            way = way.add(w, alpha=decay).mul_(ratio)
+            update = update.add(w, alpha=decay).mul_(ratio)
         if beta:
             state = self.state[p]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(p)
             velocity, fades = local(state["momentum_buffer"]), beta**share
             taken = 1.0 if share == 1.0 else (1 - fades) / (1 - beta)
-            way = velocity.mul_(fades).add_(way, alpha=taken * rate if inside else taken)
+            update = velocity.mul_(fades).add_(update, alpha=taken * rate if inside else taken)
             rate = 1.0 if inside else rate
-        w.sub_(way, alpha=rate * share)
+        w.sub_(update, alpha=rate * share)

@@ -1,4 +1,4 @@
-"""Parameter groups for large batches: no weight decay on norms and biases; residual blocks that begin as nothing."""
+"""Parameter groups for large batches: no weight decay on norms and biases; residual blocks that begin as identities."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from quorate.core.errors import ConfigurationError
 def parameter_groups(
     model: Module, weight_decay: float, *, no_decay: Sequence[str] = (), zero_gammas: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The trained parameters of `model` for an optimizer, in two groups: with `weight_decay`, and with none.
+    """Return the trained parameters of `model` for an optimizer, in two groups: with and without `weight_decay`.
 
-    Without it are parameters of one dimension or none (biases, and weights of norms), and those whose names match
-    `no_decay`. `zero_gammas` are names of norms whose weights become 0 here, as those of the last norms of residual
-    blocks: a block then begins as its shortcut (Goyal et al. 2017, arXiv 1706.02677, section 5.1). Patterns are of
-    whole names, with `*` for anything: `*.bn3`. Parameters come with their names, as torch's and our optimizers take
-    them; a group that would be empty is left out.
+    Args:
+        model: The model.
+        weight_decay: The decay of the first group.
+        no_decay: Names of parameters without decay, besides those of one dimension or none (biases, weights of norms).
+        zero_gammas: Names of norms whose weights become 0 here, such as the last norms of residual blocks: a block then
+            begins as its shortcut (Goyal et al. 2017, arXiv 1706.02677, section 5.1).
+
+    Patterns are of full names, with `*` for anything: `*.bn3`. Parameters come with their names, as torch's and our
+    optimizers take them; an empty group is left out.
 
     Raises `ConfigurationError` for patterns that match nothing, a norm without a weight, and a decay below 0.
     """
@@ -51,12 +55,12 @@ def parameter_groups(
 
 
 def _gammas(model: Module, pattern: str) -> Iterator[Parameter]:
-    found = [(name, module) for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
-    if not found:
+    modules = [(name, module) for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
+    if not modules:
         raise ConfigurationError(
             f'no module matches zero_gammas "{pattern}"; it must be a name as in model.named_modules()'
         )
-    for name, module in found:
+    for name, module in modules:
         gamma = getattr(module, "weight", None)
         if not isinstance(gamma, Parameter) or gamma.dim() != 1:
             raise ConfigurationError(f'"{name}" ({type(module).__name__}) has no weight of one dimension to be zero')

@@ -1,4 +1,4 @@
-"""The learning rate after so many examples: scaling by the batch, warm-up, and what follows. Pure functions of numbers.
+"""The learning rate by examples seen: scaling by the batch, warm-up, and decay. Pure functions of numbers.
 
 Sources: linear scaling and gradual warm-up, Goyal et al. 2017, arXiv 1706.02677, section 2; scaling by the square root,
 Krizhevsky 2014, arXiv 1404.5997, section 5; polynomial decay with large batches, You et al. 2017, arXiv 1708.03888;
@@ -24,26 +24,26 @@ _RULES: dict[str, Scaling] = {
     **dict.fromkeys(("Adagrad", "Adadelta", "RMSprop", "Adafactor", "Muon"), "sqrt"),
     "AdaScale": "none",  # its gain is the scale
 }
-"""By the name of a class."""
+"""Rules by the name of a class."""
 
 
 def scaling_of(names: Iterable[str]) -> Scaling:
-    """The rule for an optimizer whose class, or the first known one that it is made of, is among `names`.
+    """Return the rule for an optimizer whose class, or first known base class, is among `names`.
 
-    "linear" where a step is as long as its gradient, "sqrt" where it does not go by the gradient's scale. Raises
-    `ConfigurationError` where none is known.
+    "linear" where a step is proportional to its gradient, "sqrt" where it does not depend on the gradient's scale.
+    Raises `ConfigurationError` for an unknown one.
     """
-    known = list(names)
-    found = next((_RULES[name] for name in known if name in _RULES), None)
-    if found is None:
+    classes = list(names)
+    rule = next((_RULES[name] for name in classes if name in _RULES), None)
+    if rule is None:
         raise ConfigurationError(
-            f'the scaling rule of {known[0]} is not known; give scaling="linear", "sqrt" or "none"'
+            f'the scaling rule of {classes[0]} is not known; give scaling="linear", "sqrt" or "none"'
         )
-    return found
+    return rule
 
 
 def scale_of(rule: Scaling, batch: float, base_batch: float) -> float:
-    """By how much the rate for `base_batch` examples a step is multiplied for `batch` of them."""
+    """Return the factor of the rate for `batch` examples a step, given the rate for `base_batch`."""
     ratio = batch / base_batch
     return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
@@ -52,10 +52,10 @@ def scale_of(rule: Scaling, batch: float, base_batch: float) -> float:
 class Rates:
     """The factor by which the base rate is multiplied, as a function of the examples seen by all workers together.
 
-    From the end of the warm-up on it is `scale` times what `decay` says, where t goes from 0 to 1 until `total`:
+    From the end of the warm-up on it is `scale` times the value of `decay`, where t goes from 0 to 1 until `total`:
 
         constant              1
-        step                  factor^(how many milestones are past)
+        step                  factor^(number of milestones passed)
         polynomial            end + (1 - end) (1 - t)^power
         cosine                end + (1 - end) (1 + cos(pi t)) / 2
         warmup-stable-decay   1, and over the last `decay_examples` in a straight line down to `end`
@@ -107,7 +107,7 @@ class Rates:
         return min(left, self.total / 5) if self.decay_examples is None else self.decay_examples
 
     def at(self, examples: float) -> float:
-        """The factor for a step that begins when so many examples have been seen."""
+        """Return the factor for a step that begins after so many examples."""
         warm = self.warm_up_examples if self.warm_up != "none" else 0.0
         if examples < warm:
             share = 0.0 if self.warm_up == "constant" else examples / warm

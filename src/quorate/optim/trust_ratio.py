@@ -1,7 +1,7 @@
-"""The trust ratios of LARS and LAMB: by how much the step of one layer is scaled. Pure functions of norms.
+"""The trust ratios of LARS and LAMB, which scale the step of one layer. Pure functions of norms.
 
-Norms are float32 (float64 where parameters are), whatever the parameters' dtype: the square of a number of float16 is
-out of its range from 256 on.
+Norms are float32 (float64 where parameters are), whatever the parameters' dtype: the square of a float16 number is out
+of range from 256 on.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from torch import Tensor
 
 
 def norm_of(x: Tensor) -> Tensor:
-    """The Euclidean norm of a tensor of any shape: a tensor (), float32 or wider, on its device; 0 without elements."""
-    found: Tensor = torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
-    return found
+    """Return the Euclidean norm of a tensor: a tensor (), float32 or wider, on its device; 0 without elements."""
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    return norm
 
 
 def lars_ratio(weight: Tensor, gradient: Tensor, *, coefficient: float, weight_decay: float, eps: float) -> Tensor:
-    """coefficient |w| / (|g| + weight_decay |w| + eps), from the norms |w| and |g|; 1 where either is 0.
+    """Return coefficient |w| / (|g| + weight_decay |w| + eps), from the norms |w| and |g|; 1 where either is 0.
 
     You, Gitman, Ginsburg 2017, arXiv 1708.03888, equation 6. Norms and ratio have one shape and dtype.
     """
-    found = coefficient * weight / (gradient + weight_decay * weight + eps)
-    return torch.where((weight > 0) & (gradient > 0), found, torch.ones_like(found))
+    ratio = coefficient * weight / (gradient + weight_decay * weight + eps)
+    return torch.where((weight > 0) & (gradient > 0), ratio, torch.ones_like(ratio))
 
 
 def lamb_ratio(weight: Tensor, update: Tensor, *, bounds: tuple[float, float] | None) -> Tensor:
-    """phi(|w|) / |u|, from the norms of a layer and of its update; 1 where either norm is 0.
+    """Return phi(|w|) / |u|, from the norms of a layer and of its update; 1 where either norm is 0.
 
     You et al. 2020, arXiv 1904.00962, Algorithm 2. phi is the identity, or limits |w| to `bounds`.
     """

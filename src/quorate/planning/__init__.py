@@ -1,1 +1,2 @@
-"""Which layout of a model over workers fits, and how long its steps would take, from measured or published figures."""
+"""The layouts of a model over workers that fit, with predicted times of their steps, from measured or published
+figures."""

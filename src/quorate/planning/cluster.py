@@ -1,10 +1,10 @@
-"""The workers that a training is planned for, and how long they take to exchange something. Pure.
+"""The workers for which a training is planned, and the duration of their exchanges. Pure.
 
 Notation: a group has n workers, `stride` ranks apart, k on each of H hosts of h workers; L and B are latency and
-bandwidth. Inside of a host, where each worker has a way of its own, a sum of b bytes takes as a ring
+bandwidth. Inside of a host, where each worker has a link of its own, a sum of b bytes takes as a ring
 2 (k - 1) (L + b / (k B)). Between hosts, whose port all h workers share, and with them h / k groups, it takes
 2 (H - 1) (L + (h / k) b / (H B)); a group on several hosts does both (Thakur, Rabenseifner, Gropp 2005, ring forms). To
-gather, or to reduce and scatter, is half of it.
+gather, or to reduce and scatter, takes half of it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from quorate.core.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Workers that are alike. Bytes, bytes per second, seconds."""
+    """A number of identical workers. Bytes, bytes per second, seconds."""
 
     workers: int
     memory: float
-    """Of each worker."""
+    """Memory of each worker."""
     bandwidth: float
-    """Of the port of a host, each way; where no hosts are told apart, of a worker."""
+    """Bandwidth of the port of a host, each way; of a worker, if hosts are not distinguished."""
     latency: float
     per_host: int = 0
-    """Workers of each host; 0: no hosts are told apart."""
+    """Workers of each host; 0: hosts are not distinguished."""
     inside_bandwidth: float = 0.0
-    """Of a worker, to others on its host."""
+    """Bandwidth of a worker to others on its host."""
     inside_latency: float = 0.0
     cores: int = 0
-    """How many workers of a host compute at a time; 0: all do."""
+    """Workers of a host that can compute at a time; 0: all."""
     overlaps: bool = True
     """Whether parameters and gradients are exchanged while workers compute."""
     sends_pieces: bool = False
-    """Whether the workers of a tensor axis send a T-th of activations to the next stage each, and gather them there."""
+    """Whether each of T workers of a tensor axis sends a T-th of activations to the next stage, which gathers them."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigurationError` for figures that cannot be."""
+        """Raise `ConfigurationError` for impossible figures."""
         if self.workers < 1:
             raise ConfigurationError(f"a plan needs at least one worker, not {self.workers}")
-        for what in ("memory", "bandwidth", *(("inside_bandwidth",) if self.per_host else ())):
-            if not getattr(self, what) > 0:
-                raise ConfigurationError(f"the {what.replace('_', ' ')} of a worker is above 0")
+        for name in ("memory", "bandwidth", *(("inside_bandwidth",) if self.per_host else ())):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"the {name.replace('_', ' ')} of a worker is above 0")
         if self.per_host and self.workers > self.per_host and self.workers % self.per_host:
             raise ConfigurationError(
                 f"{self.workers} workers are not on hosts of {self.per_host}; give a multiple, or leave hosts out"
@@ -60,45 +60,50 @@ class Cluster:
         return here / self.cores if self.cores else 0.0
 
     def all_reduce(self, nbytes: float, size: int, stride: int) -> float:
-        """Seconds until all of a group have a sum."""
+        """Return the seconds until all of a group have a sum."""
         inside, hosts = self._spread(size, stride)
         shared = self.on_host / inside
-        found = 0.0
+        seconds = 0.0
         if inside > 1:
-            found += 2 * (inside - 1) * (self.inside_latency + nbytes / inside / self.inside_bandwidth)
+            seconds += 2 * (inside - 1) * (self.inside_latency + nbytes / inside / self.inside_bandwidth)
         if hosts > 1:
-            found += 2 * (hosts - 1) * (self.latency + shared * nbytes / hosts / self.bandwidth)
-        return found
+            seconds += 2 * (hosts - 1) * (self.latency + shared * nbytes / hosts / self.bandwidth)
+        return seconds
 
     def gather(self, nbytes: float, size: int, stride: int) -> float:
-        """Seconds until all of a group have the `nbytes` of which each has a piece, or each a piece of a sum."""
+        """Return the seconds until all of a group have the `nbytes` of which each has a piece, or each a piece of a
+        sum."""
         return self.all_reduce(nbytes, size, stride) / 2
 
     def send(self, nbytes: float, stride: int, tensor: int = 1) -> float:
-        """Seconds of a message to the worker that is `stride` ranks away, while all that share its port do the same.
+        """Return the seconds of a message to the worker `stride` ranks away, while all that share its port send as
+        well.
 
-        `tensor` workers with neighbouring ranks have the same to send, where `sends_pieces`.
+        `tensor` workers with neighbouring ranks send the same, where `sends_pieces`.
         """
         pieces = tensor if self.sends_pieces else 1
         if self.per_host and stride < self.on_host and self.workers <= self.per_host:
-            found = self.inside_latency + nbytes / pieces / self.inside_bandwidth
+            seconds = self.inside_latency + nbytes / pieces / self.inside_bandwidth
         else:
             leaving = min(self.on_host, stride)
-            found = self.latency + leaving * nbytes / pieces / self.bandwidth
-        return found + (self.gather(nbytes, pieces, 1) if pieces > 1 else 0.0)
+            seconds = self.latency + leaving * nbytes / pieces / self.bandwidth
+        return seconds + (self.gather(nbytes, pieces, 1) if pieces > 1 else 0.0)
 
     def hides(self, size: int, stride: int) -> bool:
-        """Whether what a group exchanges can be under way while its workers compute: not where exchanges never overlap,
-        and not on one host whose workers take all of its cores, as copying in its memory takes a core as well."""
+        """Return whether exchanges of a group overlap with computing.
+
+        They do not where exchanges never overlap, and on one host whose workers use all of its cores, as copying in
+        memory uses a core as well.
+        """
         here = self.on_host if self.per_host else self.workers
         is_here = self.is_inside(size, stride) or not self.per_host
         return self.overlaps and not (is_here and 0 < self.cores <= here)
 
     def is_inside(self, size: int, stride: int) -> bool:
-        """Whether all of a group are on one host."""
+        """Return whether all of a group are on one host."""
         return self._spread(size, stride)[1] == 1
 
     def _spread(self, size: int, stride: int) -> tuple[int, int]:
-        """Members of a group on a host of theirs, and their hosts."""
+        """Return the members of a group on each host, and the number of its hosts."""
         inside = max(1, min(size, self.on_host // stride)) if self.per_host else 1
         return inside, -(-size // inside)

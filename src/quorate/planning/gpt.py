@@ -1,10 +1,10 @@
-"""A transformer by its sizes, for a planner: what its blocks compute and keep.
+"""A transformer by its sizes, for a planner: operations and memory of its blocks.
 
 With hidden size h, l layers, a heads, sequences of s tokens and a vocabulary of V, a layer has 12 h² + 13 h numbers,
 and computes 24 s h² + 4 s² h operations forward, the logits 2 s h V (Narayanan et al. 2021, arXiv 2104.04473, section
-5.1 and appendix), backward twice as many, half of them for gradients of weights but for scores of attention. It keeps
-s h (34 + 5 a s / h) bytes of 16-bit activations, of which s h 10 are whole on each worker of a tensor axis (Korthikanti
-et al. 2022, arXiv 2205.05198, section 4).
+5.1 and appendix), backward twice as many, half of them for gradients of weights, except for scores of attention. It
+keeps s h (34 + 5 a s / h) bytes of 16-bit activations, of which s h 10 are held in full by each worker of a tensor axis
+(Korthikanti et al. 2022, arXiv 2205.05198, section 4).
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ _SWITCHES = ("recompute", "fused")
 FORM = "gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V, and after it recompute=1 or fused=1 or both"
 _MOST = 10**7
 _WHOLE = 10.0
-"""Bytes a token and hidden number that a layer keeps whole on each worker of a tensor axis."""
+"""Bytes for each token and hidden number that a layer keeps in full on each worker of a tensor axis."""
 _CUT = 24.0
 _SCORES = 5.0
 """Bytes of each score of attention."""
 _PASSES = 2.0
-"""How often what a layer keeps is moved in a pass: written, and read by what comes next."""
+"""Transfers of a layer's activations in a pass: one write, and one read by the next layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """Sizes of a decoder. `recompute`: layers are computed again in the backward pass, and keep their input only.
-    `fused`: scores of attention are not kept, nor moved."""
+    """Sizes of a decoder.
+
+    `recompute`: layers are computed again in the backward pass, and keep their input only. `fused`: scores of attention
+    are neither kept nor moved.
+    """
 
     hidden: int
     layers: int
@@ -50,7 +53,7 @@ class Transformer:
 
     @property
     def flops(self) -> float:
-        """Operations of one sequence, forward and backward; computing again counts."""
+        """Operations of one sequence, forward and backward, including recomputation."""
         layers = self.layers * self._layer * (4 if self.recompute else 3)
         return layers + 3 * self._logits
 
@@ -66,42 +69,44 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What a worker computes."""
+    """The speed of a worker."""
 
     flops: float
-    """Operations a second, at most."""
+    """Operations per second, at most."""
     efficiency: float = 0.5
-    """The share of that which products of matrices reach: measured, or assumed."""
+    """The share of it that matrix products reach: measured, or assumed."""
     memory_bandwidth: float = 0.0
-    """Bytes a second, for all that is no product of matrices, and for updates; 0: that takes no time."""
+    """Bytes per second, for operations other than matrix products, and for updates; 0: they take no time."""
 
 
 def transformer_from(text: str) -> Transformer:
-    """What `gpt:hidden=…` says. Raises `ConfigurationError`."""
-    told: dict[str, int] = {}
+    """Return the transformer that `gpt:hidden=…` describes. Raises `ConfigurationError`."""
+    values: dict[str, int] = {}
     for item in text.removeprefix(PREFIX).split(","):
         name, _, number = item.strip().partition("=")
-        known = name in (*_SIZES, *_SWITCHES) and name not in told
-        value = number_from(number, text) if known and number[:1].isdecimal() else -1.0
+        is_size = name in (*_SIZES, *_SWITCHES) and name not in values
+        value = number_from(number, text) if is_size and number[:1].isdecimal() else -1.0
         if not (1 <= value <= _MOST and value == int(value)) and not (name in _SWITCHES and value == 0):
             raise ConfigurationError(f'"{item.strip()}" in "{text}": write {FORM}, in whole numbers')
-        told[name] = int(value)
-    missing = [name for name in _SIZES if name not in told]
+        values[name] = int(value)
+    missing = [name for name in _SIZES if name not in values]
     if missing:
         raise ConfigurationError(f'"{text}" does not say {", ".join(missing)}; write {FORM}')
-    recompute, fused = (bool(told.pop(name, 0)) for name in _SWITCHES)
-    hidden, layers, heads, sequence, vocabulary = (told[name] for name in _SIZES)
-    found = Transformer(
+    recompute, fused = (bool(values.pop(name, 0)) for name in _SWITCHES)
+    hidden, layers, heads, sequence, vocabulary = (values[name] for name in _SIZES)
+    transformer = Transformer(
         hidden=hidden, layers=layers, heads=heads, sequence=sequence, vocabulary=vocabulary,
         recompute=recompute, fused=fused,
     )  # fmt: skip
-    if found.hidden % found.heads:
-        raise ConfigurationError(f'"{text}": {found.heads} heads do not divide a hidden size of {found.hidden}')
-    return found
+    if transformer.hidden % transformer.heads:
+        raise ConfigurationError(
+            f'"{text}": {transformer.heads} heads do not divide a hidden size of {transformer.hidden}'
+        )
+    return transformer
 
 
 def model_of(sizes: Transformer, batch: int, speed: Speed, most_tensor: int) -> Model:
-    """The model whose step has `batch` sequences, in 16-bit activations with Adam in 32 bits."""
+    """Return the model whose step has `batch` sequences, in 16-bit activations with Adam in 32 bits."""
     h, s, again = sizes.hidden, sizes.sequence, sizes.recompute
     rate = speed.flops * speed.efficiency
     scores = 0.0 if sizes.fused else _SCORES * sizes.heads * s * s

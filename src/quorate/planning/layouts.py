@@ -1,4 +1,4 @@
-"""Ways to lay a model out over workers: axes, ZeRO, the schedule of a pipeline, how replicas agree."""
+"""Layouts of a model over workers: axes, ZeRO, the schedule of a pipeline, and the strategy of replicas."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WAYS = ("all-reduce", "quorum", "local-sgd", "d-psgd")
 AXES = ("replicas", "stages", "shards", "tensor")
 _MOST_CHUNKS = 4
 _MOST_PARTS = 64
-"""Micro-batches for each worker of a pipeline, or of an accumulation: more change a step by little."""
+"""Micro-batches for each worker of a pipeline, or of an accumulation; more change a step only little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`replicas` x `stages` x `shards` x `tensor` workers; those of the last axis have neighbouring ranks."""
+    """A mesh of `replicas` x `stages` x `shards` x `tensor` workers; those of the last axis have neighbouring ranks."""
 
     replicas: int = 1
     stages: int = 1
@@ -28,29 +28,29 @@ class Layout:
     shards: int = 1
     tensor: int = 1
     zero: Mode = 0
-    """0 where there are no shards."""
+    """0 without shards."""
     schedule: str = ""
-    """Empty where there is no pipeline."""
+    """Empty without a pipeline."""
     chunks: int = 1
     """Stages of each worker of a pipeline."""
     microbatches: int = 1
-    """That a worker's batch is cut into; without a pipeline, gradients are accumulated over them."""
+    """Micro-batches of a worker's batch; without a pipeline, gradients are accumulated over them."""
     strategy: str = ""
     """Empty where there is one replica."""
 
     @property
     def workers(self) -> int:
-        """All."""
+        """The number of all workers."""
         return self.replicas * self.stages * self.shards * self.tensor
 
     @property
     def reduces(self) -> int:
-        """How often a step reduces gradients over shards."""
+        """The number of reductions of gradients over shards in a step."""
         return self.microbatches if self.zero in (2, 3) and not self.schedule else 1
 
     @property
     def keeps_whole_gradients(self) -> bool:
-        """Whether gradients of shards are whole until the last micro-batch."""
+        """Whether gradients of shards are full until the last micro-batch."""
         return self.shards > 1 and self.microbatches > self.reduces
 
     @property
@@ -62,12 +62,12 @@ class Layout:
 
     @property
     def mesh(self) -> str:
-        """As `quorate run --mesh` takes it, such as `replicas=2,shards=4`; empty for one worker."""
+        """The value of `quorate run --mesh`, such as `replicas=2,shards=4`; empty for one worker."""
         return ",".join(f"{name}={getattr(self, name)}" for name in AXES if getattr(self, name) > 1)
 
     @property
     def in_words(self) -> str:
-        """Axes longer than 1, and what belongs to them."""
+        """Axes longer than 1, with their settings."""
         axes = self.mesh.replace(",", ", ") or "replicas=1"
         zero = f", zero={self.zero}" if self.shards > 1 else ""
         how = f", {self.schedule}" if self.schedule else ""
@@ -83,14 +83,14 @@ def _owned(workers: int, chunks: int, placement: Placement) -> tuple[tuple[int, 
 
 @dataclass(frozen=True)
 class Refused:
-    """Layouts of which some axes, `what`, cannot be."""
+    """A choice of `axes` with which no layout is possible, and the reason."""
 
-    what: str
+    axes: str
     why: str
 
 
 def axes_of(workers: int, longest: dict[str, int] | None = None) -> Iterator[Layout]:
-    """All ways to write `workers` as a product of four numbers; `longest` limits those of some axes."""
+    """Yield all products of four numbers that equal `workers`; `longest` limits those of some axes."""
     limits = longest or {}
     for tensor in _divisors(workers, limits.get("tensor")):
         for shards in _divisors(workers // tensor, limits.get("shards")):
@@ -101,7 +101,7 @@ def axes_of(workers: int, longest: dict[str, int] | None = None) -> Iterator[Lay
 
 
 def refusal_of(axes: Layout, model: Model) -> Refused | None:
-    """Why no layout with these axes can be."""
+    """Return why no layout with these axes is possible."""
     tensor, stages = axes.tensor, axes.stages
     if tensor > 1 and not model.can_be_cut:
         return Refused("tensor", "no layers were found that can be cut")
@@ -119,11 +119,11 @@ def refusal_of(axes: Layout, model: Model) -> Refused | None:
 
 
 def layouts_with(axes: Layout, model: Model, ways: Sequence[str] = WAYS) -> Iterator[Layout]:
-    """All that is proposed with these axes, which `refusal_of` does not refuse.
+    """Yield all proposed layouts with these axes, which `refusal_of` does not refuse.
 
-    With shards and a pipeline, gradients are reduced once a step, so ZeRO 1 and 2 are one, and 1 is taken. A split
-    backward pass and ZeRO 3 exclude each other: parameters that are given back between its two parts leave some weights
-    without a gradient.
+    With shards and a pipeline, gradients are reduced once a step, so ZeRO 1 and 2 are the same, and 1 is used. A split
+    backward pass and ZeRO 3 exclude each other: if parameters are freed between its two parts, some weights get no
+    gradient.
     """
     each = model.batch // (axes.replicas * axes.shards)
     strategies = tuple(ways) if axes.replicas > 1 else ("",)
@@ -145,7 +145,7 @@ def _zeros(axes: Layout, schedule: str, microbatches: int) -> tuple[Mode, ...]:
 
 
 def _parts(stages: int, each: int, blocks: int) -> Iterator[tuple[str, int, int]]:
-    """Schedules, stages of a worker, and micro-batches of a batch of `each` examples."""
+    """Yield schedules, stages of a worker, and micro-batches of a batch of `each` examples."""
     counts = [number for number in _divisors(each, stages * _MOST_PARTS) if _is_round(number, stages, each)]
     if stages == 1:
         yield from (("", 1, number) for number in counts)
@@ -160,12 +160,12 @@ def _parts(stages: int, each: int, blocks: int) -> Iterator[tuple[str, int, int]
 
 
 def _is_round(number: int, stages: int, each: int) -> bool:
-    """Powers of two, those times the stages, and the whole batch."""
+    """Return whether `number` is a power of two, one times the stages, or the whole batch."""
     over = number // stages if number % stages == 0 else number
     return number == each or not number & (number - 1) or not over & (over - 1)
 
 
 def _divisors(number: int, most: int | None = None) -> list[int]:
-    small = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    found = sorted({*small, *(number // one for one in small)})
-    return [one for one in found if most is None or one <= most]
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    divisors = sorted({*small, *(number // divisor for divisor in small)})
+    return [divisor for divisor in divisors if most is None or divisor <= most]

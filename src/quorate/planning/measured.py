@@ -1,13 +1,13 @@
-"""A model for a planner, of what `launch.warm.timing` has found of a script.
+"""A planner's model from the measurements of a script by `launch.warm.timing`.
 
-What is not measured is assumed: the two parts of a block's backward pass take equally long; a block sums twice what it
-hands on over a tensor axis, as a transformer's attention and perceptron do; what it keeps is divided there as its
-numbers are, but for 10 of 34 parts (Korthikanti et al. 2022, section 4). What is in no block lies and computes with the
-first block where its parameters come before that one's, and else with the last; its seconds go to the last.
+Unmeasured quantities are assumed: the two parts of a block's backward pass take equally long; a block sums twice its
+output over a tensor axis, as a transformer's attention and perceptron do; its activations are divided there as its
+numbers are, except for 10 of 34 parts (Korthikanti et al. 2022, section 4). Parameters in no block belong to the first
+block if they come before its own, and else to the last; their seconds belong to the last.
 
-What two workers take more in shards than one alone belongs to gathers and to the reduction, and grows with the numbers.
-What two take on a tensor axis says which part of a pass is divided: of w + c seconds for an example two take w + c / 2.
-For workers that share cores both is said once more by seconds of the processor, in which those that wait are not.
+Additional seconds of two workers in shards belong to gathers and to the reduction, and grow with the numbers. The
+seconds of two workers on a tensor axis determine which part of a pass is divided: of w + c seconds for an example two
+take w + c / 2. For workers that share cores both are given again in seconds of the processor, without waiting.
 """
 
 from __future__ import annotations
@@ -22,33 +22,38 @@ _DIVIDED = 24 / 34
 _WORDS = 60
 
 
-def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Model:
-    """`batch` None: as many examples for each worker as the script has alone."""
-    times, sizes = told["times"], told["memory"]["sizes"]
+def model_from(measurements: Mapping[str, Any], batch: int | None, workers: int) -> Model:
+    """Return the model; `batch` None: as many examples for each worker as the script has alone."""
+    times, sizes = measurements["times"], measurements["memory"]["sizes"]
     examples = max(1, times["examples"])
-    numbers = sum(one["numbers"] for one in sizes)
+    numbers = sum(size["numbers"] for size in sizes)
     names = list(times["blocks"]) or [""]
     cut: Mapping[str, int] = next(
-        (of for of in told["cuts"].values() if not isinstance(of, str) and any(of.values())), {}
+        (
+            blocks_cut
+            for blocks_cut in measurements["cuts"].values()
+            if not isinstance(blocks_cut, str) and any(blocks_cut.values())
+        ),
+        {},
     )
     before, behind = _of_no_block(sizes)
     fixed = times["fixed"]
-    alone = [sum(one[way] for one in times["blocks"].values()) + times["rest"][way] for way in (0, 1)]
+    alone = [sum(seconds[index] for seconds in times["blocks"].values()) + times["rest"][index] for index in (0, 1)]
     spread = times.get("spread", ())
-    pieces = {axis: _without_waiting(found, spread) for axis, found in times.get("pieces", {}).items()}
+    pieces = {axis: _without_waiting(measured, spread) for axis, measured in times.get("pieces", {}).items()}
     shares, there = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else (None, None)
     blocks = []
     for place, name in enumerate(names):
         forward, backward = times["blocks"].get(name, (0.0, 0.0))
-        mine = sum(one["numbers"] for one in sizes if name and one["block"] == name)
-        mine += before if place == 0 else 0
-        saved = told["activations"].get(name, 0) if name else 0
+        numbers_here = sum(size["numbers"] for size in sizes if name and size["block"] == name)
+        numbers_here += before if place == 0 else 0
+        saved = measurements["activations"].get(name, 0) if name else 0
         if place == len(names) - 1:
-            mine += behind
+            numbers_here += behind
             forward, backward = forward + times["rest"][0], backward + times["rest"][1]
-            saved += told["activations"].get("", 0)
+            saved += measurements["activations"].get("", 0)
         divided = cut.get(name, 0) + (cut.get("", 0) if name == names[-1] and behind else 0)
-        share = min(1.0, divided / mine) if mine else 0.0
+        share = min(1.0, divided / numbers_here) if numbers_here else 0.0
         handed = times["outputs"].get(name, 0) / examples
         blocks.append(
             Block(
@@ -57,7 +62,7 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
                 backward=backward * (1 - fixed[1]) / 2 / examples,
                 weight=backward * (1 - fixed[1]) / 2 / examples,
                 fixed=(forward * fixed[0], backward * fixed[1]),
-                numbers=mine,
+                numbers=numbers_here,
                 saved=saved / examples,
                 output=handed,
                 sums=2 * handed,
@@ -67,22 +72,24 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
                 saved_cut=_DIVIDED * share,
             )
         )
-    bytes_each, gathered_each = (sum(one[what] for one in sizes) / numbers for what in ("bytes", "gathered_bytes"))
+    bytes_each, gathered_each = (
+        sum(size[quantity] for size in sizes) / numbers for quantity in ("bytes", "gathered_bytes")
+    )
     copied = times.get("copied", 0.0)
     around = (2 * copied * gathered_each * numbers, 2 * copied * bytes_each * numbers)
     if "shards" in pieces:
         around = _around_exchanges(pieces["shards"], alone, times["outside"])
     by_processor = None
-    if told.get("device", "cpu") == "cpu" and any(found.get("processor") for found in pieces.values()):
-        of_processor = {axis: {**found, **_scaled(found, times)} for axis, found in pieces.items()}
-        by_processor = model_from({**told, "times": {**times, "pieces": of_processor}}, batch, workers)
+    if measurements.get("device", "cpu") == "cpu" and any(measured.get("processor") for measured in pieces.values()):
+        of_processor = {axis: {**measured, **_scaled(measured, times)} for axis, measured in pieces.items()}
+        by_processor = model_from({**measurements, "times": {**times, "pieces": of_processor}}, batch, workers)
     return Model(
-        name=told["model"],
+        name=measurements["model"],
         blocks=blocks,
         batch=batch or examples * workers,
         bytes_each=bytes_each,
         gathered_each=gathered_each,
-        kept_each=sum(one["kept_like"] for one in sizes) / numbers,
+        kept_each=sum(size["kept_like"] for size in sizes) / numbers,
         update=times["update"] / numbers,
         outside=times["outside"],
         crowding=times.get("crowding", 1.0),
@@ -90,26 +97,27 @@ def model_from(told: Mapping[str, Any], batch: int | None, workers: int) -> Mode
         spread=spread,
         gathering=around[0] / numbers,
         reducing=around[1] / numbers,
-        refused={int(count): _short(why) for count, why in told["cuts"].items() if isinstance(why, str)},
-        known_tensors=(1, *(int(count) for count, why in told["cuts"].items() if not isinstance(why, str))),
+        refused={int(count): _short(why) for count, why in measurements["cuts"].items() if isinstance(why, str)},
+        known_tensors=(1, *(int(count) for count, why in measurements["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),
     )
 
 
-def _without_waiting(found: Mapping[str, Any], spread: Sequence[float]) -> dict[str, Any]:
-    """Two workers' seconds but for those in which one has waited for a slower one: these are foreseen on their own."""
-    times = slowest(spread, 2) if found.get("processor") else 1.0
-    return {what: x / times if isinstance(x, float) else x for what, x in found.items()}
+def _without_waiting(measured: Mapping[str, Any], spread: Sequence[float]) -> dict[str, Any]:
+    """Return two workers' seconds without those in which one waited for a slower one, which are predicted
+    separately."""
+    times = slowest(spread, 2) if measured.get("processor") else 1.0
+    return {name: x / times if isinstance(x, float) else x for name, x in measured.items()}
 
 
-def _scaled(found: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
-    """Its seconds of the processor, as seconds of a worker that waits for nobody; they are found no more."""
-    seconds = {what: x / times.get("processor", 1.0) for what, x in found.get("processor", {}).items()}
+def _scaled(measured: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seconds of the processor as seconds of a worker that does not wait, without the original ones."""
+    seconds = {name: x / times.get("processor", 1.0) for name, x in measured.get("processor", {}).items()}
     return {**seconds, "processor": {}}
 
 
 def _around_exchanges(in_shards: Mapping[str, Any], alone: Sequence[float], outside: float) -> tuple[float, float]:
-    """Seconds of a worker around a gather and around a reduction of all numbers, of two in shards (ZeRO 3)."""
+    """Return a worker's seconds around a gather and around a reduction of all numbers, from two in shards (ZeRO 3)."""
     gather = max(0.0, in_shards["outside"] + in_shards["model"] - outside - alone[0])
     behind = max(0.0, in_shards["backward"] - alone[1])
     return gather, max(0.0, behind - gather)
@@ -118,13 +126,15 @@ def _around_exchanges(in_shards: Mapping[str, Any], alone: Sequence[float], outs
 def _divided(
     cut: Mapping[str, Any], alone: Sequence[float], fixed: Sequence[float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """By two workers of a tensor axis, of a forward and of a backward pass: the share of the seconds for examples that
-    is divided, and the seconds that are fixed there."""
+    """Return the divided share of the seconds for examples, and the fixed seconds, of a forward and of a backward pass.
+
+    They are from two workers of a tensor axis.
+    """
     shares, seconds = [], []
-    for one, its_fixed, two, their_fixed in zip(
+    for own_seconds, its_fixed, two, their_fixed in zip(
         alone, fixed, (cut["model"], cut["backward"]), cut["fixed"], strict=True
     ):
-        each, there = one * (1 - its_fixed), two * (1 - their_fixed)
+        each, there = own_seconds * (1 - its_fixed), two * (1 - their_fixed)
         whole = min(max(2 * there - each, 0.0), each)
         shares.append(1 - whole / each if each else 0.0)
         seconds.append(two * their_fixed + max(0.0, there - each))
@@ -132,10 +142,10 @@ def _divided(
 
 
 def _of_no_block(sizes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Numbers that come before the first block, and other ones."""
-    first = next((place for place, one in enumerate(sizes) if one["block"]), len(sizes))
-    before = sum(one["numbers"] for one in sizes[:first])
-    return before, sum(one["numbers"] for one in sizes[first:] if not one["block"])
+    """Return how many numbers in no block come before the first block, and how many after it."""
+    first = next((place for place, size in enumerate(sizes) if size["block"]), len(sizes))
+    before = sum(size["numbers"] for size in sizes[:first])
+    return before, sum(size["numbers"] for size in sizes[first:] if not size["block"])
 
 
 def _short(why: str) -> str:

@@ -1,4 +1,4 @@
-"""How long the passes of a layout's stages take for one micro-batch, and how a pipeline plays them."""
+"""The duration of the passes of a layout's stages for one micro-batch, and of a pipeline of them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Passes:
     weight: tuple[float, ...]
 
     def of(self, stages: Sequence[int]) -> float:
-        """All three, of a worker that has `stages`."""
+        """Return the seconds of all three passes, of a worker that has `stages`."""
         return self.forward_of(stages) + self.backward_of(stages)
 
     def forward_of(self, stages: Sequence[int]) -> float:
-        """Of a worker that has `stages`."""
+        """Return the seconds of the forward passes of a worker that has `stages`."""
         return sum(self.forward[stage] for stage in stages)
 
     def backward_of(self, stages: Sequence[int]) -> float:
-        """Both parts."""
+        """Return the seconds of both parts of the backward passes."""
         return sum(self.backward[stage] + self.weight[stage] for stage in stages)
 
 
 @dataclass(frozen=True)
 class Played:
-    """A step of a pipeline, or of passes one after another."""
+    """A step of a pipeline, or of successive passes."""
 
     seconds: float
     bubble: float
-    """The share in which a worker does not compute, in the mean."""
+    """The share of time in which a worker does not compute, on average."""
 
 
 def computing(stages: Sequence[Stage], examples: float) -> Passes:
-    """Computing alone."""
+    """Return the passes of computing alone."""
     return _passes(
         tuple(fixed + each * examples for fixed, each in zip(stage.fixed, stage.passes, strict=True))
         for stage in stages
@@ -52,7 +52,7 @@ def computing(stages: Sequence[Stage], examples: float) -> Passes:
 
 
 def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, examples: float) -> Passes:
-    """With what the tensor axis sums, for which its workers wait: twice a block, in each pass."""
+    """Add the sums over the tensor axis, for which its workers wait: twice a block, in each pass."""
     tensor = stages[0].tensor
     if tensor == 1:
         return passes
@@ -70,30 +70,30 @@ def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, example
 
 
 def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model: Model, cluster: Cluster) -> Passes:
-    """With ZeRO 3, whose parameters are gathered for passes: beside these where exchanges overlap, else before them.
+    """Add the gathers of ZeRO 3: in parallel with passes where exchanges overlap, else before them.
 
-    In a pipeline not every pass gathers (see `gathers`); what they take is spread evenly.
+    In a pipeline not every pass gathers (see `gathers`); their seconds are spread evenly.
     """
     if layout.zero != 3:
         return passes
-    found = []
+    seconds = []
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
         share = gathers(layout) / (2 * layout.microbatches)
         work = share * model.gathering * stage.numbers
         gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
         if cluster.hides(layout.shards, layout.tensor):
-            found.append((max(forward, gather) + work, max(backward, gather - weight) + work, weight))
+            seconds.append((max(forward, gather) + work, max(backward, gather - weight) + work, weight))
         else:
-            found.append((forward + gather + work, backward + gather + work, weight))
-    return _passes(found)
+            seconds.append((forward + gather + work, backward + gather + work, weight))
+    return _passes(seconds)
 
 
 def gathers(layout: Layout) -> int:
-    """How often a stage is gathered in a step.
+    """Return how often a stage is gathered in a step.
 
-    With ZeRO 3 for each pass, without a pipeline; in one not for a pass behind a backward pass, as parameters stay
-    gathered behind these: whatever the order, once more than there are micro-batches.
+    Without a pipeline, ZeRO 3 gathers for each pass. In a pipeline it does not for a pass after a backward pass, as
+    parameters stay gathered after these: in any order, one gather more than there are micro-batches.
     """
     if layout.zero != 3:
         return 1
@@ -108,14 +108,15 @@ def _passes(seconds: Iterable[Sequence[float]]) -> Passes:
 
 
 def played(layout: Layout, passes: Passes, send: float, *, exact: bool, cores: float | None = None) -> Played:
-    """A step's passes, on so many cores (None: each worker has one); not `exact`: by formula, stages being equal."""
+    """Return a step of passes, on so many cores (None: each worker has one); not `exact`: by formula, for equal
+    stages."""
     if not layout.schedule:
         return Played(layout.microbatches * passes.of((0,)), 0.0)
     asked = (layout.schedule, layout.stages, layout.chunks, layout.microbatches)
     if exact:
         return _clocked(*asked, passes, send, cores)
     bubble = bubble_by_formula(*asked)
-    busy = max(passes.of(mine) for mine in layout.owned) * layout.microbatches
+    busy = max(passes.of(stages) for stages in layout.owned) * layout.microbatches
     return Played(busy / (1 - bubble) + 2 * (layout.stages - 1) * send, bubble)
 
 
@@ -124,8 +125,8 @@ def _clocked(
     schedule: str, workers: int, chunks: int, microbatches: int, passes: Passes, send: float, cores: float | None
 ) -> Played:
     asked = _order(schedule, workers, chunks, microbatches)
-    found = clock(asked, passes.forward, passes.backward, passes.weight, send, cores=cores)
-    return Played(found.seconds, sum(found.bubble) / workers)
+    step = clock(asked, passes.forward, passes.backward, passes.weight, send, cores=cores)
+    return Played(step.seconds, sum(step.bubble) / workers)
 
 
 _order = lru_cache(maxsize=32)(order)
@@ -137,7 +138,7 @@ def _peaks(schedule: str, workers: int, chunks: int, microbatches: int) -> tuple
 
 
 def most_held(layout: Layout, worker: int, *, exact: bool) -> int:
-    """Activations of one stage for one micro-batch that a worker of a pipeline holds at most.
+    """Return the most activations of one stage for one micro-batch that a worker of a pipeline holds.
 
     Not `exact`: by formula, never less than `orders.peaks`.
     """

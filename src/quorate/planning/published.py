@@ -1,9 +1,9 @@
-"""The published table of Megatron, and the same steps as they are foreseen here.
+"""The published table of Megatron, and predictions of the same steps.
 
 Narayanan et al. 2021 (arXiv 2104.04473), table 1: GPT models on Selene, up to 3,072 A100 of 80 GB; micro-batches and
 stages of a worker from the script that its authors published for the table (`examples/sc21/run_table_1.sh` of
 NVIDIA/Megatron-LM). Sequences of 2,048 tokens, a vocabulary of 51,200; layers are computed again in the backward pass,
-and those operations count in what the table says of speed.
+and the table's figures of speed count those operations.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from quorate.planning.layouts import Layout
 from quorate.planning.prediction import Prediction, predict
 
 PEAK = 312e12
-"""Operations a second of an A100 in 16 bits, by its data sheet."""
+"""Operations per second of an A100 in 16 bits, by its data sheet."""
 MEMORY = 80e9
 MEMORY_BANDWIDTH = 2.039e12
-"""Of an A100 of 80 GB, by its data sheet."""
+"""For an A100 of 80 GB, by its data sheet."""
 NVLINK = 300e9
 """Each way; the data sheet's 600 GB/s is both."""
 INFINIBAND = 8 * 25e9
-"""Of a host, each way: eight adapters of 200 Gbit/s (section 5 of the paper)."""
+"""For a host, each way: eight adapters of 200 Gbit/s (section 5 of the paper)."""
 INSIDE_LATENCY, LATENCY = 5e-6, 10e-6
 """Assumed."""
 EFFICIENCY = 0.625
-"""Of matrix products: the one figure that was fitted to the table."""
+"""For matrix products: the one figure that was fitted to the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class Row:
     gpus: int
     batch: int
     microbatch: int
-    """Sequences."""
+    """In sequences."""
     chunks: int
     """Stages of a worker."""
     teraflops: float
-    """A second and GPU, as published."""
+    """Per second and GPU, as published."""
 
     @property
     def layout(self) -> Layout:
@@ -91,7 +91,7 @@ TABLE = (
 
 
 def foreseen(row: Row, efficiency: float = EFFICIENCY) -> Prediction:
-    """A step of it. Nothing overlaps, as in that code; activations go to the next host in eight pieces."""
+    """Return the predicted step of a row. Nothing overlaps, as in that code; activations are sent in eight pieces."""
     cluster = Cluster(
         workers=row.gpus, memory=MEMORY, bandwidth=INFINIBAND, latency=LATENCY, per_host=8, inside_bandwidth=NVLINK,
         inside_latency=INSIDE_LATENCY, overlaps=False, sends_pieces=True,
@@ -101,5 +101,5 @@ def foreseen(row: Row, efficiency: float = EFFICIENCY) -> Prediction:
 
 
 def teraflops(row: Row, prediction: Prediction) -> float:
-    """A second and GPU, by the table's way to count."""
+    """Return the speed per second and GPU, as the table counts it."""
     return row.sizes.flops * row.batch / prediction.seconds / row.gpus / 1e12

@@ -1,4 +1,4 @@
-"""The published records of training ResNet-50 on ImageNet, and the same trainings as they are foreseen here. Pure.
+"""The published records of training ResNet-50 on ImageNet, and predictions of the same trainings. Pure.
 
 A step with b examples on each of P devices takes
 
@@ -20,29 +20,29 @@ from typing import Literal
 from quorate.planning.cluster import Cluster
 
 EXAMPLES = 1_281_167
-"""Of ImageNet's training set."""
+"""Images of ImageNet's training set."""
 PARAMETERS = 25_557_032
 OPERATIONS = 3 * 2 * 3.8e9
 """For one example: 3.8 billion multiplications and additions forward (He et al.), and twice as many backward."""
 TRAFFIC = 8 * 11.1e6
-"""Numbers to and from memory for one example: what convolutions give, each of which is read or written eight times
-(by the next layer, twice by its normalization, and so backward). Assumed."""
+"""Numbers to and from memory for one example: outputs of convolutions, each read or written eight times (by the next
+layer, twice by its normalization, and so backward). Assumed."""
 Family = Literal["gpu", "cpu", "tpu"]
 EFFICIENCY: Mapping[Family, float] = {"gpu": 0.47, "cpu": 0.24, "tpu": 0.30}
-"""Of peak and bandwidth. Fitted."""
+"""The share of peak and bandwidth that is reached. Fitted."""
 FIXED: Mapping[Family, float] = {"gpu": 0.035, "cpu": 0.0, "tpu": 0.0}
 """Seconds of each step. Fitted for GPUs; others run a step as one program."""
 LATENCY = 5e-6
-"""Of a message between or inside of hosts. Assumed."""
+"""Seconds of a message between or inside of hosts. Assumed."""
 TORUS_LATENCY = 1e-6
-"""Of a message to the next chip of a torus. Assumed."""
+"""Seconds of a message to the next chip of a torus. Assumed."""
 FACTOR = 2.0
-"""Within which a record is foreseen, or is listed as one that is not."""
+"""The factor within which a prediction counts as near; other records are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """By its data sheet: operations and bytes of memory per second, in the arithmetic of the record."""
+    """A device by its data sheet: operations and bytes of memory per second, in the arithmetic of the record."""
 
     name: str
     family: Family
@@ -54,10 +54,10 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What joins devices; bytes per second, each way."""
+    """The network between devices; bytes per second, each way."""
 
     between: float
-    """Of a host; of a chip where there are no hosts."""
+    """For a host; for a chip where there are no hosts."""
     per_host: int = 0
     inside: float = 0.0
     latency: float = LATENCY
@@ -97,12 +97,12 @@ class Record:
     batches: Sequence[tuple[float, int]]
     """Shares of the training, and the examples of a step in them."""
     seconds: float
-    """As published."""
+    """Duration of the training, as published."""
     top1: float
     """Percent, as published: records end at different qualities."""
     epochs: int = 90
     exchange: int = 4
-    """Bytes of a number that is exchanged."""
+    """Bytes of an exchanged number."""
 
 
 RECORDS = (
@@ -150,23 +150,23 @@ RECORDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """One record as it is foreseen. Seconds."""
+    """One record with its prediction. Seconds."""
 
     record: Record
     seconds: float
-    """Of the whole training."""
+    """Seconds of the whole training."""
     step: float
-    """Of a step with the first batch: what is fixed, computing, and the exchange."""
+    """Seconds of a step with the first batch: fixed, computing, and the exchange."""
     exchange: float
 
     @property
     def ratio(self) -> float:
-        """Foreseen over published."""
+        """Predicted over published seconds."""
         return self.seconds / self.record.seconds
 
     @property
     def is_near(self) -> bool:
-        """Within `FACTOR`."""
+        """Whether the prediction is within `FACTOR`."""
         return 1 / FACTOR <= self.ratio <= FACTOR
 
 
@@ -175,7 +175,7 @@ def foreseen(
     efficiency: Mapping[Family, float] = EFFICIENCY,
     fixed: Mapping[Family, float] = FIXED,
 ) -> Foreseen:
-    """The training of `record`."""
+    """Return the prediction of the training of `record`."""
     device, network = record.device, record.network
     cluster = Cluster(
         workers=record.devices, memory=1.0, bandwidth=network.between, latency=network.latency,
@@ -191,12 +191,12 @@ def foreseen(
     return Foreseen(record=record, seconds=seconds, step=steps[0][2], exchange=exchange)
 
 
-def out_of_order(found: Sequence[Foreseen]) -> list[tuple[str, str]]:
-    """Pairs of which the published order is not that which is foreseen: the one published as slower first."""
-    ordered = sorted(found, key=lambda one: -one.record.seconds)
+def out_of_order(predictions: Sequence[Foreseen]) -> list[tuple[str, str]]:
+    """Return pairs whose published order differs from the predicted one: the one published as slower first."""
+    ordered = sorted(predictions, key=lambda prediction: -prediction.record.seconds)
     return [
-        (one.record.who, other.record.who)
-        for place, one in enumerate(ordered)
+        (slower.record.who, other.record.who)
+        for place, slower in enumerate(ordered)
         for other in ordered[place + 1 :]
-        if one.seconds < other.seconds
+        if slower.seconds < other.seconds
     ]

@@ -1,4 +1,4 @@
-"""The best layouts of a model over the workers of a cluster, and why the others lose."""
+"""The best layouts of a model over the workers of a cluster, and reasons why the others lose."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction, predict
 
 _LOOKED_AT = 60
-"""Layouts, of the first choice by formula, whose pipelines are played; and of each lesson at least one."""
+"""Layouts, the best by formula, whose pipelines are simulated, besides the best with each value of a field."""
 _FIELDS = (*AXES, "zero", "schedule", "strategy")
 
 
 @dataclass(frozen=True)
 class Loser:
-    """What some layouts have in common, and why none of them is the best: refused, too large, or slower."""
+    """A setting of some layouts, and why none of them is the best: refused, too large, or slower."""
 
     what: str
     why: str
@@ -30,15 +30,15 @@ class Loser:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was found."""
+    """The result of a search."""
 
     best: Sequence[Prediction]
     """From the fastest on; all of them fit."""
     losers: Sequence[Loser]
     looked_at: int
-    """Layouts that were foreseen."""
+    """Layouts that were predicted."""
     smallest: Prediction | None
-    """Of all, fitting or not."""
+    """The smallest of all layouts, fitting or not."""
 
 
 def plan(
@@ -51,10 +51,10 @@ def plan(
     as_fast: float = 0.0,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Plan:
-    """Foresee all layouts, first by formula, then the better ones played.
+    """Predict all layouts, first by formula; then simulate the better ones.
 
-    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is told how many were looked at. Of
-    layouts whose seconds are within `as_fast` (a share) of the least, the one with the fewest pieces comes first.
+    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is called with the number of layouts
+    so far. Among layouts within `as_fast` (a share) of the least seconds, the one with the fewest pieces comes first.
     Raises `ConfigurationError` where every layout is refused.
     """
     refused: Counter[tuple[str, str]] = Counter()
@@ -62,9 +62,9 @@ def plan(
     too_large: list[Prediction] = []
     looked_at = 0
     for axes in axes_of(cluster.workers, longest):
-        found = refusal_of(axes, model)
-        if found is not None:
-            refused[found.what, found.why] += 1
+        refusal = refusal_of(axes, model)
+        if refusal is not None:
+            refused[refusal.axes, refusal.why] += 1
             continue
         for layout in layouts_with(axes, model, ways):
             foreseen = predict(layout, model, cluster, exact=False)
@@ -74,13 +74,13 @@ def plan(
     if not fitting and not too_large:
         raise ConfigurationError(
             f"{model.name} can be laid out over {cluster.workers} workers in no way: "
-            + "; ".join(f"{what}: {why}" for what, why in list(refused)[:3])
+            + "; ".join(f"{setting}: {why}" for setting, why in list(refused)[:3])
         )
     chosen = _first_choice(fitting)
-    exact = [predict(one.layout, model, cluster) for one in chosen]
+    exact = [predict(prediction.layout, model, cluster) for prediction in chosen]
     ranked = _simplest_first(sorted(exact, key=_rank), as_fast)
-    smallest = min([*fitting, *too_large], key=lambda one: (one.memory, _rank(one)), default=None)
-    losers = [Loser(what, why, number) for (what, why), number in refused.items()]
+    smallest = min([*fitting, *too_large], key=lambda prediction: (prediction.memory, _rank(prediction)), default=None)
+    losers = [Loser(setting, why, number) for (setting, why), number in refused.items()]
     if ranked:
         losers += [*_too_large(fitting, too_large, cluster), *_slower(ranked)]
     return Plan(_different(ranked)[:best], losers, looked_at, smallest)
@@ -90,84 +90,95 @@ def _simplest_first(ranked: list[Prediction], as_fast: float) -> list[Prediction
     if not as_fast or not ranked:
         return ranked
     learns = {"", WAYS[0], ranked[0].layout.strategy}  # a step as much as that of the fastest
-    near = [one for one in ranked if one.seconds <= (1 + as_fast) * ranked[0].seconds and one.layout.strategy in learns]
-    first = min(near, key=lambda one: _pieces(one.layout))
-    return [first, *(one for one in ranked if one is not first)]
+    near = [
+        prediction
+        for prediction in ranked
+        if prediction.seconds <= (1 + as_fast) * ranked[0].seconds and prediction.layout.strategy in learns
+    ]
+    first = min(near, key=lambda prediction: _pieces(prediction.layout))
+    return [first, *(prediction for prediction in ranked if prediction is not first)]
 
 
 def _pieces(layout: Layout) -> tuple[int, ...]:
-    """Of a pipeline, then of layers, then of state."""
+    """Return pieces of the pipeline, then of layers, then of state."""
     return layout.stages * layout.chunks, layout.tensor, layout.shards
 
 
 def _different(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """The best of each mesh and strategy."""
-    found: dict[Any, Prediction] = {}
-    for one in ranked:
-        layout = one.layout
-        found.setdefault((*(getattr(layout, name) for name in AXES), layout.strategy), one)
-    return list(found.values())
+    """Return the best of each mesh and strategy."""
+    best: dict[Any, Prediction] = {}
+    for prediction in ranked:
+        layout = prediction.layout
+        best.setdefault((*(getattr(layout, name) for name in AXES), layout.strategy), prediction)
+    return list(best.values())
 
 
-def _rank(one: Prediction) -> Any:
-    """Seconds to three digits, and among equals the bytes sent."""
-    layout = one.layout
+def _rank(prediction: Prediction) -> Any:
+    """Return seconds to three digits, and for equal ones the bytes sent."""
+    layout = prediction.layout
     ways = WAYS.index(layout.strategy) if layout.strategy in WAYS else 0
-    return float(f"{one.seconds:.3g}"), one.sent, ways, one.seconds, one.memory, layout.chunks, layout.microbatches
+    return (
+        float(f"{prediction.seconds:.3g}"),
+        prediction.sent,
+        ways,
+        prediction.seconds,
+        prediction.memory,
+        layout.chunks,
+        layout.microbatches,
+    )
 
 
 def _first_choice(fitting: Sequence[Prediction]) -> list[Prediction]:
-    """The fastest by formula, and the fastest with each value of each field."""
-    chosen = {one.layout: one for one in heapq.nsmallest(_LOOKED_AT, fitting, key=_rank)}
+    """Return the fastest by formula, and the fastest with each value of each field."""
+    chosen = {prediction.layout: prediction for prediction in heapq.nsmallest(_LOOKED_AT, fitting, key=_rank)}
     for name in _FIELDS:
         best: dict[Any, Prediction] = {}
-        for one in fitting:
-            value = getattr(one.layout, name)
-            if value not in best or _rank(one) < _rank(best[value]):
-                best[value] = one
-        chosen |= {one.layout: one for one in best.values()}
+        for prediction in fitting:
+            value = getattr(prediction.layout, name)
+            if value not in best or _rank(prediction) < _rank(best[value]):
+                best[value] = prediction
+        chosen |= {prediction.layout: prediction for prediction in best.values()}
     return list(chosen.values())
 
 
 def _too_large(fitting: Iterable[Prediction], too_large: Sequence[Prediction], cluster: Cluster) -> list[Loser]:
-    """Values of a field that fit in no layout."""
-    found = []
+    """Return the values of a field that fit in no layout."""
+    losers = []
     for name in _FIELDS:
-        fits = {getattr(one.layout, name) for one in fitting}
+        fits = {getattr(prediction.layout, name) for prediction in fitting}
         least: dict[Any, float] = {}
         count: Counter[Any] = Counter()
-        for one in too_large:
-            value = getattr(one.layout, name)
+        for prediction in too_large:
+            value = getattr(prediction.layout, name)
             count[value] += 1
-            least[value] = min(least.get(value, one.memory), one.memory)
+            least[value] = min(least.get(value, prediction.memory), prediction.memory)
         for value in sorted(set(least) - fits, key=str):
             why = f"at least {least[value] / 1e9:.3g} GB on a worker that has {cluster.memory / 1e9:.3g} GB"
-            found.append(Loser(_told(name, value), why, count[value]))
-    return found
+            losers.append(Loser(_setting(name, value), why, count[value]))
+    return losers
 
 
 def _slower(ranked: Sequence[Prediction]) -> list[Loser]:
-    """Values of a field that the best layout has not, and what costs the best layout with them most."""
-    first, found = ranked[0], []
+    """Return other values of a field than the best layout's, with the largest additional cost of each."""
+    first, losers = ranked[0], []
     for name in _FIELDS:
         best: dict[Any, Prediction] = {}
-        for one in ranked:
-            best.setdefault(getattr(one.layout, name), one)
+        for prediction in ranked:
+            best.setdefault(getattr(prediction.layout, name), prediction)
         best.pop(getattr(first.layout, name), None)
-        for value, one in sorted(best.items(), key=lambda item: _rank(item[1])):
-            more = {part: seconds - first.parts[part] for part, seconds in one.parts.items()}
+        for value, prediction in sorted(best.items(), key=lambda item: _rank(item[1])):
+            more = {part: seconds - first.parts[part] for part, seconds in prediction.parts.items()}
             worst = max(more, key=more.__getitem__)
-            times = one.seconds / first.seconds
+            times = prediction.seconds / first.seconds
             if times < 0.9995:
-                why = f"hardly faster: at best {one.seconds:.4g} s a step, and it has more pieces"
+                why = f"hardly faster: at best {prediction.seconds:.4g} s a step, and it has more pieces"
             elif more[worst] <= 0 or times < 1.0005:
-                why = f"no faster: at best {one.seconds:.4g} s a step"
+                why = f"no faster: at best {prediction.seconds:.4g} s a step"
             else:
-                why = (
-                    f"at best {one.seconds:.4g} s a step, {times:.2f} times as long; {_COST[worst]} {more[worst]:.3g} s"
-                )
-            found.append(Loser(_told(name, value), why))
-    return found
+                at_best = f"at best {prediction.seconds:.4g} s a step, {times:.2f} times as long"
+                why = f"{at_best}; {_COST[worst]} {more[worst]:.3g} s"
+            losers.append(Loser(_setting(name, value), why))
+    return losers
 
 
 _COST = {
@@ -183,7 +194,7 @@ _COST = {
 }
 
 
-def _told(name: str, value: object) -> str:
+def _setting(name: str, value: object) -> str:
     return (
         {"schedule": "no pipeline", "strategy": "one replica"}.get(name, f"{name}=0")
         if value in ("", 0)
@@ -191,9 +202,9 @@ def _told(name: str, value: object) -> str:
     )
 
 
-def as_json(one: Prediction) -> dict[str, Any]:
-    """A prediction."""
-    layout = one.layout
+def as_json(prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as plain JSON."""
+    layout = prediction.layout
     return {
         **{name: getattr(layout, name) for name in AXES},
         "zero": layout.zero,
@@ -201,9 +212,9 @@ def as_json(one: Prediction) -> dict[str, Any]:
         "chunks": layout.chunks,
         "microbatches": layout.microbatches,
         "strategy": layout.strategy or None,
-        "seconds": one.seconds,
-        "memory": one.memory,
-        "sent": one.sent,
-        "bubble": one.bubble,
-        "parts": one.parts,
+        "seconds": prediction.seconds,
+        "memory": prediction.memory,
+        "sent": prediction.sent,
+        "bubble": prediction.bubble,
+        "parts": prediction.parts,
     }

@@ -1,9 +1,8 @@
-"""Which of the layouts that were foreseen are tried for real, and what their steps are compared by. Pure.
+"""The predicted layouts that are tried for real, and the comparison of their steps. Pure.
 
-Foreseen seconds are too low for some kinds of meshes more than for others: what hooks of sharded and cut layers cost is
-not among the costs that are measured. So the tried layouts are not the first ones of the ranking, which may all be of
-one kind: the first choice is tried, then plain replicas, and then the best of each further kind, and only then the next
-ones of the ranking.
+Predictions are too low for some kinds of meshes more than for others: the hooks of sharded and cut layers are not among
+the measured costs. So the tried layouts are not the first ones of the ranking, which may all be of one kind: the first
+choice is tried, then plain replicas, then the best of each further kind, and only then the next ones of the ranking.
 """
 
 from __future__ import annotations
@@ -16,64 +15,64 @@ from quorate.planning.layouts import Layout
 from quorate.planning.prediction import Prediction
 
 WARM_UP = 2
-"""Steps of each turn that are not timed."""
+"""Untimed steps of each turn."""
 STEPS = 4
-"""Steps of each turn that are."""
+"""Timed steps of each turn."""
 TURNS = 3
-"""Of each layout, one after the other (A B C A B C), so that what changes on the machine meets all alike."""
+"""Turns of each layout, one after the other (A B C A B C), so that changes on the machine affect all alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """What came of a layout."""
+    """The result of trying a layout."""
 
     foreseen: Prediction
     seconds: float | None = None
-    """For the plan's batch, in as many steps as make it; None where it failed."""
+    """Seconds for the plan's batch, in as many steps as it takes; None where it failed."""
     steps: int = 0
-    """That were timed."""
+    """Number of timed steps."""
     taken: float | None = None
-    """Seconds of a step of the batch that the script has in this layout."""
+    """Seconds of a step of the script's batch in this layout."""
     why: str | None = None
-    """It failed: one line."""
+    """Why it failed: one line."""
 
 
 def kind_of(layout: Layout) -> str:
-    """Which axes, other than that of replicas, are longer than 1."""
+    """Return the names of the axes, other than that of replicas, that are longer than 1."""
     return " ".join(name for name in ("stages", "shards", "tensor") if getattr(layout, name) > 1) or "replicas"
 
 
 def as_run(layout: Layout) -> Layout:
-    """The layout as a script runs in it: gradients are accumulated in a pipeline only."""
+    """Return the layout as a script runs in it: gradients are accumulated in a pipeline only."""
     return layout if layout.schedule else replace(layout, microbatches=1)
 
 
 def candidates(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """All of `ranked`, which begins with the fastest, in the order in which they are tried.
+    """Return `ranked`, which begins with the fastest, in the order in which layouts are tried.
 
-    First the first choice, then plain replicas, then the best with each axis (`stages`, `shards`, `tensor`) that no
-    earlier one has, the fastest first, then the others as they are ranked. Of those that run alike, as a script does
-    not accumulate gradients because a plan does, only the fastest.
+    The first choice comes first, then plain replicas, then the best with each axis (`stages`, `shards`, `tensor`) that
+    no earlier one has, the fastest first, then the others as they are ranked. Of layouts that run alike (a script does
+    not accumulate gradients because a plan does) only the fastest is kept.
     """
     alike = dict[Layout, Prediction]()
-    for one in ranked:
-        alike.setdefault(as_run(one.layout), one)
+    for prediction in ranked:
+        alike.setdefault(as_run(prediction.layout), prediction)
     ranked = list(alike.values())
     if not ranked:
         return []
     chosen = [ranked[0]]
-    chosen += [one for one in ranked if kind_of(one.layout) == "replicas"][:1]
-    seen = set(" ".join(kind_of(one.layout) for one in chosen).split())
-    for one in ranked:
-        axes = set(kind_of(one.layout).split())
+    chosen += [prediction for prediction in ranked if kind_of(prediction.layout) == "replicas"][:1]
+    seen = set(" ".join(kind_of(prediction.layout) for prediction in chosen).split())
+    for prediction in ranked:
+        axes = set(kind_of(prediction.layout).split())
         if axes - seen:
-            chosen.append(one)
+            chosen.append(prediction)
             seen |= axes
-    return list({id(one): one for one in (*chosen, *ranked)}.values())
+    return list({id(prediction): prediction for prediction in (*chosen, *ranked)}.values())
 
 
 def steps_of_a_batch(layout: Layout, batch: int, examples: int) -> float:
-    """How many steps of the script make the plan's `batch` in this layout.
+    """Return how many steps of the script make the plan's `batch` in this layout.
 
     The script has `examples` for each replica and shard: where layers are cut, fewer workers have batches of their own.
     """
@@ -87,31 +86,31 @@ def tried(
     steps_for: Callable[[Layout], float],
     turns: int = TURNS,
 ) -> list[Tried]:
-    """Run `count` layouts that work, in turns; the measured ones first, the fastest before the others.
+    """Run `count` layouts that work, in turns; return the measured ones first, from the fastest on.
 
-    `run(layout, turn)` gives the seconds of steps, or one line that says why there are none. A layout that fails in its
-    first turn is replaced by the next candidate; one that fails later is not. `steps_for(layout)`: how many of its
-    steps make the plan's batch.
+    `run(layout, turn)` returns the seconds of steps, or one line on why there are none. A layout that fails in its
+    first turn is replaced by the next candidate; one that fails later is not. `steps_for(layout)` returns how many of
+    its steps make the plan's batch.
     """
     waiting = candidates(ranked)
     taken: dict[Layout, list[float]] = {}
     foreseen: dict[Layout, Prediction] = {}
     failed: list[Tried] = []
     while waiting and len(taken) < count:
-        one = waiting.pop(0)
-        found = run(one.layout, 0)
-        if isinstance(found, str):
-            failed.append(Tried(foreseen=one, why=found))
+        candidate = waiting.pop(0)
+        seconds_or_error = run(candidate.layout, 0)
+        if isinstance(seconds_or_error, str):
+            failed.append(Tried(foreseen=candidate, why=seconds_or_error))
         else:
-            taken[one.layout], foreseen[one.layout] = list(found), one
+            taken[candidate.layout], foreseen[candidate.layout] = list(seconds_or_error), candidate
     for turn in range(1, turns):
         for layout in list(taken):
-            found = run(layout, turn)
-            if isinstance(found, str):
-                failed.append(Tried(foreseen=foreseen[layout], why=found))
+            seconds_or_error = run(layout, turn)
+            if isinstance(seconds_or_error, str):
+                failed.append(Tried(foreseen=foreseen[layout], why=seconds_or_error))
                 del taken[layout]
             else:
-                taken[layout] += found
+                taken[layout] += seconds_or_error
     measured = [
         Tried(
             foreseen=foreseen[layout],
@@ -121,4 +120,4 @@ def tried(
         )
         for layout, seconds in taken.items()
     ]
-    return [*sorted(measured, key=lambda one: one.seconds or 0.0), *failed]
+    return [*sorted(measured, key=lambda attempt: attempt.seconds or 0.0), *failed]

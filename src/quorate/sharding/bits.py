@@ -1,4 +1,4 @@
-"""Whether numbers are still those that they were, without a copy of them: a digest of their bits."""
+"""A digest of the bits of numbers, which detects changes without a copy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 _WIDE = 1024
 """Words of 8 bytes in a row."""
 _ROWS_ON_CPU, _ROWS_ON_GPU = 128, 1 << 14
-"""That are looked at together: what is put beside them stays in a processor's cache."""
+"""Rows that are digested together: their intermediate results stay in a processor's cache."""
 _ODD = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9)
 
 
 def digest_of(x: Tensor) -> Tensor:
-    """Four whole numbers on the device of `x`, made from its bits: they change when these do.
+    """Return four integers on the device of `x`, made from its bits.
 
-    The bits are laid out as a table of words; of each row and of each column the sum is formed, and that of the upper
-    halves, in which no bit is lost. One changed number is always seen, and so are two that change places; what leaves
-    every one of these sums as it was is not. Cost: four passes, most of them in the processor's cache; in memory 1 MB.
+    The bits are laid out as a table of words; each row and each column is summed, and so are the upper halves, in which
+    no bit is lost. One changed number is always detected, and so are two that change places; a change that leaves all
+    these sums equal is not. Cost: four passes, most of them in the processor's cache; in memory 1 MB.
     """
     with torch.no_grad():
         octets = x.detach().contiguous().view(-1).view(torch.uint8) if x.numel() else x.new_empty(0, dtype=torch.uint8)
@@ -39,7 +39,7 @@ def digest_of(x: Tensor) -> Tensor:
 
 
 def _mixed(sums: Tensor) -> Tensor:
-    """One number of each line, to which places and all bits of its sums count."""
+    """Return one number for each row, which depends on positions and all bits of its sums."""
     for odd in _ODD:
         sums = (sums + torch.arange(1, sums.shape[1] + 1, device=sums.device)) * odd
         sums = sums ^ (sums >> 31)

@@ -1,7 +1,7 @@
-"""Which modules of a model are sharded as one: found from the model's structure.
+"""The modules of a model that are sharded as units, from the model's structure.
 
-What repeats is a block: children of one class, several of them, in one list (`ModuleList`, `Sequential`), taken where
-they are outermost. Everything else forms one more piece, with the root of the model.
+Repeated modules are blocks: several children of one class in one list (`ModuleList`, `Sequential`), the outermost
+ones. All other parameters form one more piece, with the root of the model.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from torch.nn import Module, ModuleList, Sequential
 from quorate.core.errors import ConfigurationError
 
 SMALLEST = 1 << 14
-"""Numbers in a block; a smaller one stays with the root, as it costs as many messages as a large one."""
+"""Elements of the smallest block; a smaller module stays with the root, as it costs as many messages as a large one."""
 
 
 def blocks_of(model: Module) -> list[tuple[str, Module]]:
-    """The blocks of `model` by name, in its order.
-
-    A module whose parameters another one has as well (tied embeddings) is no block.
-    """
+    """Return the blocks of `model` with their names, in its order. A module that shares parameters with another module
+    (tied embeddings) is no block."""
     holders = _holders(model)
     return [
         (name, module)
@@ -31,33 +29,34 @@ def blocks_of(model: Module) -> list[tuple[str, Module]]:
 
 
 def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -> list[tuple[str, Module]]:
-    """The blocks that a script has listed: names, modules, or classes of modules.
+    """Return the blocks that a script has listed: by name, as modules, or by class.
 
-    Of a block whose parameters another one has as well (tied weights), those parts are blocks that share none; the rest
-    of it, with the tied weight, is gathered with the root. Raises `ConfigurationError`.
+    A block that shares parameters with another module (tied weights) is divided: its parts that share none are blocks,
+    and the remainder, with the tied weight, is gathered with the root. Raises `ConfigurationError`.
     """
     named = dict(model.named_modules())
     names = {id(module): name for name, module in named.items()}
-    found: dict[str, Module] = {}
-    for one in wanted:
-        if isinstance(one, str) and one in named:
-            chosen = [(one, named[one])]
-        elif isinstance(one, Module) and id(one) in names:
-            chosen = [(names[id(one)], one)]
-        elif isinstance(one, type):
-            chosen = [(name, module) for name, module in named.items() if isinstance(module, one)]
+    blocks: dict[str, Module] = {}
+    for entry in wanted:
+        if isinstance(entry, str) and entry in named:
+            chosen = [(entry, named[entry])]
+        elif isinstance(entry, Module) and id(entry) in names:
+            chosen = [(names[id(entry)], entry)]
+        elif isinstance(entry, type):
+            chosen = [(name, module) for name, module in named.items() if isinstance(module, entry)]
         else:
             chosen = []
         if not chosen:
-            what = one if isinstance(one, str) else one.__name__ if isinstance(one, type) else type(one).__name__
+            kind = entry if isinstance(entry, type) else type(entry)
+            label = entry if isinstance(entry, str) else kind.__name__
             raise ConfigurationError(
-                f"blocks has {what}, but the model has no such module; list names (as in model.named_modules()), "
+                f"blocks has {label}, but the model has no such module; list names (as in model.named_modules()), "
                 "modules of the model, or their classes"
             )
-        found.update(chosen)
-    found.pop("", None)  # the root is a piece anyhow
+        blocks.update(chosen)
+    blocks.pop("", None)  # the root is a piece anyhow
     holders, parts = _holders(model), dict[str, Module]()
-    for name, module in found.items():
+    for name, module in blocks.items():
         parts.update(_without_shared(module, name, holders))
     return [(name, module) for name, module in named.items() if name in parts]
 
@@ -84,7 +83,7 @@ def _repeated(module: Module, name: str) -> Iterator[tuple[str, Module]]:
 
 
 def _holders(model: Module) -> Counter[int]:
-    """How many modules have each parameter, by its `id`."""
+    """Return how many modules have each parameter, by its `id`."""
     return Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
 
 
@@ -98,8 +97,9 @@ def _shares(module: Module, holders: Counter[int]) -> bool:
 
 
 def in_words(blocks: Sequence[tuple[str, Module]], *, of_stages: bool = False) -> str:
-    """As in: `12 blocks of GPTBlock (h.0 to h.11), and the rest as one piece`; of the stages of one worker there is no
-    rest."""
+    """Describe blocks: `12 blocks of GPTBlock (h.0 to h.11), and the rest as one piece`; the stages of one worker
+    have no rest.
+    """
     if not blocks:
         return "one piece"
     kinds = sorted({class_of(module) for _, module in blocks})
@@ -111,6 +111,6 @@ def in_words(blocks: Sequence[tuple[str, Module]], *, of_stages: bool = False) -
 
 
 def class_of(module: Module) -> str:
-    """The name of its class, and not of what torch's `fully_shard` makes of it."""
+    """Return the name of the class that `fully_shard` has wrapped, or else of the module's class."""
     kinds = type(module).__mro__
     return next(kind.__name__ for kind in kinds if not kind.__module__.startswith("torch.distributed."))

@@ -1,4 +1,4 @@
-"""Between a device and the memory of its host: every copy of numbers goes through here, and is counted.
+"""Copies of numbers between a device and the memory of its host, with their bytes counted.
 
 On a CPU the device's memory and the host's are two buffers of the same memory, between which the same copies are made.
 """
@@ -19,10 +19,10 @@ from quorate.core.errors import ConfigurationError
 
 @dataclass
 class Boundary:
-    """Of one worker and one model. Copies are of one dtype: numbers are converted before or behind it."""
+    """The copies of one worker and one model. Each keeps its dtype: numbers are converted before or after it."""
 
     to_host_bytes: int = 0
-    """Since the beginning, as the other one."""
+    """Since the beginning, as `to_device_bytes`."""
     to_device_bytes: int = 0
 
     def to_host(self, x: Tensor, there: Tensor) -> None:
@@ -38,24 +38,22 @@ class Boundary:
         self.to_device_bytes += x.nbytes
 
     def wait(self, tensors: Sequence[Tensor]) -> None:
-        """Until copies from and to the devices of these have been made."""
+        """Wait until copies from and to the devices of `tensors` have been made."""
         for device in {x.device for x in tensors if x.device.type == "cuda"}:
             torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Where new tensors of the host lie: in memory, or in files of `folder` that are mapped into it.
-
-    A file has no name any more as soon as it is mapped, so that nothing is left behind, however the process ends.
-    """
+    """Allocates tensors of the host: in memory, or in files of `folder` that are mapped into it. A file loses its name
+    as soon as it is mapped, so that nothing is left behind, however the process ends."""
 
     folder: Path | None = None
     is_pinned: bool = False
-    """In memory that a GPU copies from and to by itself."""
+    """Whether memory is pinned, so that a GPU copies from and to it by itself."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor whose numbers are not set. Raises `ConfigurationError` where the folder has no room for it."""
+        """Return an uninitialized tensor. Raises `ConfigurationError` where the folder has no room for it."""
         numel = torch.Size(shape).numel()
         if self.folder is None or not numel:
             return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=self.is_pinned and self.folder is None)
@@ -79,13 +77,13 @@ class HostMemory:
             ) from error
 
     def holds(self, x: Tensor) -> bool:
-        """Whether `x` lies where `empty` would have put it."""
+        """Return whether `x` lies where `empty` would have put it."""
         if x.device.type != "cpu":
             return False
         return self.folder is None or not x.numel() or x.untyped_storage().filename is not None
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """`x` as a tensor of the host and of this dtype: itself, or a copy."""
+        """Return `x` as a tensor of the host with this dtype: itself, or a copy."""
         if self.holds(x) and x.dtype == dtype:
             return x
         return self.empty(x.shape, dtype).copy_(x)

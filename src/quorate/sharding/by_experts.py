@@ -18,14 +18,14 @@ from quorate.wire.metered import Metered
 
 
 def experts_in(model: Module) -> list[tuple[str, Experts]]:
-    """The layers of experts by name, in the model's order."""
+    """Return the layers of experts with their names, in the model's order."""
     return [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
 
 
 def check_experts(
     model: Module, axes: Axes, *, is_on_meta: bool, offload: Offload | None, precision: str | None
 ) -> None:
-    """Raise `ConfigurationError` for what experts do not go with."""
+    """Raise `ConfigurationError` for settings that experts do not support."""
     for name, layer in experts_in(model):
         called, is_spread = name or "the model", axes.shards > 1
         refused = {
@@ -34,9 +34,9 @@ def check_experts(
             'with offload="all"; "optimizer" and "disk" go': is_spread and offload == "all",
             "with precision=; convert the model instead": is_spread and precision not in (None, "float32"),
         }
-        for what, is_asked in refused.items():
+        for setting, is_asked in refused.items():
             if is_asked:
-                raise ConfigurationError(f"{called} is a layer of Experts, which are not spread {what}")
+                raise ConfigurationError(f"{called} is a layer of Experts, which are not spread {setting}")
         if layer.count % axes.shards:
             raise ConfigurationError(
                 f"{called} has {layer.count} experts, which {axes.shards} shards cannot share evenly"
@@ -44,13 +44,13 @@ def check_experts(
 
 
 def outside_experts(model: Module, blocks: Sequence[tuple[str, Module]]) -> list[tuple[str, Module]]:
-    """Those of the `blocks` that are no part of an expert."""
+    """Return the `blocks` that are no part of an expert."""
     inside = {id(part) for _, layer in experts_in(model) for part in layer.experts.modules()}
     return [(name, module) for name, module in blocks if id(module) not in inside]
 
 
 def by_experts(model: Module, seat: Seat) -> set[Parameter]:
-    """Give each shard its experts, in place; the parameters that are in pieces now."""
+    """Give each shard its experts, in place; return the parameters that are now in pieces."""
     exchange = Exchange(Metered(seat.beside.channel("experts"), seat.traffic.meter), seat.traffic)
     made: dict[int, Parameter] = {}
     for _, layer in experts_in(model):

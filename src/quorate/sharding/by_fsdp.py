@@ -1,4 +1,4 @@
-"""A model in shards by torch's FSDP2. Importing this takes torch a second."""
+"""Sharding of a model by torch's FSDP2. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from quorate.wire.metered import Metered
 
 
 def is_sharded_already(model: Module) -> bool:
-    """Whether a module of it is in shards."""
+    """Return whether a module of `model` is in shards."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
@@ -46,8 +46,11 @@ def shard(
     *,
     is_whole: bool = True,
 ) -> list[Any]:
-    """Shard `model`, in place, each of the `blocks` as one piece, and the rest where it `is_whole`; `rests` says what
-    is on the host. Parameters `apart` are left as they are. Returns the modules that are in shards."""
+    """Shard `model` in place, each of the `blocks` as one piece, and the remainder too if `is_whole`.
+
+    `rests` is the part that lies on the host. Parameters in `apart` are left as they are. Returns the modules that are
+    in shards.
+    """
     is_on_cpu = seat.shards.device_type == "cpu"
     chosen: dict[str, Any] = {"mesh": seat.shards}
     if apart:
@@ -91,12 +94,12 @@ def shard(
 
 
 def _meet_by_torch(call: str) -> None:
-    """torch's collectives are what the workers meet in."""
+    """Let workers meet in a collective of torch."""
 
 
 def _fully_shard(model: Module, reshards: Mapping[Module, bool | None], chosen: Mapping[str, Any]) -> None:
-    """Shard modules of `model`, each as one piece; they are given with whether they shard again after a forward pass,
-    inner ones first."""
+    """Shard modules of `model`, each as one piece, inner modules first. `reshards` maps each module to whether it is
+    sharded again after a forward pass."""
     kept = stand_in(model)
     for module, reshard in reshards.items():
         fully_shard(module, reshard_after_forward=reshard, **chosen)
@@ -107,45 +110,44 @@ def _fully_shard(model: Module, reshards: Mapping[Module, bool | None], chosen: 
 
 @dataclass
 class Spread:
-    """A model in shards, and how it was made: what `quorate.whole` and copies of it need."""
+    """A model in shards, and how it was made, for `quorate.whole` and for copies of the model."""
 
     model: Module
     modules: Sequence[Any]
-    """Those that are in shards; each knows this."""
+    """The modules in shards, from each of which this object is reached."""
     seat: Seat
     pieces: Pieces | None
     chosen: Mapping[str, Any]
     """Arguments of `fully_shard`."""
     handles: Sequence[Any] = ()
-    """Of hooks that copies do not have."""
+    """Handles of hooks that copies do not have."""
     is_alone: bool = True
-    """Whether shards are all that it is divided into."""
+    """Whether the model is divided into shards alone."""
     is_whole: bool = False
-    """Inside `quorate.whole`."""
+    """Whether the model is inside `quorate.whole`."""
     copies: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def forget(self) -> None:
-        """Give gathered parameters back."""
+        """Free gathered parameters."""
         _forget(self.modules)
 
     def meet(self, call: str) -> None:
-        """Wait until all workers of the replica have come to the same call. Raises as `Traffic.meet`."""
+        """Wait until all workers of the replica have reached the same call. Raises as `Traffic.meet`."""
         self.seat.traffic.meet(call)
 
 
 _SPREADS: WeakKeyDictionary[Module, Spread] = WeakKeyDictionary()
-"""Of each module in shards of this process."""
+"""The `Spread` of each module in shards of this process."""
 
 
 def spread_of(model: Module) -> Spread | None:
-    """How `model`, or the model of which it is a copy, is in shards; None where it is no such model, or has more than
-    shards."""
+    """Return how `model`, or the model of which it is a copy, is sharded. None where it is no such model, or is divided
+    along other axes as well."""
     spread = _SPREADS.get(model)
     return spread if spread is not None and spread.model is model and spread.is_alone else None
 
 
 def _name(modules: Sequence[Any], model: Module, pieces: Pieces, of: str = "") -> None:
-    """Let `modules` exchange their pieces by their names."""
     names = {id(module): name or "the rest of the model" for name, module in model.named_modules()}
     for module in modules:
         over_wires(module, pieces, f"{names[id(module)]}{of}")
@@ -159,10 +161,10 @@ def _note(modules: Sequence[Any], spread: Spread) -> None:
 
 
 def _copied(module: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy of a module in shards: in shards too, with pieces of its own. No worker waits for others here.
+    """Return a deep copy of a module in shards, with pieces of its own. No worker waits for others here.
 
     A call of the copy gathers parameters, as one of the module does, and keeps none of them. Inside `quorate.whole`
-    the copy is a plain module with whole parameters. Cost: the pieces; on GPUs the whole parameters for a moment.
+    the copy is a plain module with full parameters. Cost: the pieces; on GPUs the full parameters for a moment.
     """
     spread = _SPREADS.get(module)
     if spread is None or not spread.is_alone:
@@ -196,7 +198,7 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _over_wires(seat: Seat) -> bool:
-    """Whether our own messages carry the pieces, and not torch's collectives."""
+    """Return whether Quorate's messages carry the pieces, instead of torch's collectives."""
     return seat.shards.device_type == "cpu"
 
 
@@ -214,6 +216,6 @@ def _forget(modules: Sequence[FSDPModule]) -> None:
 
 
 def _forget_without_backward(modules: Sequence[FSDPModule], *_: object) -> None:
-    """After a forward pass that has no backward pass, which would do it."""
+    """Free parameters after a forward pass without a backward pass, which would do it."""
     if not torch.is_grad_enabled():
         _forget(modules)

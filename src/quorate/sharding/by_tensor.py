@@ -1,4 +1,4 @@
-"""A model's layers computed by several workers together. Importing this takes torch a second."""
+"""Layers of a model that several workers compute together. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from quorate.wire.metered import Metered
 
 
 def plan_for(model: Module, tensor: object, workers: int) -> Plan:
-    """What the script says, checked. Raises `ConfigurationError`."""
+    """Return the checked plan of the script. Raises `ConfigurationError`."""
     if tensor == "auto" or tensor is None:
         plan = tensor_plan(model, workers)
     elif tensor == "sequence":
@@ -54,11 +54,11 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
 
 
 def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] = ()) -> None:
-    """Cut `model`, in place; its workers draw the same random numbers from now on. Modules `apart` are not told of
-    their calls: their own parameters are given plain by whoever calls the model."""
+    """Cut `model` in place; its workers draw the same random numbers from now on. Modules in `apart` do not register
+    calls: their caller replaces their parameters by plain tensors."""
     assert seat.parts is not None
     together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
-    vectors = [(found, deal_out(found, name, model, together)) for name, found in branches_in(model).items()]
+    vectors = [(layer, deal_out(layer, name, model, together)) for name, layer in branches_in(model).items()]
     cut_parameters(model, plan, seat.parts)
     for module, vector in vectors:
         attach(module, vector, together)
@@ -75,7 +75,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
 
 
 def _draw_alike(together: Together) -> None:
-    """Let the generators of torch, numpy and python draw what they draw on the first of the workers."""
+    """Give the generators of torch, numpy and Python the state that they have on the first of the workers."""
     draws = current.here().context(CommonDraws)
     seeds = torch.tensor([int(torch.empty((), dtype=torch.int64).random_()), draws.own])
     together.wire.broadcast(seeds, 0).wait()
@@ -83,13 +83,13 @@ def _draw_alike(together: Together) -> None:
 
 
 class _Calls:
-    """Watches the calls of one model: workers that compute it together are to be given the same, or pieces of it."""
+    """Watches the calls of one model: its workers must be given the same inputs, or pieces of the same."""
 
     def __init__(self, together: Together, statistics: Statistics, in_pieces: InPieces | None) -> None:
         self._together, self._statistics, self._in_pieces, self._calls = together, statistics, in_pieces, 0
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Looks at calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
+        """Compare inputs in calls 1, 2, 4, 8 and so on. Raises `Mismatch`."""
         self._calls += 1
         self._statistics.is_in_call = True
         self._together.begin()
@@ -99,20 +99,20 @@ class _Calls:
             self._in_pieces.has_attended = False
             self._together.draw_apart()
 
-    def _compare(self, given: tuple[Any, ...]) -> None:
+    def _compare(self, values: tuple[Any, ...]) -> None:
         together = self._together
-        mine = torch.tensor([digest_of(given), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
-        found = together.traffic.wait(together.wire.all_gather(mine), together.wire.clock)
-        for what, at in (("batches", 0), ("random numbers", 1)):
-            if any(int(other[at]) != int(found[0][at]) for other in found):
+        local_digests = torch.tensor([digest_of(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
+        digests = together.traffic.wait(together.wire.all_gather(local_digests), together.wire.clock)
+        for kind, at in (("batches", 0), ("random numbers", 1)):
+            if any(int(other[at]) != int(digests[0][at]) for other in digests):
                 raise Mismatch(
-                    f"workers that compute a model together were given different {what} (call {self._calls} of the "
+                    f"workers that compute a model together were given different {kind} (call {self._calls} of the "
                     "model); load data with quorate.shard, and draw the same random numbers on all workers "
                     "of the tensor axis"
                 )
 
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
-        """Whatever has happened, all draw alike from here on."""
+        """Let all workers draw the same random numbers again, even after an error."""
         self._together.draw_alike()
         self._statistics.is_in_call = False
         if output is not None:

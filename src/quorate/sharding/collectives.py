@@ -1,8 +1,8 @@
-"""FSDP's two collectives over a wire of ours, for numbers on the CPU.
+"""FSDP's two collectives over a wire, for numbers on the CPU.
 
-Every worker gives each other one its piece, in memory that on one host both look at: nothing is copied on the way. What
-is sent is what the theory says, (S - 1) / S of the vector; a sum is formed in order of rank, host by host, as that of
-`Wire.reduce_scatter`. Gloo's own reduce-scatter forms the whole sum on every worker.
+Every worker sends each other worker its piece, through shared memory on one host: nothing is copied on the way. Each
+sends (S - 1) / S of the vector, the theoretical minimum. A sum is formed in order of rank, host by host, like that of
+`Wire.reduce_scatter`. Gloo's own reduce-scatter forms the full sum on every worker.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ REMEDY = (
 _OF_A_BLOCK = re.compile(r"(all_gather|reduce_scatter) of ")
 
 _PATIENCE = 1.0
-"""Seconds for which a buffer is waited for that others still read: they have to come as far for the next exchange."""
+"""Seconds to wait for a buffer that other workers still read: they must have reached the next exchange."""
 
 
 class Collected(dist.Work):
-    """A collective under way, as torch wants it."""
+    """A collective in progress, in the form that torch expects."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         super().__init__()
         self._finish: Callable[[], None] | None = finish
 
     def wait(self, timeout: Any = None) -> bool:
-        """Return when the result is there. Raises as `core.contracts.Work.wait`."""
+        """Return when the result is complete. Raises as `core.contracts.Work.wait`."""
         if self._finish is not None:
             self._finish()
             self._finish = None  # which holds what has come
@@ -58,7 +58,7 @@ class Pieces:
     def swap(
         self, operation: str, outgoing: Sequence[Tensor], header: Mapping[str, Any] = MappingProxyType({})
     ) -> Work[list[Message]]:
-        """Give each worker its tensor, which nobody changes any more; what each has given here, by rank."""
+        """Send each worker its tensor, which must not change any more; the result is the messages received, by rank."""
         wire, tag = self.wire, f"pieces/{next(self._calls)}"
         messages = [Message((x,), {"operation": operation, **header}, shared=True) for x in outgoing]
         others = [peer for peer in range(wire.size) if peer != wire.rank]
@@ -67,23 +67,23 @@ class Pieces:
         return Swap(wire, operation, others, receives, sends, messages[wire.rank], list)
 
     def wait(self, work: Work[list[Message]]) -> list[Message]:
-        """The messages of `work`, by rank. Raises as `Work.wait`; a `Mismatch` says what makes blocks agree."""
+        """Return the messages of `work`, by rank. Raises as `Work.wait`; a `Mismatch` says how to make blocks agree."""
         try:
             return self.traffic.wait(work, self.wire.clock)
         except Mismatch as error:
             raise Mismatch(f"{error}{REMEDY if _OF_A_BLOCK.search(str(error)) else ''}") from None
 
     def meet(self, call: str) -> None:
-        """Wait until all have come to the same `call`. Raises `Mismatch` where one has come to something else."""
+        """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
         self.wait(self.swap(call, [torch.empty(0)] * self.wire.size))
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory from which a message needs no copying."""
+        """Return memory from which a message needs no copying."""
         (numel,) = size
         return self.wire.empty(numel, dtype, patience=_PATIENCE)
 
     def end(self, finish: Callable[[], None], is_async: bool) -> Collected | None:
-        """Wait now, or let torch wait."""
+        """Wait now, or return the collective for torch to wait for."""
         if is_async:
             return Collected(finish)
         finish()
@@ -91,7 +91,7 @@ class Pieces:
 
 
 class WireAllGather:
-    """Implements torch's `AllGather` for the parameters of one block; its name travels with them."""
+    """Implements torch's `AllGather` for the parameters of one block; messages carry its name."""
 
     def __init__(self, pieces: Pieces, block: str = "") -> None:
         self._pieces, self.allocate, self._of = pieces, pieces.allocate, f" of {block}," if block else ""
@@ -112,7 +112,7 @@ class WireAllGather:
 
 
 class WireReduceScatter:
-    """Implements torch's `ReduceScatter` for the gradients of one block; its name travels with them."""
+    """Implements torch's `ReduceScatter` for the gradients of one block; messages carry its name."""
 
     def __init__(self, pieces: Pieces, block: str = "") -> None:
         self._pieces, self._has_input, self._of = pieces, False, f" of {block}," if block else ""
@@ -122,7 +122,7 @@ class WireReduceScatter:
         """Called when a sum is there."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """For the input, which travels, and then for the output, which stays: it becomes the gradient."""
+        """Return memory for the input, which is sent, or in the next call for the output, the gradient."""
         self._has_input = not self._has_input
         if self._has_input:
             return self._pieces.allocate(size, dtype=dtype, device=device)
@@ -133,20 +133,20 @@ class WireReduceScatter:
     ) -> Collected | None:
         pieces, wire = self._pieces, self._pieces.wire
         self._has_input = False
-        given = list(input_tensor.detach().chunk(wire.size))
+        outgoing = list(input_tensor.detach().chunk(wire.size))
         header = {"unused": sorted(self.unused)} if self.unused else {}
-        work = pieces.swap(f"reduce_scatter{self._of} {describe(output_tensor)}", given, header)
+        work = pieces.swap(f"reduce_scatter{self._of} {describe(output_tensor)}", outgoing, header)
 
         def finish() -> None:
             messages = pieces.wait(work)
-            came = [message.tensors[0] for message in messages]
+            received = [message.tensors[0] for message in messages]
             if self.unused:
                 self.unused = self.unused.intersection(*(message.header.get("unused", ()) for message in messages))
             if output_tensor.element_size() < 4 or len(set(pieces.hosts)) > 1:
-                output_tensor.copy_(sum_in_order(came, pieces.hosts))
+                output_tensor.copy_(sum_in_order(received, pieces.hosts))
             else:
-                torch.add(came[0], came[1], out=output_tensor)
-                for numbers in came[2:]:
+                torch.add(received[0], received[1], out=output_tensor)
+                for numbers in received[2:]:
                     output_tensor.add_(numbers)
             if op == dist.ReduceOp.AVG:
                 output_tensor.div_(wire.size)

@@ -1,4 +1,4 @@
-"""How many workers of a replica have the same numbers of a parameter, so that norms count each of them once."""
+"""The number of workers that hold the same numbers of a parameter, so that norms count each number once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quorate.sharding.mesh import Seat
 
 
 def copies_of(p: Tensor, seat: Seat) -> int:
-    """Of `p` as it lies on the worker of `seat`: along the axes that it is not cut along, and in other stages."""
+    """Return the copies of `p`: along the axes of `seat` along which it is not cut, and in other stages."""
     along = seat.traffic.along
-    found = 1 if along is None else along.holders(p)
+    count = 1 if along is None else along.holders(p)
     for name, size in ((SHARDS, seat.axes.shards), (TENSOR, seat.axes.tensor)):
         if size > 1 and not _is_cut(p, name):
-            found *= size
-    return found
+            count *= size
+    return count
 
 
 def _is_cut(p: Tensor, axis: str) -> bool:

@@ -1,7 +1,7 @@
-"""Parameters that a script has listed before its model was put in shards, inside `quorate.distribute`.
+"""Parameters that a script has listed before `quorate.distribute` divides its model into shards.
 
-A script that asks for shards on the command line has lists of its parameters from before: for clipping, for moving
-averages, in other optimizers. They hold whole parameters that nothing trains any more, so they get those in shards.
+A script for which the command line requests shards has older lists of its parameters: for clipping, for moving
+averages, in other optimizers. They hold full parameters that are no longer trained, so they get those in shards.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from quorate.core.errors import ConfigurationError
 
 
 def follow(earlier: Sequence[tuple[str, Parameter]], now: Mapping[str, Parameter]) -> None:
-    """Put the parameters of the model `now`, by name, in the place of `earlier` ones, in lists, dicts and objects.
+    """Replace `earlier` parameters by those of the model `now`, by name, in lists, dicts and objects.
 
-    Local variables of functions keep what they have. Cost: once, a look at the objects of the process.
+    Local variables of functions keep what they have. Cost: one check of the objects of the process.
 
     Raises `ConfigurationError` for a tuple, a set, or the state of another optimizer, which cannot be changed.
     """
@@ -39,7 +39,7 @@ def follow(earlier: Sequence[tuple[str, Parameter]], now: Mapping[str, Parameter
 
 
 def _replace(holder: Any, new: Mapping[int, Parameter]) -> Any:
-    """The parameter that `holder` keeps, as it cannot be changed; None where it has the new ones."""
+    """Replace parameters in `holder`; return a parameter that cannot be replaced there, or None."""
     if isinstance(holder, FrameType):
         return None
     if isinstance(holder, list):

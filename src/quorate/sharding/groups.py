@@ -1,7 +1,7 @@
-"""The groups of parameters that torch's FSDP2 gathers and reduces together, and what a model asks of them beyond that.
+"""The parameter groups that torch's FSDP2 gathers and reduces together, completed for unused parameters.
 
 A group reduces the gradients of the parameters that have one. Where workers use different parameters of a group, their
-vectors would not fit, or would fit and mix parameters of one shape; so a worker fills in zeros for those it lacks.
+vectors differ in length, or mix parameters of one shape; so a worker adds zeros for the parameters it has not used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quorate.sharding.collectives import Pieces, WireAllGather, WireReduceScatte
 
 
 def groups_of(module: Any) -> list[Any]:
-    """The parameter groups of a module that FSDP2 has sharded."""
+    """Return the parameter groups of a module that FSDP2 has sharded."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # before torch 2.13 there is at most one
     if groups is None:
@@ -32,10 +32,8 @@ def over_wires(module: Any, pieces: Pieces, name: str) -> None:
 
 
 def split_by_dtype(module: Any) -> None:
-    """Divide each group of `module` into one for each dtype: FSDP2 reduces gradients of one dtype in a group.
-
-    Raises `ConfigurationError` where torch knows one group in a module (before 2.13).
-    """
+    """Divide each group of `module` into one for each dtype: FSDP2 reduces gradients of one dtype in a group. Raises
+    `ConfigurationError` where torch knows one group in a module (before 2.13)."""
     state, split = module._get_fsdp_state(), list[Any]()
     for group in groups_of(module):
         dtypes = list(dict.fromkeys(p.sharded_param.dtype for p in group.fsdp_params))
@@ -55,9 +53,9 @@ def split_by_dtype(module: Any) -> None:
 
 
 class Complete:
-    """The end of one group's backward pass, with a gradient for each trained parameter where any has one.
+    """Ends one group's backward pass, with a gradient for each trained parameter where any has one.
 
-    Parameters that no worker has used keep no gradient. Cost: a look at each parameter of the group; zeros, and
+    Parameters that no worker has used keep no gradient. Cost: a check of each parameter of the group; zeros, and
     their traffic, for parameters that this worker has not used.
     """
 
@@ -67,7 +65,7 @@ class Complete:
         """Parameters that no worker has used, and the hooks that are not to see their zeros."""
         reducing.reduced = self._reduced
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *args: Any) -> None:
         group = self._group
         trained = [(n, p) for n, p in enumerate(group.fsdp_params) if group.reduce_grads and _is_trained(p)]
         unused = [
@@ -83,7 +81,7 @@ class Complete:
                 p._unsharded_param.grad = torch.zeros_like(p._unsharded_param)
         self._reducing.unused = frozenset(n for n, _ in unused)
         try:
-            self._post_backward(*given)
+            self._post_backward(*args)
         finally:
             for p, hooks in self._unused:
                 p.grad = None

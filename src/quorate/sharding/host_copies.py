@@ -16,25 +16,25 @@ from quorate.sharding.bits import digest_of
 from quorate.sharding.boundary import Boundary, HostMemory
 
 MASTER = "master"
-"""Under what name the optimizer keeps the numbers of a parameter of a small dtype, in float32."""
+"""The name under which the optimizer keeps the numbers of a parameter of a small dtype, in float32."""
 _SMALL = (torch.bfloat16, torch.float16)
 
 
 @dataclass
 class _Held:
-    """Of one parameter."""
+    """The copy of one parameter, and its buffers."""
 
     copy: Parameter
     """On the host."""
     shown: Tensor | None = None
-    """The digest of the parameter as the last step has left it."""
+    """The digest of the parameter after the last step."""
     gradient: Tensor | None = None
     passing: Tensor | None = None
-    """Of the parameter's dtype, where the copy is of another one."""
+    """A buffer of the parameter's dtype, where the copy has another one."""
 
 
 class HostCopies:
-    """Those of one optimizer's parameters, and of their gradients."""
+    """Copies of one optimizer's parameters, and of their gradients."""
 
     def __init__(self, optimizer: Optimizer, boundary: Boundary, memory: HostMemory) -> None:
         self._optimizer, self._boundary, self._memory = optimizer, boundary, memory
@@ -49,27 +49,27 @@ class HostCopies:
             held.shown = None
 
     def refresh(self, stepped: Sequence[Parameter]) -> None:
-        """Let the copies be what the parameters are now."""
+        """Update the copies of parameters that were written since the last step."""
         written = [p for p, is_new in zip(stepped, self.are_written(stepped), strict=True) if is_new]
-        came = {}
+        received = {}
         for p in written:
             here = local(p.detach())
-            came[p] = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.device.type == "cuda", device="cpu")
-            self._boundary.to_host(here, came[p])
+            received[p] = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.device.type == "cuda", device="cpu")
+            self._boundary.to_host(here, received[p])
         self._boundary.wait([local(p) for p in written])
-        for p, numbers in came.items():
+        for p, numbers in received.items():
             self._write_copy(p, numbers)
             self._held[p].shown = digest_of(local(p))
 
     def are_written(self, parameters: Sequence[Parameter]) -> list[bool]:
-        """Whether each is not what the last step has left, or no step has been."""
-        known = [p for p in parameters if p in self._held and self._held[p].shown is not None]
-        looks = [torch.ne(digest_of(local(p)), _shown(self._held[p])).any() for p in known]
-        found = dict(zip(known, torch.stack(looks).tolist(), strict=True)) if looks else {}
-        return [found.get(p, True) for p in parameters]
+        """Return for each parameter whether it was written since the last step, or there was no step."""
+        shown = [p for p in parameters if p in self._held and self._held[p].shown is not None]
+        looks = [torch.ne(digest_of(local(p)), _shown(self._held[p])).any() for p in shown]
+        written = dict(zip(shown, torch.stack(looks).tolist(), strict=True)) if looks else {}
+        return [written.get(p, True) for p in parameters]
 
     def _write_copy(self, p: Parameter, numbers: Tensor) -> None:
-        """A copy of a small dtype keeps what it knows better, where it rounds to the number that came."""
+        """Write `numbers` to the copy; a copy of a small dtype keeps its master numbers that round to them."""
         wide = torch.float32 if numbers.dtype in _SMALL else numbers.dtype
         state = self._optimizer.state
         with torch.no_grad():
@@ -90,7 +90,7 @@ class HostCopies:
             state[p][MASTER] = there.detach()
 
     def take_gradient(self, p: Parameter) -> None:
-        """Bring it to the host, where it is when the boundary has been waited for."""
+        """Copy the gradient of `p` to the host; it is complete when the boundary has been waited for."""
         held, grad = self._held[p], local(_gradient_of(p))
         if grad.layout != torch.strided:
             held.gradient = grad.to("cpu", copy=True)
@@ -103,13 +103,13 @@ class HostCopies:
         self._boundary.to_host(grad, there)
 
     def give_gradient(self, p: Parameter) -> None:
-        """Let the copy of `p` have it, in its own dtype."""
+        """Give the copy of `p` its gradient, in the copy's dtype."""
         held = self._held[p]
         assert held.gradient is not None
         held.copy.grad = as_piece_of(held.copy, held.gradient.to(local(held.copy).dtype))
 
     def settle(self, p: Parameter, kept: dict[str, Any]) -> None:
-        """Let what the optimizer keeps of `p` lie in memory of the host, in the precision of its copy."""
+        """Move the optimizer's state of `p` to memory of the host, in the precision of its copy."""
         copy = local(self._held[p].copy)
         for key, x in kept.items():
             if not isinstance(x, Tensor):
@@ -121,13 +121,13 @@ class HostCopies:
                 kept[key] = as_piece_of(p, settled) if is_like else settled
 
     def numbers_of(self, p: Parameter) -> Tensor:
-        """Those of the copy, in the dtype of the parameter."""
+        """Return the numbers of the copy, in the dtype of the parameter."""
         held = self._held[p]
         numbers = local(held.copy).detach()
         return numbers if held.passing is None else held.passing.copy_(numbers)
 
     def show(self, parameters: Sequence[Parameter]) -> None:
-        """Let parameters on the device be what their copies are."""
+        """Write the copies back to the parameters on the device."""
         for p in parameters:
             self._boundary.to_device(self.numbers_of(p), local(p.detach()))
         self._boundary.wait([local(p) for p in parameters])

@@ -1,13 +1,13 @@
-"""The optimizer's step in host memory: gradients are brought there, and parameters as they are after it come back.
+"""The optimizer's step in host memory: gradients are copied to the host, updated parameters are copied back.
 
-What the optimizer keeps, and a copy of each parameter on which its step is made, lie on the host (ZeRO-Offload: Ren et
-al. 2021, arXiv 2101.06840, section 4). In a step the numbers of each gradient cross to the host, and those of the
-parameters cross back: twice the bytes of the pieces that are held here, in the parameters' dtype. Parameters that
-something else has written to since the last step (a mean of replicas, the script) cross to the host once more; a digest
-of their bits tells.
+The optimizer's state, and a copy of each parameter on which the step is made, lie on the host (ZeRO-Offload: Ren et
+al. 2021, arXiv 2101.06840, section 4). A step copies each gradient to the host and the parameters back: twice the bytes
+of the pieces that are held here, in the parameters' dtype. Parameters that something else has written to since the last
+step (a mean of replicas, the script) are copied to the host once more; a digest of their bits detects them.
 
-With `delays` a step is made by another thread beside what follows (section 5.2 of the paper, delayed parameter update):
-the parameters that `optimizer.step()` leaves are those before the newest gradient, x[t + 1] = x[t] - u(g[t - 1]).
+With `delays` another thread makes the step while the training goes on (section 5.2 of the paper, delayed parameter
+update): the parameters that `optimizer.step()` leaves are those before the newest gradient,
+x[t + 1] = x[t] - u(g[t - 1]).
 """
 
 from __future__ import annotations
@@ -30,33 +30,31 @@ from quorate.sharding.host_copies import MASTER, HostCopies
 
 _OF_SCALER = ("grad_scale", "found_inf")
 _PATIENCE = 600.0
-"""Seconds for which a step of the host is waited for."""
+"""Seconds to wait for a step of the host."""
 Run = Callable[[Optimizer], object]
 
 
 @dataclass
 class _Step:
-    """One that is being made."""
+    """A step that is being made."""
 
     optimizer: Optimizer
-    """One like the user's, of copies on the host."""
-    given: dict[str, Any]
-    """Its attributes when it began."""
+    """An optimizer like the user's, over the copies on the host."""
+    attributes: dict[str, Any]
+    """Attributes of `optimizer` before the step."""
     groups: Sequence[dict[str, Any]]
-    """Its options then."""
+    """Its parameter groups before the step."""
     parameters: Sequence[Parameter]
-    """The user's, of which the copies are."""
+    """The user's parameters, of which the optimizer updates copies."""
     thread: Thread | None = None
     is_taken_over: bool = False
-    """Whether what the optimizer keeps is that after it."""
+    """Whether the user's optimizer has the state after this step."""
     failure: list[BaseException] = field(default_factory=list)
 
 
 class HostStep:
-    """Of one optimizer of class `plain`, whose parameters are on a device.
-
-    `crosses` is False where parameters rest on the host anyhow: nothing is counted then.
-    """
+    """Steps of one optimizer of class `plain`, whose parameters are on a device. `crosses` is False where parameters
+    lie on the host anyway: no bytes are counted then."""
 
     def __init__(
         self,
@@ -78,10 +76,8 @@ class HostStep:
         optimizer.register_load_state_dict_post_hook(self._after_load)
 
     def step(self, run: Run) -> None:
-        """One step; `run` makes it with an optimizer like the user's that has the same state and options.
-
-        Raises `ConfigurationError` where the script has written into parameters of which a step is under way.
-        """
+        """Make one step; `run` makes it with an optimizer like the user's that has the same state and options. Raises
+        `ConfigurationError` where the script has written to parameters during a step."""
         self.catch_up()
         under_way = self._begun()
         if self._delays:
@@ -94,7 +90,7 @@ class HostStep:
             self._copies.show(under_way.parameters)
 
     def catch_up(self) -> None:
-        """Let parameters be those after every step that was asked for. Raises as `step`, and what the step raised."""
+        """Complete every requested step. Raises as `step`, and what the step raised."""
         if self._under_way is not None:
             under_way = self._wait()
             assert under_way is not None
@@ -104,7 +100,7 @@ class HostStep:
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Inside, parameters stand on their copies, if a step is under way: what a pass may use stays as it is."""
+        """Inside, parameters use their copies if a step is in progress, so that the values for a pass do not change."""
         under_way = self._wait()
         chosen = [] if under_way is None else [(p, self._copies.numbers_of(p)) for p in under_way.parameters]
         before = [exchange_numbers(p, x) for p, x in chosen]
@@ -115,7 +111,7 @@ class HostStep:
                 exchange_numbers(p, x)
 
     def _wait(self) -> _Step | None:
-        """Until the step under way is made; parameters stay as they are."""
+        """Wait for the step in progress; parameters stay as they are."""
         under_way = self._under_way
         if under_way is not None and under_way.thread is not None:
             under_way.thread.join(_PATIENCE)
@@ -127,7 +123,7 @@ class HostStep:
     # -- before the step
 
     def _begun(self) -> _Step:
-        """Everything that a step needs, on the host."""
+        """Copy everything that a step needs to the host."""
         optimizer = self._optimizer
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self._copies.refresh(stepped)
@@ -143,10 +139,10 @@ class HostStep:
             self._copies.give_gradient(p)
         groups = [self._group(group) for group in optimizer.param_groups]
         like: Any = self._plain.__new__(self._plain)
-        given = {**optimizer.__dict__, "param_groups": groups, "state": state}
-        given |= {key: given[key].clone() for key in _OF_SCALER if isinstance(given.get(key), Tensor)}
-        like.__dict__.update(given)
-        return _Step(like, given, [dict(group) for group in groups], stepped)
+        attributes = {**optimizer.__dict__, "param_groups": groups, "state": state}
+        attributes |= {key: attributes[key].clone() for key in _OF_SCALER if isinstance(attributes.get(key), Tensor)}
+        like.__dict__.update(attributes)
+        return _Step(like, attributes, [dict(group) for group in groups], stepped)
 
     def _group(self, group: dict[str, Any]) -> dict[str, Any]:
         options = {key: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x for key, x in group.items()}
@@ -157,11 +153,11 @@ class HostStep:
     def _make(self, under_way: _Step, run: Run) -> None:
         try:
             run(under_way.optimizer)
-        except BaseException as error:  # told in the training thread
+        except BaseException as error:  # raised in the training thread
             under_way.failure.append(error)
 
     def _take_over(self, under_way: _Step) -> None:
-        """Let the user's optimizer keep what the step has left, once. Raises what the step raised."""
+        """Move the state after the step into the user's optimizer, once. Raises what the step raised."""
         if under_way.is_taken_over:
             return
         under_way.is_taken_over = True
@@ -172,7 +168,7 @@ class HostStep:
         for group, after, before in zip(optimizer.param_groups, now, under_way.groups, strict=False):
             group.update({k: x for k, x in after.items() if k != "params" and x is not before.get(k)})
         own: dict[str, Any] = optimizer.__dict__
-        own.update({key: x for key, x in like.items() if x is not under_way.given.get(key)})
+        own.update({key: x for key, x in like.items() if x is not under_way.attributes.get(key)})
         for p in under_way.parameters:
             copy = self._copies[p]
             copy.grad = None
@@ -206,12 +202,12 @@ class HostStep:
         numbers = [number for group in loaded["param_groups"] for number in group["params"]]
         every = [p for group in optimizer.param_groups for p in group["params"]]
         for number, p in zip(numbers, every, strict=True):
-            given = loaded["state"].get(number, {})
-            for key, x in given.items() if isinstance(given, dict) else ():
+            values = loaded["state"].get(number, {})
+            for key, x in values.items() if isinstance(values, dict) else ():
                 there = optimizer.state[p].get(key)
                 if isinstance(x, Tensor) and isinstance(there, Tensor) and local(there).shape == local(x).shape:
                     optimizer.state[p][key] = as_piece_of(p, _copied(local(x))) if x.dim() else x.clone().cpu()
-        self._copies.forget_shown()  # what is kept of small dtypes has come with the state
+        self._copies.forget_shown()  # the loaded state includes what is kept of small dtypes
 
 
 def _copied(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The mesh of a run's workers, replicas by stages by shards by tensor, and where each worker is in it."""
+"""The mesh of a run's workers, replicas by stages by shards by tensor, and the position of each worker in it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from quorate.wire.naming import note_axes
 
 @dataclass
 class Meshes:
-    """One of each worker."""
+    """The meshes of one worker, and settings from the command line."""
 
-    told: Axes | None = None
-    """What the command line says."""
-    told_zero: Zero | None = None
-    """The same of the stage of ZeRO."""
-    told_offload: Offload | None = None
-    """And of what rests in host memory."""
+    axes: Axes | None = None
+    """Axes from the command line."""
+    zero: Zero | None = None
+    """Stage of ZeRO from the command line."""
+    offload: Offload | None = None
+    """Offloading from the command line."""
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
-    """On which the worker computes."""
+    """The device on which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
     start_group: Callable[[str, int, int], None] | None = None
     """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
-    """The mesh of all workers, rows being replicas; made once, by all workers together. Axes of one stage, or where
-    nothing is computed together, are left out."""
-    known = place.context(Meshes)
-    made = known.made
+    """Return the mesh of all workers, with replicas as rows; all workers make it together, once. Axes of one stage, or
+    without layers that are computed together, are left out."""
+    meshes = place.context(Meshes)
+    made = meshes.made
     if axes not in made:
-        if known.start_group is not None and not dist.is_initialized():
+        if meshes.start_group is not None and not dist.is_initialized():
             each = axes.of_replica
             replica, position = divmod(place.wire.rank - place.wire.size, each)
-            known.start_group(f"replica {axes.replicas + replica}", position, each)
+            meshes.start_group(f"replica {axes.replicas + replica}", position, each)
         if not dist.is_initialized():
             raise ConfigurationError(
                 "a mesh needs real processes, since torch's collectives do not connect virtual workers"
@@ -61,8 +61,8 @@ def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
 
 
 def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
-    """The ranks of replicas that may join those of `ranks`, laid out alike; such workers come in whole replicas. Raises
-    `ConfigurationError` where replicas are not of neighbouring ranks."""
+    """Return the ranks of replicas that may join those of `ranks`, with the same layout; workers join as full replicas.
+    Raises `ConfigurationError` where replicas are not of neighbouring ranks."""
     each = ranks[0].numel()
     more = torch.arange(wire.size, wire.max_size - (wire.max_size - wire.size) % each)
     if more.numel() and not torch.equal(ranks.flatten(), torch.arange(wire.size)):
@@ -73,9 +73,11 @@ def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
 
 
 def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
-    """Let data be dealt out so that stages, and workers along the tensor axis, have the same: into `axes.batches`
-    shares, of which this worker has that of its `seat` (None: as `mesh_of` seats it). Raises `ConfigurationError` where
-    some has been dealt."""
+    """Divide data so that stages, and workers along the tensor axis, get the same batches.
+
+    There are `axes.batches` shares, and this worker gets the share of its `seat` (None: as `mesh_of` seats it). Raises
+    `ConfigurationError` where data has been divided already.
+    """
     data = data_context(place)
     if axes.tensor * axes.stages == 1 or data.deals is not None:
         return
@@ -94,34 +96,34 @@ def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where this worker is in a mesh, and how it reaches its neighbours there."""
+    """The position of this worker in a mesh, and the wires to its neighbours there."""
 
     axes: Axes
     replica: int
     stage: int
     shard: int
     part: int
-    """Its place among those that compute layers together."""
+    """Its position among the workers that compute layers together."""
     across: Wire
-    """Those that hold the same piece, one of each replica, in order."""
+    """The workers with the same piece, one of each replica, in order."""
     within: Wire
     """The workers of its replica."""
     along: Wire
-    """Those of its replica that hold the same shard, and part, of the other stages, in order."""
+    """The workers of its replica with the same shard and part, of all stages in order."""
     abreast: Wire
-    """Those of its replica that have the same stage."""
+    """The workers of its replica with the same stage."""
     beside: Wire
-    """Those of these that hold the other shards of the same neurons and heads."""
+    """The workers of `abreast` that hold the other shards of the same neurons and heads."""
     together: Wire
-    """Those that compute layers with it, on the same batches."""
+    """The workers that compute layers with it, on the same batches."""
     shards: DeviceMesh
-    """The workers of `beside`, as torch knows them."""
+    """The workers of `beside`, as torch's mesh."""
     parts: DeviceMesh | None
-    """Those of `together`; None where there are no others."""
+    """The workers of `together`, as torch's mesh; None where there are no others."""
     workers: Sequence[Sequence[int]]
-    """The ranks of each replica's workers, and of those of replicas that may join."""
+    """The ranks of each replica's workers, including replicas that may join."""
     traffic: Traffic = field(default_factory=Traffic)
-    """What these send each other for one model."""
+    """Messages between these workers for one model."""
 
     @property
     def mates(self) -> Sequence[int]:
@@ -130,7 +132,7 @@ class Seat:
 
 
 def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
-    """This worker's seat. Raises `ConfigurationError` for a mesh that has other axes, or other workers."""
+    """Return this worker's seat. Raises `ConfigurationError` for a mesh with other axes, or other workers."""
     names = tuple(mesh.mesh_dim_names or ())
     if SHARDS not in names or not set(names) <= set(AXES):
         raise ConfigurationError(

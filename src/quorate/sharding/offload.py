@@ -1,4 +1,4 @@
-"""What of a model rests in host memory, and what crosses between it and the device while FSDP gathers and reduces."""
+"""The part of a model that lies in host memory, and the bytes that FSDP copies between it and the device."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from quorate.sharding.groups import groups_of
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Of one model on one worker."""
+    """The offloading of one model on one worker."""
 
     where: Offload
     delays: bool = False
-    """Whether the host's step is shown one step later."""
+    """Whether parameters show the host's step one step later."""
     folder: Path | None = None
-    """Where files are mapped; None: what is offloaded is in memory."""
+    """The folder of mapped files; None: offloaded tensors are in memory."""
     boundary: Boundary = field(default_factory=Boundary)
 
     @property
     def in_words(self) -> str:
-        """As a sentence goes on."""
-        what = {
+        """A clause that continues a sentence."""
+        descriptions = {
             "optimizer": "the optimizer's step on the host",
             "all": "parameters and the optimizer's step on the host",
             "disk": f"the optimizer's step on the host, in files of {self.folder}",
         }
-        return f"; {what[self.where]}{', one gradient behind' if self.delays else ''}"
+        return f"; {descriptions[self.where]}{', one gradient behind' if self.delays else ''}"
 
 
 def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[str] | None) -> Offloaded | None:
-    """Raises `ConfigurationError` for a folder that is none, and for what says nothing without `offload`."""
+    """Return the checked settings. Raises `ConfigurationError` for a bad folder, and for settings without `offload`."""
     if not isinstance(delays, bool):
         raise ConfigurationError(f"delayed_update={delays!r} is not known; it must be True or False")
     if delays and where is None:
@@ -56,21 +56,21 @@ def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[s
         return None
     if where != "disk":
         return Offloaded(where, delays)
-    found = Path(tempfile.gettempdir() if folder is None else folder)
+    path = Path(tempfile.gettempdir() if folder is None else folder)
     try:
-        found.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"offload_folder is {found}, which cannot be created: {error.strerror}") from error
-    if not os.access(found, os.W_OK):
-        raise ConfigurationError(f"offload_folder is {found}, which cannot be written to")
-    return Offloaded(where, delays, found)
+        raise ConfigurationError(f"offload_folder is {path}, which cannot be created: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise ConfigurationError(f"offload_folder is {path}, which cannot be written to")
+    return Offloaded(where, delays, path)
 
 
 class TorchAllGather:
-    """torch's own collective, as torch's `AllGather` wants it."""
+    """torch's own collective as an implementation of torch's `AllGather`."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for what is gathered."""
+        """Return memory for the gathered tensor."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -82,7 +82,7 @@ class TorchAllGather:
 
 
 class CountedAllGather:
-    """Counts what an `AllGather` is given: a piece that has come from the host, of numbers of `width` bytes there."""
+    """Counts the input of an `AllGather`: a piece copied from the host, whose numbers have `width` bytes there."""
 
     def __init__(self, gathering: Any, boundary: Boundary, width: int | None) -> None:
         self._gathering, self._boundary, self._width = gathering, boundary, width
@@ -95,12 +95,10 @@ class CountedAllGather:
 
 
 def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bool) -> None:
-    """Count what crosses to the device when pieces are gathered, and to the host when gradients have become pieces.
+    """Count bytes copied to the device when pieces are gathered, and to the host when gradients have become pieces.
+    `is_converted`: pieces get another dtype on the device."""
 
-    `is_converted`: pieces get another dtype on the device.
-    """
-
-    def came(p: Tensor) -> None:
+    def count_gradient(p: Tensor) -> None:
         if p.grad is not None:
             boundary.to_host_bytes += local(p.grad).nbytes
 
@@ -115,4 +113,4 @@ def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bo
     root: Any = modules[0]
     for p in root.parameters():
         if p.requires_grad:
-            p.register_post_accumulate_grad_hook(came)
+            p.register_post_accumulate_grad_hook(count_gradient)

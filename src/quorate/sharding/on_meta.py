@@ -1,9 +1,9 @@
-"""Models that were made on the meta device: each worker makes its pieces, and nobody ever holds the whole.
+"""Models made on the meta device: each worker makes its pieces, and no worker ever holds the full model.
 
-Block by block tensors are made whole, on the CPU, initialised as their modules do it, and cut; what is in no block
-comes last. All workers draw the same numbers, those of one seed, so replicas are equal, and a model begins with the
-same numbers in any number of shards. Cost: the initialisation of the whole model on every worker, and memory for one
-block, or for what is in none.
+Block by block, full tensors are made on the CPU, initialised by their modules, and cut; tensors in no block come last.
+All workers draw the same numbers, from one seed, so replicas are equal, and a model begins with the same numbers in any
+number of shards. Cost: the initialisation of the full model on every worker, and memory for one block, or for the
+tensors in none.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 
 Initialize = Callable[[Module], object]
-_TOLD = 3
-"""Names in a sentence."""
+_MOST_NAMES = 3
+"""Names listed in a sentence."""
 
 
 def check_meta(model: Module) -> bool:
-    """Whether the parameters are on the meta device.
+    """Return whether the parameters are on the meta device.
 
-    Raises `ConfigurationError` where only some are, for what nobody could see whether it was initialised, and inside of
+    Raises `ConfigurationError` where only some are, for tensors whose initialisation cannot be checked, and inside of
     `torch.device("meta")`, where messages would be made there as well.
     """
     if torch.get_default_device().type == "meta":
@@ -64,11 +64,12 @@ def make_pieces(
     *,
     is_on_host: bool = False,
 ) -> None:
-    """Give a sharded `model` on the meta device its numbers on `device`; parameters on the CPU where that `is_on_host`.
+    """Give a sharded `model` on the meta device its numbers on `device`; with `is_on_host` its parameters are on the
+    CPU.
 
-    `initialize` is called with each module, behind those that it contains; None: its `reset_parameters`, and the
-    model's `_init_weights` (of transformers) with it. Buffers that are not on the meta device stay. All workers of
-    `wire` call it. Raises `ConfigurationError` for tensors that nothing has initialised.
+    `initialize` is called with each module, after the modules inside it; None: its `reset_parameters`, and the model's
+    `_init_weights` (of transformers) with it. Buffers that are not on the meta device stay. All workers of `wire` call
+    it. Raises `ConfigurationError` for tensors that nothing has initialised.
     """
     also = getattr(model, "_init_weights", None)
     ties = [(module, key, id(p)) for module in model.modules() for key, p in _own(module._parameters)]
@@ -81,8 +82,8 @@ def make_pieces(
     for module, key in buffers if is_on_host else ():
         module._buffers[key] = torch.empty_like(module.get_buffer(key), device=device)
     first: dict[int, Any] = {}
-    for module, key, known in ties:  # to_empty unties
-        module._parameters[key] = first.setdefault(known, module._parameters[key])
+    for module, key, tied in ties:  # to_empty unties
+        module._parameters[key] = first.setdefault(tied, module._parameters[key])
     names = {id(module): name for name, module in model.named_modules()}
     fresh = {(id(module), key) for module, key in buffers}
     missing: list[str] = []
@@ -99,8 +100,8 @@ def make_pieces(
 
 
 def _units(model: Module, blocks: Sequence[Module]) -> list[list[Module]]:
-    """The modules of each block, and of the rest; whoever contains others comes behind them."""
-    roots, found, rest = set(map(id, blocks)), list[list[Module]](), list[Module]()
+    """Return the modules of each block, and of the remainder, each after the modules inside it."""
+    roots, units, rest = set(map(id, blocks)), list[list[Module]](), list[Module]()
     seen = set[int]()
 
     def visit(module: Module, into: list[Module]) -> None:
@@ -109,19 +110,19 @@ def _units(model: Module, blocks: Sequence[Module]) -> list[list[Module]]:
         seen.add(id(module))
         if id(module) in roots:
             into = []
-            found.append(into)
+            units.append(into)
         for child in module.children():
             visit(child, into)
         into.append(module)
 
     visit(model, rest)
-    return [*found, rest]
+    return [*units, rest]
 
 
 def _make_unit(
     unit: Sequence[Module], fresh: Collection[tuple[int, str]], shards: int, shard: int, initialize: Initialize
 ) -> list[tuple[Module, str]]:
-    """Initialise the tensors of some modules, whole; returns those that were not."""
+    """Initialise full tensors of some modules; return those that were not initialised."""
     wholes: dict[int, Parameter] = {}  # tied parameters are one
     before = [(module, dict(module._parameters), dict(module._buffers)) for module in unit]
     try:
@@ -159,16 +160,16 @@ def _initialize(initialize: Initialize | None, also: Initialize | None, module: 
         initialize(module)
         return
     for name in ("reset_parameters", "_reset_parameters"):
-        found = getattr(module, name, None)
-        if callable(found):
-            found()
+        method = getattr(module, name, None)
+        if callable(method):
+            method()
             break
     if callable(also):
         also(module)
 
 
 def _unset(x: Tensor) -> Tensor:
-    """As large as the whole of `x`, of numbers that no initialisation leaves."""
+    """Return a tensor with the full shape of `x`, filled with a value that no initialisation leaves."""
     value: Any = math.nan if x.is_floating_point() or x.is_complex() else torch.iinfo(x.dtype).min
     return torch.full(x.shape, value, dtype=x.dtype)
 
@@ -187,7 +188,7 @@ def _cut(whole: Tensor, here: Tensor, shards: int, shard: int) -> None:
 
 
 def _common_seed(wire: Wire) -> int:
-    """Rank 0's draw; of a worker that joins its own, as it gets the numbers of the others."""
+    """Return a seed that rank 0 has drawn; a joining worker draws its own, as it receives the others' numbers later."""
     drawn = torch.randint(2**62, (1,))
     if wire.size > 1 and not wire.is_newcomer:
         wire.broadcast(drawn, 0).wait()
@@ -195,5 +196,5 @@ def _common_seed(wire: Wire) -> int:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return f"{', '.join(names[:_TOLD])}{more}"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"

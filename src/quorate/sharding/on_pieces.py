@@ -1,6 +1,6 @@
-"""Steps of optimizers that treat each number alike, over a model in pieces: made on the pieces as ordinary tensors.
+"""Elementwise optimizers over a model in pieces: their steps are made on the pieces as ordinary tensors.
 
-torch dispatches each operation on a `DTensor` to its piece, some 50 microseconds each, and AdamW has a dozen for each
+torch dispatches each operation on a `DTensor` to its piece, some 50 microseconds each, and AdamW makes a dozen for each
 parameter. The numbers are the same without.
 """
 
@@ -18,17 +18,17 @@ from quorate.core.local_tensor import as_piece_of, is_sharded, local
 
 
 class OnPieces:
-    """Cost: a look at each parameter and at what is kept of it."""
+    """Makes steps on pieces. Cost: a check of each parameter and of its state."""
 
     def step(self, optimizer: Optimizer, make: Callable[[Optimizer], None]) -> None:
-        """`make` a step of the optimizer: see `stepped`."""
+        """Make a step of the optimizer by `make`: see `stepped`."""
         with self.stepped(optimizer):
             make(optimizer)
 
     @contextmanager
     def stepped(self, optimizer: Optimizer) -> Iterator[None]:
-        """Inside, the optimizer has pieces as plain parameters, with their gradients and what it keeps of them; after
-        it, all of them are what they were, with what has become of their numbers."""
+        """Inside, the optimizer has pieces as plain parameters, with their gradients and state. After it, parameters,
+        gradients and state are the original objects, with the new numbers."""
         lists: list[list[Any]] = [group["params"] for group in optimizer.param_groups]
         taking = [p for some in lists for p in some if p.grad is not None and is_sharded(p)]
         pieces: dict[Any, Parameter] = {p: _piece(p) for p in taking}
@@ -49,21 +49,21 @@ class OnPieces:
 
 
 def _piece(p: Any) -> Parameter:
-    """In the same memory."""
-    found = Parameter(local(p).detach(), requires_grad=p.requires_grad)
-    found.grad = local(p.grad)
-    return found
+    """Return the piece of `p` as a plain parameter in the same memory."""
+    piece = Parameter(local(p).detach(), requires_grad=p.requires_grad)
+    piece.grad = local(p.grad)
+    return piece
 
 
 def _kept(p: Tensor, after: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What is of the piece's shape, as a piece of a tensor like `p`; what was one before is the same one."""
-    found: dict[str, Any] = {}
+    """Return `after` with tensors of the piece's shape as pieces of tensors like `p`; unchanged ones as in `before`."""
+    state: dict[str, Any] = {}
     for key, x in after.items():
         old = before.get(key)
         if isinstance(old, Tensor) and local(old) is x:
-            found[key] = old
+            state[key] = old
         elif isinstance(x, Tensor) and x.dim() and x.shape == local(p).shape:
-            found[key] = as_piece_of(p, x)
+            state[key] = as_piece_of(p, x)
         else:
-            found[key] = x
-    return found
+            state[key] = x
+    return state

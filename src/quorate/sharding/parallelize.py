@@ -1,4 +1,4 @@
-"""`parallelize`: spread a model, and what its optimizer keeps, over the workers of each replica."""
+"""`parallelize`: divide a model, and its optimizer's state, among the workers of each replica."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Sharded:
-    """A model that is spread over the workers of its replica."""
+    """A model that is divided among the workers of its replica."""
 
     seat: Seat
     zero: Zero
     blocks: Sequence[str]
     precision: Precision | None = None
     plan: Mapping[str, str] | None = None
-    """Which layers several workers compute together."""
+    """The layers that several workers compute together."""
     offload: Offloaded | None = None
     pipeline: Pipeline | None = None
-    """Where this worker has some of the model's stages."""
+    """Set where this worker has some of the model's stages."""
 
 
 @dataclass
 class _Models:
-    """Of each worker."""
+    """The models that one worker has passed to `parallelize`."""
 
     sharded: WeakKeyDictionary[Module, Sharded] = field(default_factory=WeakKeyDictionary)
     blocks: WeakKeyDictionary[Module, Sequence[str]] = field(default_factory=WeakKeyDictionary)
-    """Of every model that was given, also where one worker has all of it."""
+    """Names of blocks of every model, including models that one worker holds in full."""
     calls: int = 0
 
 
@@ -80,46 +80,50 @@ def parallelize(
     microbatches: int | None = None,
     example: Any = None,
 ) -> M:
-    """Spread `model` over the shards of each replica of `mesh`, in place; returns it. Every worker calls it.
+    """Divide `model` among the workers of each replica of `mesh`, in place, and return it. Every worker calls it.
 
-    Call it before the optimizer is made. `mesh` is what `world.mesh(replicas=R, shards=S)` returns; None: one
-    replica over all workers. `quorate run --mesh` and `--zero` go before it and `zero`. All workers begin with rank 0's
-    parameters and buffers. Each of the R x S workers trains on batches of its own; gradients are the mean of all.
+    Call it before making the optimizer. All workers begin with rank 0's parameters and buffers. Each of the R x S
+    workers trains on batches of its own; gradients are the mean of all.
 
-    `zero=3` shards parameters, gradients and the optimizer's state, and gathers the parameters of a block when it is
-    used, forward and backward; `zero=2` keeps gathered parameters from the forward to the backward pass; `zero=1` does
-    so as well, and does not reduce gradients inside `optimizer.accumulate()`, where they are whole. `precision` is the
-    dtype of gathered parameters and of activations; parameters, sums and the optimizer stay in their own. `blocks`
-    lists what is gathered as one (names, modules or classes); None: the repeated parts of the model.
-
-    `offload` says what rests in memory of the host: "optimizer" what the optimizer keeps, and its step is made there;
-    "all" parameters as well, which are brought to the device block by block; "disk" is "optimizer" in memory-mapped
-    files of `offload_folder` (None: where temporary files are). In a step 2 Psi / S numbers cross between device and
-    host. With `delayed_update` the host makes its step beside the next forward and backward pass, and parameters are
-    one gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2). `quorate run --offload` goes before `offload`.
-
-    Along the mesh's axis `tensor` workers compute the model's layers together, on the same batches. `tensor` is the
-    plan: "auto" (as None, where there is such an axis) is what `quorate.tensor_plan(model, workers)` finds, which can
-    be changed and given; without a mesh all workers do so. With "sequence" layers are whole, and each worker calculates
-    on a piece of the sequence: see `quorate.sequence_attention`.
-    Along the axis `stages` each worker has some of the model's layers (a pipeline), and calculates them for one
-    micro-batch after the other. `stages` says where the model is cut: "auto", so that the slowest stage is as fast as
-    can be; "memory", so that the largest is as small as can be; or the names of the modules with which stages begin,
-    but for the first. With an `example` of the model's inputs (a tensor or a tuple, of one micro-batch) each module is
-    measured on rank 0; else parameters are counted. Calling the model sends `microbatches` (None: four for each worker
-    along the axis) through all stages, its output is on every worker, and so is a backward pass from it. `schedule` is
-    that of `quorate.forward_backward`, or "auto": the one whose step is the shortest with the costs of these stages.
-    Layers of `quorate.Experts` are spread expert by expert, and tokens are sent to them; they are never gathered.
-    A model on the meta device is made piece by piece: each module's own tensors by its `reset_parameters()`, or by
-    `initialize`, which is called with it; then nobody holds the whole, and the numbers are those of one seed (rank 0's
-    generator gives it), whatever the number of shards, and not those that making the model elsewhere would draw.
+    Args:
+        model: The model. If it is on the meta device, each worker makes its pieces only: the tensors of each module by
+            its `reset_parameters()`, or by `initialize`. Their numbers depend on one seed, drawn by rank 0's generator,
+            and not on the number of shards; making the model elsewhere draws other numbers.
+        mesh: The result of `world.mesh(replicas=R, shards=S)`; None: one replica over all workers. `quorate run --mesh`
+            takes precedence. Layers of `quorate.Experts` are divided expert by expert along shards, and never gathered.
+        zero: 3 shards parameters, gradients and the optimizer's state, and gathers the parameters of a block for each
+            use, forward and backward. 2 keeps gathered parameters from the forward to the backward pass. 1 does the
+            same, without reducing gradients inside `optimizer.accumulate()`, where they are full. `quorate run --zero`
+            takes precedence.
+        precision: The dtype of gathered parameters and of activations; parameters, sums and the optimizer keep theirs.
+        offload: "optimizer" keeps the optimizer's state, and makes its step, in host memory; "all" keeps parameters
+            there as well, and copies them to the device block by block; "disk" is "optimizer" in memory-mapped files.
+            A step copies 2 Psi / S numbers between device and host. `quorate run --offload` takes precedence.
+        delayed_update: Make the host's step during the next forward and backward pass, so that parameters are one
+            gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2).
+        offload_folder: The folder of the files of "disk"; None: the folder of temporary files.
+        blocks: The units of gathering, as names, modules or classes; None: the repeated parts of the model.
+        tensor: The plan of the axis `tensor`, along which workers compute layers together, on the same batches. "auto"
+            (None is the same, if the mesh has the axis) is the plan of `quorate.tensor_plan(model, workers)`, which
+            can be changed and passed. Without a mesh all workers form the axis. With "sequence" layers are not cut, and
+            each worker calculates on a piece of the sequence: see `quorate.sequence_attention`.
+        initialize: A function that initialises a module of a model on the meta device.
+        stages: The cut along the axis `stages`, along which each worker has some of the layers (a pipeline) and
+            calculates one micro-batch after the other. "auto" makes the slowest stage as fast as possible, "memory" the
+            largest as small as possible; or the names of the modules that begin stages, without the first.
+        schedule: A schedule of `quorate.forward_backward`, or "auto": the one with the shortest step for these stages.
+        microbatches: Micro-batches in a call of the model; None: four for each worker along the axis. The output of a
+            call, and the backward pass from it, are on every worker.
+        example: Inputs of the model (a tensor or a tuple, of one micro-batch), with which rank 0 measures each module
+            for `stages`; None: stages are cut by numbers of parameters.
 
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and what the strategy sends of 1 / S of the model.
+    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and the messages of the strategy for 1 / S of the model.
 
-    Raises `ConfigurationError` before `quorate.join()`, for what is no model, a model that is sharded or distributed
-    already, virtual workers, a mesh of other workers or axes, heads or widths that the workers along the tensor axis
-    cannot share evenly, experts that the shards cannot, and tensors on the meta device that nothing initialises.
+    Raises:
+        ConfigurationError: `quorate.join()` was not called; `model` is no model, or is sharded or distributed already;
+            workers are virtual; the mesh has other workers or axes; workers cannot evenly share heads, widths or
+            experts; or nothing initialises some tensors on the meta device.
     """
     from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard
@@ -131,18 +135,18 @@ def parallelize(
     zero = stage_of(zero)
     if precision is not None and precision not in _PRECISIONS:
         raise ConfigurationError(f"precision={precision!r} is unknown; known: {', '.join(_PRECISIONS)}")
-    known = place.context(_Models)
+    models = place.context(_Models)
     if is_sharded_already(model) or any(map(is_sharded, model.parameters())):
         raise ConfigurationError("the model is sharded already; call quorate.parallelize once, on a plain model")
     parameters = list(model.parameters())
     if not parameters:
         raise ConfigurationError("the model has no parameters to shard")
     _check(model)
-    is_on_meta, told = check_meta(model), place.context(Meshes)
-    zero = zero if told.told_zero is None else told.told_zero
-    if mesh is None or told.told is not None:
+    is_on_meta, requested = check_meta(model), place.context(Meshes)
+    zero = zero if requested.zero is None else requested.zero
+    if mesh is None or requested.axes is not None:
         usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
-        mesh = mesh_of(place, told.told or usual, told.device if is_on_meta else parameters[0].device)
+        mesh = mesh_of(place, requested.axes or usual, requested.device if is_on_meta else parameters[0].device)
     seat = seat_in(mesh, place.wire)
     if seat.axes.of_replica > 1 and mesh.device_type == "cuda" and "cuda:gloo" in dist.get_backend_config():
         raise ConfigurationError(
@@ -150,7 +154,7 @@ def parallelize(
         )
     axes, data = seat.axes, data_context(place)
     _check(model, is_cut_otherwise=is_on_meta or axes.tensor * axes.stages > 1)
-    if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and told.told is None:
+    if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and requested.axes is None:
         raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
     if axes.tensor > 1 and is_on_meta:
         raise ConfigurationError(
@@ -162,20 +166,20 @@ def parallelize(
             'a loader was made with share="dynamic" before, and a model in shards needs equally many batches on every '
             'worker; use share="static" with it'
         )
-    where = offload_of(offload) if told.told_offload is None else told.told_offload
+    where = offload_of(offload) if requested.offload is None else requested.offload
     check_experts(model, axes, is_on_meta=is_on_meta, offload=where, precision=precision)
     if axes.stages > 1:
         check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, seat)
-    rests = offloaded(where, delayed_update, offload_folder if told.told_offload in (None, "disk") else None)
-    known.calls += 1
-    wire = place.wire.channel(f"parallelize/{known.calls}")
+    rests = offloaded(where, delayed_update, offload_folder if requested.offload in (None, "disk") else None)
+    models.calls += 1
+    wire = place.wire.channel(f"parallelize/{models.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
         _begin_alike(model, wire)
-    found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
-    words = in_words(found)  # before torch gives their classes other names
-    known.blocks[model], modules = [name for name, _ in found], [block for _, block in found]
+    blocks_found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
+    words = in_words(blocks_found)  # before torch gives their classes other names
+    models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     pipeline: Pipeline | None = None
     if axes.stages > 1:
         from quorate.sharding.stages.by_stages import by_stages, stages_for
@@ -184,17 +188,17 @@ def parallelize(
         divided = stages_for(model, axes.stages, wire, asked, shards=axes.shards, zero=zero)
         if wire.rank == 0:
             tell(divided.words)
-        pipeline, found = by_stages(model, divided, seat, f"stages/{known.calls}"), divided.blocks(seat.stage)
-        words = in_words(found, of_stages=True)
-        known.blocks[model], modules = [name for name, _ in found], [one for _, one in found]
+        pipeline, blocks_found = by_stages(model, divided, seat, f"stages/{models.calls}"), divided.blocks(seat.stage)
+        words = in_words(blocks_found, of_stages=True)
+        models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     if plan is not None:
         by_tensor(model, plan, seat, () if pipeline is None else pipeline.ending.owners)
         branches = branches_in(model)
-        found = [(name, block) for name, block in found if not is_in_branches(name, branches)]
-        words, known.blocks[model], modules = (
-            in_words(found, of_stages=pipeline is not None),
-            [name for name, _ in found],
-            [block for _, block in found],
+        blocks_found = [(name, block) for name, block in blocks_found if not is_in_branches(name, branches)]
+        words, models.blocks[model], modules = (
+            in_words(blocks_found, of_stages=pipeline is not None),
+            [name for name, _ in blocks_found],
+            [block for _, block in blocks_found],
         )
         if wire.rank == 0:
             tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
@@ -215,15 +219,14 @@ def parallelize(
             tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
     if is_on_meta:
         shards = (axes.shards, seat.shard) if is_cut else (1, 0)
-        make_pieces(model, modules, wire, *shards, told.device, initialize, is_on_host=is_on_host)
+        make_pieces(model, modules, wire, *shards, requested.device, initialize, is_on_host=is_on_host)
     if is_cut or plan is not None or rests is not None or pipeline is not None:
         note_used(place.wire.board, "mesh")
-        known.sharded[model] = Sharded(seat, zero, known.blocks[model], precision, plan, rests, pipeline)
+        models.sharded[model] = Sharded(seat, zero, models.blocks[model], precision, plan, rests, pipeline)
     return model
 
 
 def _check(model: Module, *, is_cut_otherwise: bool = False) -> None:
-    """Raise `ConfigurationError` for parameters that cannot be cut."""
     for name, p in model.named_parameters():
         if is_lazy(p):
             raise ConfigurationError(f"{name} has no shape yet; run its lazy module once before quorate.parallelize")
@@ -231,29 +234,29 @@ def _check(model: Module, *, is_cut_otherwise: bool = False) -> None:
             raise ConfigurationError(f"{name} has no dimensions; give it the shape (1,)")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count} {what}s"
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def blocks_chosen(model: Module, place: Place) -> Sequence[str] | None:
-    """The names of the blocks that `parallelize` has found or was given; None where `model` was not given to it."""
+    """Return the names of the blocks of `model`; None where `parallelize` has not divided it."""
     return place.context(_Models).blocks.get(model)
 
 
 def pipeline_of(model: Module, place: Place) -> Pipeline | None:
-    """Its stages that are here; None where `parallelize` has not cut it into stages."""
-    found = place.context(_Models).sharded.get(model)
-    return None if found is None else found.pipeline
+    """Return the pipeline with the stages of this worker; None where `parallelize` has not cut `model` into stages."""
+    entry = place.context(_Models).sharded.get(model)
+    return None if entry is None else entry.pipeline
 
 
 def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None:
-    """What `parallelize` has done to `model`; None where it has not.
+    """Return how `parallelize` has divided `model`; None where it has not.
 
-    Where the command line asks for it, and the script has not called it, it is done here, and the `optimizer` gets the
-    new parameters. Raises `ConfigurationError` where that one has kept something of the old ones already.
+    If the command line requests it, and the script has not called `parallelize`, this function calls it and gives the
+    `optimizer` the new parameters. Raises `ConfigurationError` where the optimizer already has state of the old ones.
     """
-    known, told = place.context(_Models), place.context(Meshes)
-    if told.told is not None and known.calls == 0:
+    models, requested = place.context(_Models), place.context(Meshes)
+    if requested.axes is not None and models.calls == 0:
         if optimizer.state:
             raise ConfigurationError(
                 "--mesh, --zero and --offload spread the model when quorate.distribute is called, and the optimizer "
@@ -265,7 +268,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
         earlier = list(model.named_parameters(remove_duplicate=False))
         parallelize(model)
         new = dict(model.named_parameters(remove_duplicate=False))
-        spread = known.sharded.get(model)
+        spread = models.sharded.get(model)
         is_here = {key: [name for name in some if name in new] for key, some in names.items()}
         if not all(is_here.values()) and (spread is None or spread.pipeline is None):
             raise ConfigurationError(
@@ -278,11 +281,10 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
                 new[some[0]] if some[0] else p for p, some in zip(group["params"], kept, strict=True) if some
             ]
         follow(earlier, new)
-    return known.sharded.get(model)
+    return models.sharded.get(model)
 
 
 def _begin_alike(model: Module, wire: Wire) -> None:
-    """Give everyone rank 0's parameters and buffers, one after the other."""
     for x in (*model.parameters(), *model.buffers()):
         if wire.size > 1 and x.numel() and not x.is_meta:
             carried = x.detach().contiguous()

@@ -1,4 +1,4 @@
-"""Modules that FSDP2 has sharded, as the plain modules that they were: their classes, and no hooks of FSDP's."""
+"""Modules that FSDP2 has sharded, as plain modules: with their original classes, and without FSDP's hooks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _KEPT = (STATE_KEY, REGISTRY_KEY)
 @contextmanager
 def without_hooks(modules: Sequence[Any], also: Sequence[Any] = ()) -> Iterator[None]:
     """Inside, calls of `modules` and their state dictionaries do not reach FSDP, and hooks of the handles `also` are
-    gone; hooks keep their order."""
+    removed; hooks keep their order."""
     handles = [handle for module in modules for handle in _handles(module)] + list(also)
     kept: dict[int, tuple[Any, list[tuple[int, Any]], set[int]]] = {}
     for handle in handles:
         hooks = handle.hooks_dict_ref()
         if hooks is not None and handle.id in hooks:
             kept.setdefault(id(hooks), (hooks, list(hooks.items()), set()))[2].add(handle.id)
-    for hooks, _, gone in kept.values():
-        for key in gone:
+    for hooks, _, removed in kept.values():
+        for key in removed:
             del hooks[key]
     try:
         yield
     finally:
-        for hooks, before, gone in kept.values():
+        for hooks, before, removed in kept.values():
             now = dict(hooks)
             hooks.clear()
-            hooks.update({key: hook for key, hook in before if key in gone or key in now})
+            hooks.update({key: hook for key, hook in before if key in removed or key in now})
             hooks.update({key: hook for key, hook in now.items() if key not in hooks})
 
 
@@ -49,7 +49,7 @@ def _handles(module: Any) -> Iterator[Any]:
 
 @contextmanager
 def plain_classes(modules: Sequence[Any]) -> Iterator[None]:
-    """Inside, `modules` have the classes of the script, and nothing that `fully_shard` has kept in them."""
+    """Inside, `modules` have the classes of the script, and no attributes of `fully_shard`."""
     kept = [
         (module, type(module), {key: vars(module).pop(key) for key in _KEPT if key in vars(module)})
         for module in modules
@@ -65,7 +65,7 @@ def plain_classes(modules: Sequence[Any]) -> Iterator[None]:
 
 
 def replace_parameters(model: Module, replaced: Callable[[Any], Any]) -> None:
-    """Put `replaced(p)` in the place of each parameter p of `model`, wherever modules share it."""
+    """Replace each parameter p of `model` by `replaced(p)`, wherever modules share it."""
     for module in list(model.modules()):
         for key, p in list(module._parameters.items()):
             if p is not None:

@@ -1,6 +1,6 @@
-"""Parameters of a model in shards that every shard has whole: those without dimensions, and those without elements.
+"""Parameters of a sharded model that every shard holds in full: those without dimensions, and those without elements.
 
-FSDP2 cuts along the first dimension, and its kernels want elements. A stand-in of one number takes part in its
+FSDP2 cuts along the first dimension, and its kernels need elements. A placeholder of one number takes part in its
 collectives; the parameter that the script sees keeps its shape, as a replicated `DTensor`.
 """
 
@@ -20,13 +20,13 @@ from quorate.sharding.plain_modules import replace_parameters
 
 
 def is_uncut(p: Tensor) -> bool:
-    """Whether `p` has nothing to cut: no dimensions, or no elements."""
+    """Return whether `p` cannot be cut: it has no dimensions, or no elements."""
     return p.dim() == 0 or p.numel() == 0
 
 
 @dataclass(frozen=True)
 class StoodIn:
-    """A parameter of `module` that has a stand-in."""
+    """A parameter of `module` that has a placeholder."""
 
     module: Module
     key: str
@@ -34,7 +34,7 @@ class StoodIn:
 
 
 def stand_in(model: Module) -> dict[tuple[int, str], StoodIn]:
-    """Replace what has nothing to cut by stand-ins of shape (1,); returns the parameters by module and name."""
+    """Replace parameters that cannot be cut by placeholders of shape (1,); return the parameters by module and name."""
     kept: dict[tuple[int, str], StoodIn] = {}
     stands: dict[int, Parameter] = {}
     for module in model.modules():
@@ -49,10 +49,11 @@ def stand_in(model: Module) -> dict[tuple[int, str], StoodIn]:
 
 
 def put_back(modules: list[Any], kept: Mapping[tuple[int, str], StoodIn]) -> None:
-    """Give what `stand_in` has replaced its shape again: as a `DTensor` in the sharded `modules`, else as it was."""
-    for one in kept.values():
-        if not isinstance(one.module._parameters[one.key], DTensor):
-            one.module._parameters[one.key] = one.parameter
+    """Restore the shapes of parameters that `stand_in` has replaced. In the sharded `modules` they become replicated
+    `DTensor`s; elsewhere they are put back unchanged."""
+    for replaced in kept.values():
+        if not isinstance(replaced.module._parameters[replaced.key], DTensor):
+            replaced.module._parameters[replaced.key] = replaced.parameter
     for group in (group for module in modules for group in groups_of(module)):
         for sharded in group.fsdp_params:
             info = sharded._module_info
@@ -62,7 +63,7 @@ def put_back(modules: list[Any], kept: Mapping[tuple[int, str], StoodIn]) -> Non
 
 
 class _Replicated(FSDPParam):
-    """Every worker sends its number, takes the first of them, and gets the mean of all gradients."""
+    """A parameter of which every worker sends its number and takes the first; its gradient is the mean of all."""
 
     def begin(self, p: Parameter) -> None:
         spec: Any = self._sharding_spec

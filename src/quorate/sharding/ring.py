@@ -1,9 +1,9 @@
-"""Attention over a sequence in pieces, by keys and values that go round; queries stay where they are.
+"""Ring attention over a sequence in pieces: keys and values circulate, queries stay on their worker.
 
 Liu et al. 2023, arXiv 2310.01889, section 3: a worker calculates with the keys and values of one piece while those of
 the next are on their way. The softmax is formed piece by piece (Milakov and Gimelshein 2018, arXiv 1805.02867,
-algorithm 3); backward it is calculated again from its logarithm, and the gradients of keys and values go round with
-them. Importing this takes torch a second.
+algorithm 3). The backward pass recalculates it from its logarithm, and the gradients of keys and values circulate with
+them. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Round:
         self._after, self._before = (together.rank + 1) % together.size, (together.rank - 1) % together.size
 
     def start(self, tensors: Sequence[Tensor]) -> Any:
-        """Send these on; for `end`."""
+        """Send `tensors` to the next worker; return the handle that `end` takes."""
         wire = self._wire
         sent = wire.send(Message(tuple(x.contiguous() for x in tensors)), self._after, _TAG)
         return sent, wire.receive(self._before, _TAG, [self._before]), tensors[0].device
 
     def end(self, under_way: Any) -> tuple[Tensor, ...]:
-        """What has come from the worker before."""
+        """Return the tensors that the preceding worker has sent."""
         sent, received, device = under_way
         wait, clock = self._together.traffic.wait, self._wire.clock
         _, message = wait(received, clock)
@@ -46,19 +46,19 @@ class _Round:
 
 
 def _scores(q: Tensor, k: Tensor, scale: float, places: tuple[int, int] | None) -> Tensor | None:
-    """Of queries and the keys of one piece; `places` are where both begin, for a causal mask. None where all keys come
-    behind all queries."""
+    """Return the scores of queries and the keys of one piece; None where all keys lie after all queries. `places` are
+    the first positions of both, for a causal mask."""
     if places is None:
         return q @ k.mT * scale
     first, other = places
     if other > first + q.shape[-2] - 1:
         return None
-    found = q @ k.mT * scale
+    scores = q @ k.mT * scale
     if other + k.shape[-2] - 1 <= first:
-        return found
+        return scores
     rows = torch.arange(first, first + q.shape[-2], device=q.device).unsqueeze(1)
     keys = torch.arange(other, other + k.shape[-2], device=q.device)
-    return found.masked_fill(keys > rows, -torch.inf)
+    return scores.masked_fill(keys > rows, -torch.inf)
 
 
 class _Ring(Function):
@@ -68,11 +68,11 @@ class _Ring(Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, together: Together, scale: float, starts: list[int] | None
     ) -> Tensor:
-        """The own piece first, so that every query has seen a key; then those of the workers before."""
+        """Start with the local piece, so that every query has seen a key; then take those of the preceding workers."""
         rank, size, turn = together.rank, together.size, _Round(together)
         most: Any = None
         total: Any = None
-        found: Any = None
+        output: Any = None
         block: tuple[Tensor, ...] = (k.detach(), v.detach())
         for step in range(size):
             under_way = turn.start(block) if step < size - 1 else None
@@ -82,27 +82,27 @@ class _Ring(Function):
             if scores is not None and most is None:
                 most = scores.amax(-1, keepdim=True)
                 p = (scores - most).exp()
-                total, found = p.sum(-1, keepdim=True), p @ values
+                total, output = p.sum(-1, keepdim=True), p @ values
             elif scores is not None:
                 more = torch.maximum(most, scores.amax(-1, keepdim=True))
                 p, less = (scores - more).exp(), (most - more).exp()
-                total, found, most = total * less + p.sum(-1, keepdim=True), found * less + p @ values, more
+                total, output, most = total * less + p.sum(-1, keepdim=True), output * less + p @ values, more
             if under_way is not None:
                 block = turn.end(under_way)
-        found = found / total
-        ctx.save_for_backward(q, k, v, found, most + total.log())
+        output = output / total
+        ctx.save_for_backward(q, k, v, output, most + total.log())
         ctx.how = together, scale, starts
-        result: Tensor = found
+        result: Tensor = output
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Gradients of keys and values gather on the way, and come home with the last step."""
-        q, k, v, found, log_total = ctx.saved_tensors
+        """Sum the gradients of keys and values as they circulate; the last step brings them back to their worker."""
+        q, k, v, output, log_total = ctx.saved_tensors
         together, scale, starts = ctx.how
         rank, size, turn = together.rank, together.size, _Round(together)
-        of_q, both = torch.zeros_like(q), (gradient * found).sum(-1, keepdim=True)
+        of_q, both = torch.zeros_like(q), (gradient * output).sum(-1, keepdim=True)
         block: tuple[Tensor, ...] = (k, v)
         sums: tuple[Tensor, ...] = (torch.zeros_like(k), torch.zeros_like(v))
         for step in range(size):
@@ -126,10 +126,10 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, together: Together, *, is_ca
     """Attention of the queries here to all keys; sums are formed in float32 at least. Without masks and dropout."""
     starts = None
     if is_causal:
-        told = together.traffic.wait(together.wire.all_gather(torch.tensor([q.shape[-2]])), together.wire.clock)
-        starts = list(itertools.accumulate((int(n) for n in told), initial=0))
+        lengths = together.traffic.wait(together.wire.all_gather(torch.tensor([q.shape[-2]])), together.wire.clock)
+        starts = list(itertools.accumulate((int(n) for n in lengths), initial=0))
     wide = torch.promote_types(q.dtype, torch.float32)
     groups = q.unflatten(-3, (k.shape[-3], -1)).to(wide)
     keys, values = (x.unsqueeze(-3).to(wide) for x in (k, v))
-    found: Tensor = _Ring.apply(groups, keys, values, together, scale, starts)  # type: ignore[no-untyped-call]
-    return found.flatten(-4, -3).to(q.dtype)
+    output: Tensor = _Ring.apply(groups, keys, values, together, scale, starts)  # type: ignore[no-untyped-call]
+    return output.flatten(-4, -3).to(q.dtype)

@@ -1,9 +1,9 @@
-"""Access of a script to parameters in shards where torch's own would be without effect, or an error.
+"""Access of a script to parameters in shards, where torch's own methods have no effect or fail.
 
-torch's FSDP gives a module its whole parameters only inside the forward and backward pass; what a script holds are
-shards (`DTensor`). For these, `p.data = x`, `p.register_hook`, `numpy()` and `tolist()` are replaced here, and modules
-accept whole tensors in `load_state_dict`. Nothing is done on a step; a forward pass asks once for each block whether it
-runs in inference mode.
+torch's FSDP gives a module its full parameters only inside the forward and backward pass; a script holds shards
+(`DTensor`). For these, `p.data = x`, `p.register_hook`, `numpy()` and `tolist()` are replaced here, and modules accept
+full tensors in `load_state_dict`. A step costs nothing; a forward pass checks once for each block whether it runs in
+inference mode.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _hooks: WeakKeyDictionary[Any, OrderedDict[int, Hook]] = WeakKeyDictionary()
 _records: dict[int, tuple[Any, Any]] = {}
 """By the `id` of a parameter: weak references to torch's record of it, and to the module that gathers it."""
 _apart: WeakKeyDictionary[Module, frozenset[int]] = WeakKeyDictionary()
-"""The `id`s of the parameters that `quorate.parallelize` has left whole, by model."""
+"""The `id`s of the parameters that `quorate.parallelize` has not cut, by model."""
 _plain_data: Any = Tensor.data
 _plain_register_hook: Any = Tensor.register_hook
 
 
 def records_of(model: Module) -> Iterator[tuple[Any, Any]]:
-    """torch's record of each parameter in shards (`FSDPParam`), and the module that gathers it."""
+    """Yield torch's record (`FSDPParam`) of each parameter in shards, and the module that gathers it."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
@@ -64,7 +64,7 @@ class HooksBefore:
                     self._of_sums[id(module), key] = p._post_accumulate_grad_hooks
 
     def move(self, model: Module) -> None:
-        """Register them on the parameters that the model has in shards."""
+        """Register the hooks on the parameters that the model has in shards."""
         for record, module in records_of(model) if self._of_gradients or self._of_sums else ():
             place = id(record._module_info.module), record._module_info.param_name
             if place in self._of_gradients:
@@ -74,10 +74,8 @@ class HooksBefore:
 
 
 def check_shardable(model: Module) -> None:
-    """Raise `ConfigurationError` for a module that cannot be in shards; make weights contiguous, as torch cuts them.
-
-    A convolution takes inputs in `channels_last` with contiguous weights.
-    """
+    """Raise `ConfigurationError` for a module that cannot be in shards; make weights contiguous, as torch cuts them. A
+    convolution takes inputs in `channels_last` with contiguous weights."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise ConfigurationError(
@@ -96,7 +94,7 @@ def check_shardable(model: Module) -> None:
 
 
 def give_access(model: Module) -> list[RemovableHandle]:
-    """Let a script use the parameters of a `model` in shards as its module documents; returns the hooks that do so."""
+    """Let a script use the parameters of a sharded `model` as torch documents; return the hooks that do so."""
     kind: Any = DTensor
     kind.data = property(_plain_data.__get__, _set_data, _plain_data.__delete__)
     kind.register_hook, kind.numpy, kind.tolist = _register_hook, _numpy, _tolist
@@ -123,7 +121,7 @@ def give_access(model: Module) -> list[RemovableHandle]:
 
 
 def _cut_gradients(p: Any) -> None:
-    """Let gradients from arithmetic with shards be cut as `p` is: torch leaves those of a single row on all workers."""
+    """Let gradients from arithmetic with shards be cut like `p`: torch leaves those of a single row on all workers."""
 
     def cut(gradient: Any) -> Any:
         if not isinstance(gradient, DTensor) or gradient.placements == placements:
@@ -137,18 +135,18 @@ def _cut_gradients(p: Any) -> None:
 
 
 def is_left_whole(model: Module, p: Tensor) -> bool:
-    """Whether `quorate.parallelize` has left this parameter of `model` whole."""
+    """Return whether `quorate.parallelize` has left this parameter of `model` uncut."""
     return id(p) in _apart.get(model, ())
 
 
 def _record_of(p: Tensor) -> tuple[Any, Any] | None:
-    """torch's record of a parameter in shards, and the module that gathers it; None for another tensor."""
+    """Return torch's record of a parameter in shards, and the module that gathers it; None for another tensor."""
     for is_new in (False, True):
         if is_new:
             _records.clear()
             pairs = (pair for root in _roots for pair in records_of(root))
             _records.update({id(record.sharded_param): (ref(record), ref(module)) for record, module in pairs})
-        record, module = (known() for known in _records.get(id(p), (_nothing, _nothing)))
+        record, module = (reference() for reference in _records.get(id(p), (_nothing, _nothing)))
         if record is not None and module is not None and record.sharded_param is p:
             return record, module
     return None
@@ -159,7 +157,7 @@ def _nothing() -> None:
 
 
 def piece_of(p: Any, whole: Tensor) -> Tensor:
-    """What this worker has of a `whole` tensor that is cut as `p`; a view where that is possible."""
+    """Return this worker's piece of a full tensor that is cut like `p`; a view where that is possible."""
     mesh, placements = p.device_mesh, p.placements
     if mesh.ndim == 1 and placements == (Shard(0),):
         rows = rows_of(whole.shape[0], mesh.size(), mesh.get_local_rank())
@@ -168,8 +166,7 @@ def piece_of(p: Any, whole: Tensor) -> Tensor:
 
 
 def _set_data(p: Any, x: Any) -> None:
-    """`p.data = x` for a tensor in shards: `x` is one too, or a whole tensor, of which each worker takes its own
-    rows."""
+    """Implement `p.data = x` for a tensor in shards; of a full tensor `x` each worker takes its rows."""
     if x.shape != p.shape:
         raise ConfigurationError(
             f"p.data = x of a tensor in shards has {tuple(x.shape)} in place of {tuple(p.shape)}; give it a tensor of "
@@ -187,17 +184,17 @@ def _set_data(p: Any, x: Any) -> None:
             numbers = local(x)
         else:
             numbers = piece_of(p, x.to(local(p).device)).clone()
-        known = _record_of(p) if isinstance(p, Parameter) else None
-        if known is None:
+        entry = _record_of(p) if isinstance(p, Parameter) else None
+        if entry is None:
             p._local_tensor = numbers
-        elif known[0].offload_to_cpu:
+        elif entry[0].offload_to_cpu:
             local(p).copy_(numbers)
         else:
-            _stand_on(known[0], p, numbers.detach().contiguous())
+            _stand_on(entry[0], p, numbers.detach().contiguous())
 
 
 def _stand_on(record: Any, p: Any, numbers: Tensor) -> None:
-    """Let a parameter, and what torch gathers of it, stand on the memory of `numbers`, or on a padded copy."""
+    """Let a parameter, and what torch gathers of it, use the memory of `numbers`, or a padded copy."""
     padded, size = numbers, record.padded_sharded_param_size
     if numbers.shape != size:
         padded = numbers.new_zeros(size)
@@ -207,11 +204,11 @@ def _stand_on(record: Any, p: Any, numbers: Tensor) -> None:
 
 
 def _register_hook(p: Any, hook: Hook) -> RemovableHandle:
-    """`register_hook`, whose hook is called with the whole gradient of this worker, before means are formed."""
-    known = _record_of(p) if isinstance(p, Parameter) and p.requires_grad else None
-    if known is None:
+    """Implement `register_hook`; the hook gets the full gradient of this worker, before means are formed."""
+    entry = _record_of(p) if isinstance(p, Parameter) and p.requires_grad else None
+    if entry is None:
         return _plain_register_hook(p, hook)  # type: ignore[no-any-return]
-    record, module = known
+    record, module = entry
     hooks = _hooks.get(record)
     if hooks is None:
         hooks = OrderedDict()
@@ -222,7 +219,7 @@ def _register_hook(p: Any, hook: Hook) -> RemovableHandle:
 
 
 def _let_run(record: Any, module: Any, hooks: OrderedDict[int, Hook]) -> None:
-    """Call `hooks` with the gradients of the whole parameter; torch makes it in the first forward pass."""
+    """Call `hooks` with the gradients of the full parameter, which torch makes in the first forward pass."""
     _hooks[record] = hooks
 
     def run(gradient: Tensor) -> Tensor:
@@ -256,8 +253,11 @@ def _tolist(p: Any) -> Any:
 
 
 class _FirstPass:
-    """Refuses a module that writes into its parameters in the forward pass: what it writes is lost with the gathered
-    parameters. Looks at the first pass, and removes itself."""
+    """Refuses a module that writes to its parameters in the forward pass: changes are lost with the gathered
+    parameters.
+
+    It checks the first pass, and removes itself.
+    """
 
     def __init__(self, module: Any, records: Sequence[Any]) -> None:
         self._records = records
@@ -279,7 +279,7 @@ class _FirstPass:
 
 
 def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
-    """Put `by` in the place of torch's function, once; it is called with that one first."""
+    """Replace a function of torch by `by`, once; `by` gets that function as its first argument."""
     plain = getattr(owner, name)
     if getattr(plain, "_quorate_replaces", None) is not by:
 
@@ -292,7 +292,7 @@ def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
 
 
 def _gradients(plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.autograd.grad`: the graph has gathered parameters, which no script can name."""
+    """Implement `torch.autograd.grad`: the graph has gathered parameters, which no script can name."""
     if any(is_sharded(x) for x in ([inputs] if isinstance(inputs, Tensor) else inputs) if isinstance(x, Tensor)):
         raise ConfigurationError(
             "torch.autograd.grad with respect to parameters in shards finds none of them in the graph; use "
@@ -302,13 +302,13 @@ def _gradients(plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any)
 
 
 def _apply(plain: Any, module: Any, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
-    """`model.to()` and its like: shards stay contiguous, and of their dtype once they have been gathered."""
+    """Implement `model.to()` and the like: shards stay contiguous, and once gathered keep their dtype."""
 
     def contiguous(x: Tensor) -> Tensor:
-        found = function(x)
-        if is_sharded(found) and not local(found).is_contiguous():
-            found = found.contiguous(memory_format=torch.contiguous_format)
-        return found
+        changed = function(x)
+        if is_sharded(changed) and not local(changed).is_contiguous():
+            changed = changed.contiguous(memory_format=torch.contiguous_format)
+        return changed
 
     plain(module, contiguous, *args, **kwargs)
     for record, _ in records_of(module):
@@ -320,21 +320,22 @@ def _apply(plain: Any, module: Any, function: Callable[[Tensor], Tensor], *args:
     return module
 
 
-def _functional_call(plain: Any, module: Module, given: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.func.functional_call`: FSDP would put the parameters of the module in place of those that are given."""
+def _functional_call(plain: Any, module: Module, replacements: Any, *args: Any, **kwargs: Any) -> Any:
+    """Implement `torch.func.functional_call`, which under FSDP would use the module's parameters in place of passed
+    ones."""
     if any(isinstance(part, FSDPModule) for part in module.modules()):
         own = dict(module.named_parameters(remove_duplicate=False))
-        changed_names = [name for name, x in given.items() if name in own and x is not own[name]]
+        changed_names = [name for name, x in replacements.items() if name in own and x is not own[name]]
         if changed_names:
             raise ConfigurationError(
                 f"functional_call gives other parameters ({changed_names[0]}) to a model in shards, which gathers its "
                 "own; write them into the parameters under torch.no_grad(), or train without shards"
             )
-    return plain(module, given, *args, **kwargs)
+    return plain(module, replacements, *args, **kwargs)
 
 
 def _gather_for_inference(module: Any, *_: object) -> None:
-    """torch gathers into tensors that are not inference tensors, since training goes on with them."""
+    """Gather into ordinary tensors, not inference tensors, since training goes on with them."""
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False), torch.no_grad():
             module.unshard()
@@ -343,7 +344,7 @@ def _gather_for_inference(module: Any, *_: object) -> None:
 def _take_whole_tensors(
     gathering: Any, holder: Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *_: object
 ) -> None:
-    """Put this worker's piece in place of whole tensors; with `assign=True` the parameters stay the same objects."""
+    """Replace full tensors by this worker's pieces; with `assign=True` the parameters stay the same objects."""
     gathering.reshard()
     for key, p in holder._parameters.items():
         x = state_dict.get(prefix + key)

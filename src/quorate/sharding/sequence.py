@@ -1,8 +1,8 @@
-"""Attention over a sequence that lies in pieces on several workers, by exchanges of heads for positions.
+"""Attention over a sequence in pieces on several workers, by exchanges of heads for positions.
 
 Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv 2309.14509, section 3): each of T workers has a piece of the sequence, and
-calculates by itself whatever treats positions one by one. Before attention an all-to-all gives it all positions of 1/T
-of the heads; behind it another one gives its own positions of all heads back. Importing this takes torch a second.
+calculates alone what treats positions one by one. Before attention an all-to-all gives it all positions of 1/T of the
+heads; after it another one returns its positions of all heads. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HEADS, POSITIONS = -3, -2
 
 @dataclass
 class InPieces:
-    """Of one worker: with whom it shares sequences."""
+    """The sequences of one worker: shared with others, or full."""
 
     together: Together | None = None
-    """None where each worker has whole sequences."""
+    """None where each worker has full sequences."""
     cuts: int = 0
     has_attended: bool = False
     """Whether the model has called `sequence_attention` in this call."""
@@ -43,23 +43,23 @@ def _here() -> InPieces:
 
 
 class _Turned(Function):
-    """An all-to-all: cut along one dimension, joined along another."""
+    """An all-to-all that cuts along one dimension and joins along another."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int, joined: list[int]
     ) -> Tensor:
-        """`x` in pieces of `sizes` along `cut`, piece r to worker r; what has come, one behind the other along `join`,
-        where pieces have the sizes `joined`, which are added to it."""
-        came = _exchanged(x, together, cut, sizes)
-        joined += [piece.shape[join] for piece in came]
+        """Send pieces of `x` of `sizes` along `cut`, piece r to worker r; join the pieces received along `join`. Their
+        sizes are appended to `joined`."""
+        received = _exchanged(x, together, cut, sizes)
+        joined += [piece.shape[join] for piece in received]
         ctx.how = together, join, joined, cut
-        return torch.cat(came, join)
+        return torch.cat(received, join)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """The same the other way."""
+        """Send gradients back, by the reverse all-to-all."""
         together, cut, sizes, join = ctx.how
         return torch.cat(_exchanged(gradient, together, cut, sizes), join), None, None, None, None, None
 
@@ -70,10 +70,10 @@ def _exchanged(x: Tensor, together: Together, dim: int, sizes: Sequence[int]) ->
 
 
 def _turned(x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int) -> tuple[Tensor, list[int]]:
-    """The result of `_Turned`, and the sizes of the pieces of which it is made."""
+    """Return the result of `_Turned`, and the sizes of the pieces of which it is made."""
     sizes_joined: list[int] = []
-    found: Tensor = _Turned.apply(x, together, cut, sizes, join, sizes_joined)  # type: ignore[no-untyped-call]
-    return found, sizes_joined
+    result: Tensor = _Turned.apply(x, together, cut, sizes, join, sizes_joined)  # type: ignore[no-untyped-call]
+    return result, sizes_joined
 
 
 def sequence_attention(
@@ -88,20 +88,20 @@ def sequence_attention(
     enable_gqa: bool = False,
     by: Literal["heads", "ring"] = "heads",
 ) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
+    """Compute `torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
 
-    In a model that was given to `quorate.parallelize(model, mesh, tensor="sequence")` the tensors, (..., heads,
-    positions, head size), are of the positions that lie here, and so is the result; elsewhere it is torch's function.
-    Lengths of pieces may differ, in order of rank. `attn_mask` is of the whole sequence, (..., S, S); where it has
-    heads, of all of them. Dropout masks differ between workers, as do their heads.
+    In a model divided by `quorate.parallelize(model, mesh, tensor="sequence")` the tensors, (..., heads, positions,
+    head size), and the result have the positions of this worker; elsewhere this is torch's function. Lengths of pieces
+    may differ, in order of rank. `attn_mask` is of the full sequence, (..., S, S), and with a dimension of heads, of
+    all heads. Dropout masks differ between workers, as do their heads.
 
     Cost: for query, key, value and result of B bytes each and all heads, on T workers, each sends 4 (T - 1) / T^2 B
-    forward, in two all-to-alls, and as much backward. With `by="ring"` keys and values go round among the workers
+    forward, in two all-to-alls, and as much backward. With `by="ring"` keys and values circulate among the workers
     instead (Liu et al. 2023, arXiv 2310.01889), for any number of heads, without masks and dropout: 2 (T - 1) / T B
     forward for those of B bytes each, and 2 (2 T - 1) / T B backward, in T steps each.
 
-    Raises `ConfigurationError` where heads are no multiple of T (not with "ring"), or those of queries none of those of
-    keys, for a key and value of another sequence, and for a mask or dropout with "ring".
+    Raises `ConfigurationError` where the number of heads is no multiple of T (except with "ring"), or that of queries
+    none of that of keys, for a key and value of another sequence, and for a mask or dropout with "ring".
     """
     here = _here()
     together, here.has_attended = here.together, True
@@ -122,8 +122,10 @@ def sequence_attention(
     whole, lengths = _turned(mixed.flatten(HEADS - 1, HEADS), together, HEADS, [heads] * together.size, POSITIONS)
     q, k, v = whole.split([x.shape[HEADS] // together.size for x in every.values()], HEADS)
     length = whole.shape[POSITIONS]
-    found = F.scaled_dot_product_attention(q, k, v, _own_mask(attn_mask, length, query.shape[HEADS], together), **usual)
-    return _turned(found, together, POSITIONS, lengths, HEADS)[0]
+    attended = F.scaled_dot_product_attention(
+        q, k, v, _own_mask(attn_mask, length, query.shape[HEADS], together), **usual
+    )
+    return _turned(attended, together, POSITIONS, lengths, HEADS)[0]
 
 
 def _check(every: dict[str, Tensor], workers: int, *, enable_gqa: bool) -> None:
@@ -161,13 +163,13 @@ def _own_mask(mask: Tensor | None, length: int, heads: int, together: Together) 
 
 
 def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
-    """The positions of `x`, along `dim`, that lie on this worker; lengths of the T pieces differ by one at most.
+    """Return the positions of `x`, along `dim`, that lie on this worker; lengths of the T pieces differ by one at most.
 
-    For all that goes by position: tokens, targets, and the numbers of the positions themselves. `x` is the same on the
-    T workers, which is looked at in calls 1, 2, 4, 8 and so on; it is `x` itself where sequences are whole.
+    Use it for everything indexed by position: tokens, targets, and position numbers. `x` is the same on the T workers,
+    which is checked in calls 1, 2, 4, 8 and so on. Where sequences are full, the result is `x` itself.
 
-    Raises `ConfigurationError` where there are fewer positions than workers, and for what has a gradient (cut what a
-    model is given, not what it calculates), and `Mismatch` where workers have different ones.
+    Raises `ConfigurationError` where there are fewer positions than workers, and for a tensor with a gradient (cut the
+    model's inputs, not intermediate results), and `Mismatch` where workers have different tensors.
     """
     here = _here()
     together = here.together
@@ -186,8 +188,8 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
         )
     here.cuts += 1
     if not here.cuts & (here.cuts - 1):
-        found = together.wire.all_gather(torch.tensor([digest_of([x]), *x.shape]))
-        if len({tuple(told.tolist()) for told in together.traffic.wait(found, together.wire.clock)}) > 1:
+        digests = together.wire.all_gather(torch.tensor([digest_of([x]), *x.shape]))
+        if len({tuple(digest.tolist()) for digest in together.traffic.wait(digests, together.wire.clock)}) > 1:
             raise Mismatch(
                 f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); load "
                 "data with quorate.shard"
@@ -196,11 +198,11 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
 
 
 def sequence_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over all positions of `losses`, of which this worker has those of its piece: the same on all T workers.
+    """Return the mean of `losses` over all positions, the same on all T workers; each has the losses of its piece.
 
-    `weights`, of the shape of `losses`, say how much each counts (0 for padding); None: alike. Pieces with more that
-    counts have more weight, so it is the mean that one process forms. Its backward pass is that of the whole loss, so
-    long as it is the only way from pieces to a loss. Raises `ConfigurationError` for weights of another shape.
+    `weights`, of the shape of `losses`, weight positions (0 for padding); None: all alike. The result is the mean that
+    one process forms. Its backward pass is that of the full loss, provided that it is the only path from pieces to a
+    loss. Raises `ConfigurationError` for weights of another shape.
     """
     if weights is not None and weights.shape != losses.shape:
         raise ConfigurationError(f"weights are of the shape {tuple(weights.shape)}, and losses {tuple(losses.shape)}")

@@ -79,24 +79,24 @@ def _check_rows(target: Any) -> None:
 
 
 def _in_place(operation: Any, args: Any, kwargs: Any) -> Any:
-    """torch's own, behind a check."""
+    """Run torch's operation after a check."""
     if isinstance(args[0], DTensor):
         _check_rows(args[0])
     return _by_torch(operation, _in_place, args, kwargs)
 
 
 def _of_some(operation: Any, args: Any, kwargs: Any, handler: Any = None) -> Any:
-    """An operation that needs at least one number, on a tensor of which some workers may have none."""
+    """Run an operation that needs at least one number, on a tensor of which some workers may have none."""
     x: Any = args[0]
     if not isinstance(x, DTensor) or not _is_empty_somewhere(x):
         return _by_torch(operation, handler or _of_some, args, kwargs)
     mesh = x.device_mesh
-    found = operation(x.full_tensor(), *args[1:], **kwargs)
-    return DTensor.from_local(found, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    result = operation(x.full_tensor(), *args[1:], **kwargs)
+    return DTensor.from_local(result, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _norms(operation: Any, args: Any, kwargs: Any) -> Any:
-    """The largest number is no norm of a worker that has no numbers."""
+    """Run a norm; on a worker without numbers the largest number is none."""
     order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
     if abs(order) != math.inf:
         return _by_torch(operation, _norms, args, kwargs)
@@ -172,7 +172,7 @@ _plain_full_tensor: Any = DTensor.full_tensor
 
 
 def _called(kind: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """A function of torch that got a `DTensor`."""
+    """Run a function of torch on a `DTensor`."""
     if len(args) == 1 and type(args[0]) is DTensor and not kwargs:  # nearly all: attributes, norms
         return _as_torch(function, types, args)
     tensors = list(_tensors(args)) + list(_tensors((kwargs or {}).values()))
@@ -202,7 +202,7 @@ def _replaced(x: Any, gathered: dict[int, Tensor]) -> Any:
     if isinstance(x, Tensor):
         return gathered.get(id(x), x)
     if isinstance(x, list | tuple) and not hasattr(x, "_fields"):
-        return type(x)(_replaced(one, gathered) for one in x)
+        return type(x)(_replaced(element, gathered) for element in x)
     return x
 
 
@@ -212,7 +212,7 @@ def _is_mixed(tensors: list[Tensor]) -> bool:
 
 
 def _writes(function: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the function writes into a tensor in shards, or sets an attribute of it; torch copies by itself."""
+    """Return whether the function writes to a tensor in shards, or sets an attribute of it; torch copies by itself."""
     if kwargs and isinstance(kwargs.get("out"), DTensor):
         return True
     name = getattr(function, "__name__", "")

@@ -1,4 +1,4 @@
-"""Errors of torch about tensors in shards, in words of a training script."""
+"""Errors of torch about tensors in shards, restated for a training script."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _FREED = re.compile(r"setStorage: .*storage of size 0", re.DOTALL)
 
 
 def in_words(error: BaseException) -> ConfigurationError | None:
-    """What a script has done that is not possible with a model in shards; None for another error, or no shards."""
+    """Return an error that names what a script must not do with a model in shards; None for other errors."""
     if "quorate.sharding.script_access" not in sys.modules:
         return None
     message = str(error)
-    if (found := _MIXED.search(message)) is not None:
+    if (match := _MIXED.search(message)) is not None:
         return ConfigurationError(
-            f"{found[1]} got a whole tensor and a parameter in shards; call the model, which gathers parameters (all "
+            f"{match[1]} got a whole tensor and a parameter in shards; call the model, which gathers parameters (all "
             "at once with quorate.parallelize(blocks=[])), use a block's weight after its forward pass with zero=2, or "
             "gather it by p.full_tensor() on all workers"
         )
-    if (found := _MISSING.search(message)) is not None or _MOVED.search(message) is not None:
-        operation = "such operation" if found is None else found[1]
+    if (match := _MISSING.search(message)) is not None or _MOVED.search(message) is not None:
+        operation = "such operation" if match is None else match[1]
         return ConfigurationError(
             f"torch has no {operation} for tensors in shards; gather the tensor on all workers, whole = "
             "p.full_tensor(), and write back what has changed by p.copy_(whole)"

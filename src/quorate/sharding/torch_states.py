@@ -23,12 +23,12 @@ _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def gathered(model: Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both states, whole, on rank 0; called on every worker."""
+    """Return both states, with full tensors, on rank 0; every worker calls it."""
     return get_state_dict(model, optimizer, options=_WHOLE)
 
 
 def spread(model: Module, optimizer: Optimizer, of_model: dict[str, Any], of_optimizer: dict[str, Any] | None) -> None:
-    """Whole tensors, that every worker has, into the pieces that it holds."""
+    """Load full tensors, which every worker has, into its pieces."""
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, of_model, options=options)
     if of_optimizer is not None:
@@ -36,14 +36,14 @@ def spread(model: Module, optimizer: Optimizer, of_model: dict[str, Any], of_opt
 
 
 def write_folder(model: Module, optimizer: Optimizer, step: int, folder: Path, *, is_alone: bool) -> None:
-    """In pieces, where there are some; called on every worker."""
+    """Write a checkpoint of torch, in pieces where the model is in pieces; every worker calls it."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
     with _alone():
         dcp.save({"model": of_model, "optimizer": of_optimizer, "step": step}, checkpoint_id=folder, no_dist=is_alone)
 
 
 def read_folder(model: Module, optimizer: Optimizer, folder: Path, *, is_alone: bool) -> int:
-    """Each worker reads what it holds; the step that the folder is of."""
+    """Read each worker's pieces; return the step of the checkpoint."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer, "step": 0}
     with _alone():

@@ -1,4 +1,4 @@
-"""What the workers of one replica send each other for its pieces, and how long they wait for it."""
+"""Messages between the workers of one replica for its pieces, and the time spent waiting for them."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ T = TypeVar("T")
 
 @dataclass
 class Along:
-    """Between one worker of a pipeline and those of the other stages, since the beginning."""
+    """Traffic between one worker of a pipeline and those of the other stages, since the beginning."""
 
     meter: Meter = field(default_factory=Meter)
     waited: float = 0.0
-    """Seconds."""
+    """In seconds."""
     holders: Callable[[Tensor], int] = lambda p: 1
-    """How many workers of the pipeline have this parameter."""
+    """Returns how many workers of the pipeline have this parameter."""
 
 
 @dataclass
 class Traffic:
-    """Of one worker and one model."""
+    """The traffic of one worker and one model."""
 
     meter: Meter = field(default_factory=Meter)
     along: Along | None = None
-    """Where this worker has some of the model's stages."""
+    """Set where this worker has some of the model's stages."""
     waited: Callable[[float], None] = lambda seconds: None
-    """Told the seconds of each wait."""
+    """Called with the seconds of each wait."""
     meet: Callable[[str], None] = lambda call: None
-    """Wait until all workers of the replica have come to the same call. Raises `Mismatch` where one makes another."""
+    """Waits until all workers of the replica have reached the same call. Raises `Mismatch` where one makes another."""
     reduces: Callable[[bool], None] | None = None
-    """Told whether the backward passes that follow reduce gradients; None where all do."""
+    """Called with whether the backward passes that follow reduce gradients; None where all do."""
     pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
-    """Inside what each gives, backward passes only add to gradients."""
+    """Contexts within which backward passes only add to gradients."""
     by_layer: Counter[str] = field(default_factory=Counter)
     """Bytes sent along the tensor axis for each layer, by its name, forward and backward."""
     forget: Callable[[], None] = lambda: None
-    """Give gathered parameters back; the next pass gathers them as they are by then."""
+    """Frees gathered parameters; the next pass gathers them with their new numbers."""
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Inside, backward passes only add to gradients, and nobody forms means of them."""
+        """Inside, backward passes only add to gradients, and no means of them are formed."""
         with ExitStack() as inside:
             for pause in self.pauses:
                 inside.enter_context(pause())
             yield
 
     def meet_also(self, meet: Callable[[str], None]) -> None:
-        """Let `meet` be part of it."""
+        """Let `self.meet` call `meet` as well."""
         earlier = self.meet
 
         def both(call: str) -> None:
@@ -66,7 +66,7 @@ class Traffic:
         self.meet = both
 
     def wait_along(self, work: Work[T], clock: Clock) -> T:
-        """As `wait`, for other stages."""
+        """Return the result of `work`, counting the wait as one for other stages. Raises as `Work.wait`."""
         begin = clock.now()
         try:
             return self.wait(work, clock)
@@ -75,7 +75,7 @@ class Traffic:
                 self.along.waited += clock.now() - begin
 
     def wait(self, work: Work[T], clock: Clock) -> T:
-        """The result of `work`. Raises as `Work.wait`."""
+        """Return the result of `work`. Raises as `Work.wait`."""
         begin = clock.now()
         try:
             return work.wait()

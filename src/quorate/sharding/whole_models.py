@@ -1,4 +1,4 @@
-"""`whole`: a model in shards with whole parameters, for a while."""
+"""`whole`: a model in shards with full parameters, inside a `with` block."""
 
 from __future__ import annotations
 
@@ -67,25 +67,23 @@ def whole(model: M) -> Iterator[M]:
         for key, p in module._parameters.items():
             if p is not None:
                 names.setdefault(id(p), []).append((module, key))
-    places = [(one, names[id(one.whole)]) for one in held.values()]
+    places = [(held_parameter, names[id(held_parameter.whole)]) for held_parameter in held.values()]
     spread.is_whole = True
     try:
         with without_hooks(spread.modules, spread.handles):
             yield model
-        for one, where in places:
+        for held_parameter, where in places:
             module, key = where[0]
-            one.taken = module._parameters.get(key)
+            held_parameter.taken = module._parameters.get(key)
     finally:
         spread.is_whole = False
-        for one, where in places:
+        for held_parameter, where in places:
             for module, key in where:
-                module._parameters[key] = one.piece
+                module._parameters[key] = held_parameter.piece
     _end(list(held.values()), spread)
 
 
 class _Held:
-    """One parameter."""
-
     def __init__(self, name: str, piece: Any) -> None:
         self.name, self.piece = name, piece
         gathered = piece.full_tensor() if is_sharded(piece) else piece
@@ -99,33 +97,34 @@ class _Held:
 
 
 def _end(held: list[_Held], spread: Any) -> None:
-    """Keep what has been changed."""
-    changed = [one for one in held if one.is_changed()]
-    with_gradient = [one.name for one in held if one.taken is not None and one.taken.grad is not None]
+    changed = [parameter for parameter in held if parameter.is_changed()]
+    with_gradient = [
+        parameter.name for parameter in held if parameter.taken is not None and parameter.taken.grad is not None
+    ]
     if with_gradient:
         raise ConfigurationError(
             f"{with_gradient[0]} got a gradient inside quorate.whole, where gradients are lost; leave the block before "
             "the backward pass, and begin its forward pass outside"
         )
-    for one in changed:
-        if one.taken is None or one.taken.shape != one.piece.shape or is_sharded(one.taken):
+    for parameter in changed:
+        if parameter.taken is None or parameter.taken.shape != parameter.piece.shape or is_sharded(parameter.taken):
             raise ConfigurationError(
-                f"{one.name} had shape {tuple(one.piece.shape)} and was replaced inside quorate.whole by something "
-                "else; keep its shape"
+                f"{parameter.name} had shape {tuple(parameter.piece.shape)} and was replaced inside quorate.whole "
+                "by something else; keep its shape"
             )
     digest = 0
-    for one in changed:
-        digest = zlib.crc32(one.name.encode() + _bytes(one.taken), digest)
+    for parameter in changed:
+        digest = zlib.crc32(parameter.name.encode() + _bytes(parameter.taken), digest)
     try:
         spread.meet(f"the end of quorate.whole with {f'changes {digest:08x}' if changed else 'no changes'}")
     except Mismatch as error:
         raise Mismatch(f"{error}; all workers must change parameters alike inside quorate.whole") from None
     with torch.no_grad():
-        for one in held:
-            one.piece.requires_grad_(one.taken.requires_grad)
-        for one in changed:
-            here, numbers = local(one.piece), one.taken.detach().to(local(one.piece))
-            if is_sharded(one.piece) and numbers.dim():
+        for parameter in held:
+            parameter.piece.requires_grad_(parameter.taken.requires_grad)
+        for parameter in changed:
+            here, numbers = local(parameter.piece), parameter.taken.detach().to(local(parameter.piece))
+            if is_sharded(parameter.piece) and numbers.dim():
                 rows = rows_of(numbers.shape[0], spread.seat.axes.shards, spread.seat.shard)
                 numbers = numbers[rows.start : rows.stop]
             here.copy_(numbers.view(here.shape))

@@ -1,11 +1,11 @@
-"""Steps of optimizers that calculate with whole tensors, over a model in shards: each tensor has one owner.
+"""Steps of optimizers that calculate with full tensors, over a model in shards: each tensor has one owner.
 
-The workers of a replica deal their parameters out, whole, by bytes. In a step each owner is given the pieces of its
-parameters and of their gradients, makes the step of these alone, and gives everyone its piece of what has become of
-them. What the optimizer keeps of a parameter lies whole on its owner, and nowhere else.
+The workers of a replica distribute their parameters among them, as full tensors, by bytes. In a step each owner
+receives the pieces of its parameters and of their gradients, makes the step of these alone, and sends everyone its
+piece of the results. The optimizer's state of a parameter lies on its owner only.
 
-Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, which is no more than
-the gradients alone take to be reduced; while the step is made, its share of parameters and of gradients once more.
+Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, no more than the gradients alone
+take to be reduced; during the step, memory for its share of parameters and of gradients once more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quorate.wire.swap import Swap
 
 
 class WholeTensors:
-    """The whole tensors of one optimizer among the workers of a replica."""
+    """The full tensors of one optimizer among the workers of a replica."""
 
     def __init__(self, wire: Wire, traffic: Traffic) -> None:
         self._wire, self._traffic, self._calls = wire, traffic, 0
@@ -35,25 +35,25 @@ class WholeTensors:
         self._loads = [0] * wire.size
 
     def owned(self, optimizer: Optimizer) -> frozenset[int]:
-        """The numbers of the parameters, in the optimizer's order, whose state lies here."""
+        """Return the indices of the parameters, in the optimizer's order, whose state lies here."""
         every = [p for group in optimizer.param_groups for p in group["params"]]
         self._deal(every)
         return frozenset(n for n, p in enumerate(every) if self._owner.get(p, self._wire.rank) == self._wire.rank)
 
     @contextmanager
     def gathered(self, optimizer: Optimizer) -> Iterator[None]:
-        """Inside, the optimizer has whole parameters and gradients where this worker owns them, and no gradient
-        elsewhere; after it, what has become of them lies in pieces on all workers.
+        """Inside, the optimizer has full parameters and gradients where this worker owns them, and no gradients
+        elsewhere.
 
-        All workers of the replica come here at the same step. Raises as `core.contracts.Work.wait`, and `Mismatch`
-        where others have gradients for other parameters.
+        After it, the results lie in pieces on all workers. All workers of the replica enter it at the same step. Raises
+        as `core.contracts.Work.wait`, and `Mismatch` where others have gradients for other parameters.
         """
         every = [p for group in optimizer.param_groups for p in group["params"]]
         self._deal(every)
         taking = [p for p in every if p in self._owner and p.grad is not None]
         kept = {p: p.grad for p in every if p in self._owner}
-        mine = self._of(self._wire.rank, taking)
-        whole = dict(zip(mine, self._gather(taking, mine), strict=True))
+        owned = self._of(self._wire.rank, taking)
+        whole = dict(zip(owned, self._gather(taking, owned), strict=True))
         alike = {p: _plain_parameter(p) for p in every if p not in self._owner and p.grad is not None and is_sharded(p)}
         plain = whole | alike
         lists = [group["params"] for group in optimizer.param_groups]
@@ -73,12 +73,12 @@ class WholeTensors:
         self._scatter(taking, whole)
 
     def step(self, optimizer: Optimizer, make: Callable[[Optimizer], None]) -> None:
-        """`make` a step of the optimizer on whole tensors: see `gathered`."""
+        """Make a step of the optimizer on full tensors by `make`: see `gathered`."""
         with self.gathered(optimizer):
             make(optimizer)
 
     def _deal(self, every: Sequence[Any]) -> None:
-        """Give each new parameter that is trained an owner: the largest first, to who has least by then."""
+        """Give each new trained parameter an owner: the largest first, to the worker with the least by then."""
         new = [p for p in every if p not in self._owner and p.requires_grad and _is_cut(p)]
         for p in sorted(new, key=lambda p: -p.numel() * p.element_size()):
             owner = self._loads.index(min(self._loads))
@@ -88,26 +88,27 @@ class WholeTensors:
     def _of(self, owner: int, some: Sequence[Any]) -> list[Any]:
         return [p for p in some if self._owner[p] == owner]
 
-    def _gather(self, taking: Sequence[Any], mine: Sequence[Any]) -> Iterator[Parameter]:
-        """The parameters that are owned here, whole, with their gradients."""
+    def _gather(self, taking: Sequence[Any], owned: Sequence[Any]) -> Iterator[Parameter]:
+        """Yield the parameters that are owned here, as full tensors, with their gradients."""
         outgoing = [
             [local(x).detach() for p in self._of(peer, taking) for x in (p, p.grad)] for peer in range(self._wire.size)
         ]
-        came = self._swap(f"a step of {len(taking)} whole tensors: pieces", outgoing)
-        for place, p in enumerate(mine):
+        received = self._swap(f"a step of {len(taking)} whole tensors: pieces", outgoing)
+        for place, p in enumerate(owned):
             numbers, gradient = (
-                torch.cat([tensors[2 * place + which].view(-1, *p.shape[1:]) for tensors in came]) for which in (0, 1)
+                torch.cat([tensors[2 * place + which].view(-1, *p.shape[1:]) for tensors in received])
+                for which in (0, 1)
             )
-            found = Parameter(numbers, requires_grad=p.requires_grad)
-            found.grad = gradient
-            yield found
+            parameter = Parameter(numbers, requires_grad=p.requires_grad)
+            parameter.grad = gradient
+            yield parameter
 
     def _scatter(self, taking: Sequence[Any], whole: dict[Any, Parameter]) -> None:
         outgoing = [[_piece(x.detach(), self._wire.size, peer) for x in whole.values()] for peer in self._peers]
-        came = self._swap(f"a step of {len(taking)} whole tensors: results", outgoing)
+        received = self._swap(f"a step of {len(taking)} whole tensors: results", outgoing)
         with torch.no_grad():
             for owner in self._peers:
-                for p, numbers in zip(self._of(owner, taking), came[owner], strict=True):
+                for p, numbers in zip(self._of(owner, taking), received[owner], strict=True):
                     local(p).copy_(numbers.view(local(p).shape))
 
     @property
@@ -115,7 +116,7 @@ class WholeTensors:
         return range(self._wire.size)
 
     def _swap(self, operation: str, outgoing: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
-        """Give each worker its tensors; what each has given here, by rank."""
+        """Send each worker its tensors; return the tensors received, by rank."""
         wire, self._calls = self._wire, self._calls + 1
         messages = [Message(tuple(tensors), {"operation": operation}) for tensors in outgoing]
         others = [peer for peer in self._peers if peer != wire.rank]
@@ -127,12 +128,11 @@ class WholeTensors:
 
 
 def _is_cut(p: Any) -> bool:
-    """Whether each worker has a part of it; what is not cut is stepped by each of them, alike."""
+    """Return whether each worker has a part of `p`; uncut parameters are stepped by all workers alike."""
     return is_sharded(p) and any(hasattr(placement, "dim") for placement in p.placements)
 
 
 def _plain_parameter(p: Any) -> Parameter:
-    """What lies here of `p`, in the same memory."""
     made = Parameter(local(p).detach(), requires_grad=p.requires_grad)
     made.grad = local(p.grad)
     return made
@@ -148,7 +148,7 @@ def _piece(whole: Tensor, shards: int, shard: int) -> Tensor:
 
 
 def _move_state(optimizer: Optimizer, to: dict[Any, Any]) -> None:
-    """What is kept of each key of `to` is kept of its value; tensors that are all here are ordinary ones."""
+    """Move the state of each key of `to` to its value, with local pieces as ordinary tensors."""
     for before, after in to.items():
         if before in optimizer.state:
             state = optimizer.state.pop(before)

@@ -1,1 +1,1 @@
-"""What many workers would do: times alone, by events, with the decisions of real rounds; or with real gradients."""
+"""Simulations of many workers: times alone, by events, with the decisions of real rounds; or with real gradients."""

@@ -1,4 +1,4 @@
-"""How long a simulated worker is at work on each step by itself: as modelled, or as a run has recorded it. Pure."""
+"""The time that a simulated worker spends on each step alone: modelled, or as a run has recorded it. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ _STREAM = 0xB10C
 
 
 class Busy(Protocol):
-    """Seconds of each rank and step (both from 0); the same whenever it is asked."""
+    """Seconds of each rank and step (both from 0), which do not change between calls."""
 
     def before(self, rank: int, step: int) -> float:
-        """From the step's beginning until the worker comes to the meeting point."""
+        """Return the seconds from the step's beginning until the worker reaches the meeting point."""
 
     def backward(self, rank: int, step: int) -> float:
-        """The end of that in which parts of the gradient are ready one after the other, and may travel."""
+        """Return the last part of them, in which parts of the gradient become ready one by one, and may be sent."""
 
     def after(self, rank: int, step: int) -> float:
-        """What the worker does after its exchange: unpacking, and the optimizer's update."""
+        """Return the seconds after the exchange: unpacking, and the optimizer's update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
-    """Compute times, a pace and an imbalance, spent as training spends them: see `observe.pacing.Pacing`.
-
-    The forward pass is `FORWARD_SHARE` of what `compute` says; then the worker is held, then comes the backward pass.
-    """
+    """Compute times, a pace and an imbalance, spent as in training: see `observe.pacing.Pacing`. The forward pass is
+    `FORWARD_SHARE` of `compute`; then come the delay of the worker and the backward pass."""
 
     compute: Durations
     pace: Pace | None = None
@@ -60,18 +58,18 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What the workers of a run took, step by step: `first[rank][step]` before the exchange, `last[rank][step]` after.
+    """Times of a run's workers by step: `first[rank][step]` before the exchange, `last[rank][step]` after it.
 
-    The first workers, as many as were recorded, take what those took, in that order, and from the start again when it
-    is used up. Each further block of as many workers takes whole steps of the recorded ones, drawn anew for the block
-    and the step: so who is slow always stays slow, and who is late in the same step stays together (one in four is
-    one in four of every block).
+    The first workers, as many as were recorded, have the recorded times, in that order, and repeat them. Each further
+    block of as many workers has full steps of the recorded ones, drawn anew for the block and the step: so a slow
+    worker always stays slow, and workers that are late in the same step stay together (one in four is one in four of
+    every block).
     """
 
     first: Sequence[Sequence[float]]
     last: Sequence[Sequence[float]]
     drawn: Sequence[int]
-    """The steps that are drawn from: those that all took, and that measure."""
+    """The steps to draw from: warm steps that all workers have taken."""
     seed: int = 0
 
     def _place(self, rank: int, step: int) -> tuple[int, int]:
@@ -85,7 +83,7 @@ class Recorded:
         return self.first[own][place]
 
     def backward(self, rank: int, step: int) -> float:
-        """See `Busy`; none: what a run has recorded of its exchanges is what they cost beyond the backward pass."""
+        """Return 0: recorded exchanges cost what exceeds the backward pass."""
         return 0.0
 
     def after(self, rank: int, step: int) -> float:

@@ -1,8 +1,8 @@
-"""What a run's records tell a simulation: how long its workers were at work, and what their exchanges cost.
+"""A simulation's parameters from a run's records: its workers' times, and the cost of their exchanges.
 
-Of the times of work the steps are kept as they are (`busy.Recorded`). Of exchanges one number is kept, the latency of a
-message: the mean, over the run, of what an exchange took from the moment when nothing but messages was missing, divided
-by the messages that follow each other in it. It holds for vectors of the run's own size, so no bandwidth is told.
+Times are kept step by step (`busy.Recorded`). Of exchanges one number is kept, the latency of a message: the mean, over
+the run, of the seconds of an exchange in which only messages were missing, divided by the messages that follow each
+other in it. It holds for vectors of the run's own size, so it includes no bandwidth.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from quorate.simulation.models import ExchangeTimes, Questions, RoundTimes, Time
 from quorate.simulation.neighbours import Graph
 
 LEAST_STEPS = 20
-"""That every worker has to have taken, the first ones left out."""
+"""Least number of steps of every worker, without the first ones."""
 _WAITED = 1e-4
 """Seconds from which on a step has waited."""
 _OUTLIERS = 0.02
-"""The share of the longest exchanges that is left out: a worker that stood still is no exchange."""
+"""The share of the longest exchanges that is left out: a worker that was stopped is no exchange."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was found in one run."""
+    """The results from one run."""
 
     run: RunRecords
     times: Times
     settings: Mapping[str, object]
     workers: int
     steps: int
-    """Of the worker that took most, the first ones left out."""
+    """Steps of the worker that took most, without the first ones."""
     parameters: int
     seed: int
     busy: Recorded
     undelayed: Recorded
-    """The same without what was injected: pace and imbalance."""
+    """`busy` without injected delays: pace and imbalance."""
     links: Links
     examples: int | None
     pace: str | None
@@ -57,24 +57,25 @@ class Calibration:
 
     @property
     def folder(self) -> Path:
-        """Where the run is."""
+        """The folder of the run."""
         return self.run.folder
 
 
 def calibrated(name: str, seed: int | None = None) -> Calibration:
-    """From the run in the folder `name`, or of that name; `seed` is what further workers are drawn by (the run's).
+    """Return the calibration by the run in the folder `name`, or of that name.
 
-    Raises `ConfigurationError` where there is no such run, or none that times alone can learn from.
+    `seed` draws further workers (None: the run's). Raises `ConfigurationError` where there is no such run, or none from
+    whose times a simulation can be calibrated.
     """
     folder = find_run(name)
     run = read_run(folder)
     if run.newcomers:
         raise ConfigurationError(f"workers joined the run in {folder}, but a simulation has a fixed number of workers")
-    told = next((one.distributed for one in run.ranks if one.distributed), {})
-    strategy = run.about.get("strategy") or told.get("strategy")
+    distributed = next((rank.distributed for rank in run.ranks if rank.distributed), {})
+    strategy = run.about.get("strategy") or distributed.get("strategy")
     if not isinstance(strategy, str):
         raise ConfigurationError(f"the records in {folder} do not say which strategy was used")
-    said = told.get("settings") or run.about.get("settings") or {}
+    said = distributed.get("settings") or run.about.get("settings") or {}
     if said.get("compress", "none") != "none":
         raise ConfigurationError(
             f"the run in {folder} had compress={said['compress']}, but the cost of exchanges can only be "
@@ -89,19 +90,19 @@ def calibrated(name: str, seed: int | None = None) -> Calibration:
             f"the run in {folder} is too short to learn from: every worker needs {LEAST_STEPS} steps after the first "
             f"ones, and there are {least if len(steps) == run.size else 'workers without any'}"
         )
-    parameters = told.get("parameters")
+    parameters = distributed.get("parameters")
     if not isinstance(parameters, int) or parameters < 0:
         raise ConfigurationError(f"the records in {folder} do not say how many parameters there are")
-    own = next((one.start.get("seed") for one in run.ranks), None)
+    own = next((rank.start.get("seed") for rank in run.ranks), None)
     drawn = own if isinstance(own, int) else 0
     places = [number - 1 for number in side_by_side(steps)] if run.size > 1 else list(range(least))
-    everything = {one.rank: one.steps for one in run.ranks}
+    everything = {rank.rank: rank.steps for rank in run.ranks}
     return Calibration(
         run=run,
         times=times,
         settings=settings,
         workers=run.size,
-        steps=max(len(one.steps) for one in run.ranks),
+        steps=max(len(rank.steps) for rank in run.ranks),
         parameters=parameters,
         seed=drawn,
         busy=_recorded(everything, places, drawn if seed is None else seed, without_delay=False),
@@ -133,26 +134,26 @@ def _recorded(
 
 
 def _blocked_until(step: Step) -> float:
-    """When its exchange was over."""
+    """Return the time at which its exchange ended."""
     return min(step.end, step.arrive + step.encode + step.wait)
 
 
 def _links(run: RunRecords, times: Times, steps: Mapping[int, Sequence[Step]], seed: int) -> Links:
     if run.size == 1:
-        found: list[float] = []
+        latencies: list[float] = []
     elif isinstance(times, RoundTimes):
-        found = list(_of_rounds(run, times, seed))
+        latencies = list(_of_rounds(run, times, seed))
     elif isinstance(times, ExchangeTimes):
-        found = list(_of_neighbours(times, steps, run.size))
+        latencies = list(_of_neighbours(times, steps, run.size))
     else:
-        found = list(_of_meetings(steps, run.size))
-    kept = sorted(found)[: max(1, math.ceil(len(found) * (1 - _OUTLIERS)))]
+        latencies = list(_of_meetings(steps, run.size))
+    kept = sorted(latencies)[: max(1, math.ceil(len(latencies) * (1 - _OUTLIERS)))]
     latency = sum(kept) / len(kept) if kept else 0.0
     return Links(text=f"as in {run.folder}", latency=latency, bandwidth=math.inf, is_mesh=True)
 
 
 def _of_meetings(steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
-    """Where all meet: from the last arrival until all have gone on, by 2 (P - 1) messages of a ring."""
+    """Yield latencies where all meet: from the last arrival to each end, by 2 (P - 1) messages of a ring."""
     for there in side_by_side(steps).values():
         if all(step.wait > _WAITED or step.bytes_out for step in there.values()):
             last = max(step.arrive for step in there.values())
@@ -161,14 +162,17 @@ def _of_meetings(steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[flo
 
 
 def _of_rounds(run: RunRecords, times: RoundTimes, seed: int) -> Iterator[float]:
-    """From the call that made a round start until each that had called has its result: two messages, one more where
-    the last to call does not lead, and one more where the one that waits does not.
-    """
+    """Yield latencies from the call that started a round until each caller has its result: two messages. There is one
+    more where the last caller is not the leader, and one more where the waiting worker is not."""
     agreed = times.agreed(run.size, seed)
-    for one in run.merged():
-        calls = [(given.step.arrive, given.rank, given.step) for given in one.given if not given.staleness]
+    for merged in run.merged():
+        calls = [
+            (contribution.step.arrive, contribution.rank, contribution.step)
+            for contribution in merged.given
+            if not contribution.staleness
+        ]
         calls.sort(key=lambda call: call[:2])
-        starts = _starting(agreed, one.round.number, calls, run.size)
+        starts = _starting(agreed, merged.round.number, calls, run.size)
         if starts is None:
             continue
         arrive, caller, _ = starts
@@ -180,7 +184,7 @@ def _of_rounds(run: RunRecords, times: RoundTimes, seed: int) -> Iterator[float]
 def _starting(
     agreed: Agreed, number: int, calls: Sequence[tuple[float, int, Step]], size: int
 ) -> tuple[float, int, Step] | None:
-    """The call that started round `number`; None where it is not among those known."""
+    """Return the call that started round `number`; None where it is not among `calls`."""
     if agreed.wait_for == "designated" and len(calls) < size:
         drawn = CountedCalls(agreed, number - 1).drawn
         return next((call for call in calls if call[1] == drawn), None)
@@ -189,9 +193,8 @@ def _starting(
 
 
 def _of_neighbours(times: ExchangeTimes, steps: Mapping[int, Sequence[Step]], size: int) -> Iterator[float]:
-    """From the moment when all neighbours of a worker had sent until it went on, where it had to wait for that: one
-    message; or two, for a question and its answer.
-    """
+    """Yield latencies from the time when all neighbours of a worker had sent until it went on, where it had to wait.
+    That is one message; or two, for a question and its answer."""
     if isinstance(times, Questions):
         yield from (step.wait / 2 for own in steps.values() for step in own if not times.overlap)
         return

@@ -1,4 +1,4 @@
-"""`rounds.calls.Calls` for very many workers that all step: asked only where it may say yes."""
+"""`rounds.calls.Calls` for very many workers that all step: checked only where a round may start."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from quorate.rounds.terms import Agreed
 
 
 class CountedCalls(Calls):
-    """The same answers. Counts are kept of who has called and of what is computed, so that a no costs little.
+    """`Calls` with counts of callers and of rounds in computation, so that a negative answer costs little.
 
-    For workers that step and are there, from the beginning to the end: nothing but `called`, `rode`, `begin` and
-    `completed` may be said. Cost of `may_start`: that of `Calls`, which goes through all workers, once a round, and a
-    few comparisons else.
+    It is for workers that step from the beginning to the end: only `called`, `rode`, `begin` and `completed` may be
+    called. Cost of `may_start`: that of `Calls`, which goes through all workers, once a round, and otherwise a few
+    comparisons.
     """
 
     def __init__(self, agreed: Agreed, started: int = 0) -> None:
@@ -20,7 +20,7 @@ class CountedCalls(Calls):
         """Workers by the round whose parameters they compute on."""
         self._everyone = list(range(agreed.size))
         self._drawn: tuple[int, int] | None = None
-        """The number of a round, and who is drawn to start it."""
+        """The number of a round, and the rank drawn to start it."""
 
     def called(self, rank: int, since: int, computing: int | None = None, slack: float | None = None) -> None:
         """See `Calls`."""
@@ -67,7 +67,7 @@ class CountedCalls(Calls):
 
     @property
     def drawn(self) -> int:
-        """Who starts the next round, where that is drawn."""
+        """The rank that starts the next round, where it is drawn."""
         if self._drawn is None or self._drawn[0] != self.started + 1:
             self._drawn = self.started + 1, self._initiator(self._everyone)
         return self._drawn[1]

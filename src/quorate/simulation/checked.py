@@ -1,4 +1,4 @@
-"""A recorded run held against its simulation: the same strategy, workers and steps."""
+"""A recorded run compared with its simulation: the same strategy, workers and steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorate.simulation.played import Case, Watch
 from quorate.simulation.recorded import played_from
 
 WITHIN = 0.10
-"""By which share a simulated figure may be off."""
+"""The largest relative error of a simulated figure."""
 _HELD = {
     "rounds per second": "rounds_per_second",
     "steps per second": "steps_per_second",
@@ -36,44 +36,44 @@ class Held:
 
     @property
     def holds(self) -> bool:
-        """Whether it is within the bound."""
+        """Whether the error is within the bound."""
         return abs(self.off) <= WITHIN
 
     def as_json(self) -> dict[str, Any]:
-        """For `simulate.json`."""
+        """Return the entry of `simulate.json`."""
         return {**asdict(self), "off": round(self.off, 6), "holds": self.holds}
 
 
-def case_of(found: Calibration, watch: Watch = lambda share: None) -> Case:
-    """The recorded run, to be simulated."""
+def case_of(calibration: Calibration, watch: Watch = lambda share: None) -> Case:
+    """Return the recorded run as a case to be simulated."""
     return Case(
-        workers=found.workers,
-        steps=found.steps,
-        parameters=found.parameters,
-        busy=found.busy,
-        links=found.links,
-        seed=found.seed,
-        examples=found.examples,
+        workers=calibration.workers,
+        steps=calibration.steps,
+        parameters=calibration.parameters,
+        busy=calibration.busy,
+        links=calibration.links,
+        seed=calibration.seed,
+        examples=calibration.examples,
         watch=watch,
     )
 
 
-def recorded_figures(found: Calibration) -> Figures:
-    """Those of the run itself, of the stretch in which all its workers were at work and warm."""
-    played = played_from(found.run, has_means=isinstance(found.times, EveryStep))
-    return figures_of(played, found.workers, found.steps)
+def recorded_figures(calibration: Calibration) -> Figures:
+    """Return the figures of the run itself, from the time in which all its workers were active and warm."""
+    played = played_from(calibration.run, has_means=isinstance(calibration.times, EveryStep))
+    return figures_of(played, calibration.workers, calibration.steps)
 
 
-def held_against(found: Calibration, simulated: Figures | None = None) -> tuple[Held, ...]:
-    """Rounds and steps per second, contributors and bytes of the run, each with what a simulation says."""
-    case = case_of(found)
-    told = simulated or figures_of(found.times.play(case), case.workers, case.steps)
-    recorded = recorded_figures(found)
-    pairs = {name: (getattr(recorded, field), getattr(told, field)) for name, field in _HELD.items()}
-    if not isinstance(found.times, EveryStep) and not found.run.merged():  # steps are no rounds
+def held_against(calibration: Calibration, simulated: Figures | None = None) -> tuple[Held, ...]:
+    """Return rounds and steps per second, contributors and bytes of the run, each with its simulated value."""
+    case = case_of(calibration)
+    simulated_figures = simulated or figures_of(calibration.times.play(case), case.workers, case.steps)
+    recorded = recorded_figures(calibration)
+    pairs = {name: (getattr(recorded, field), getattr(simulated_figures, field)) for name, field in _HELD.items()}
+    if not isinstance(calibration.times, EveryStep) and not calibration.run.merged():  # steps are no rounds
         del pairs["rounds per second"], pairs["contributors"]
     return tuple(
-        Held(name=name, recorded=one, simulated=other)
-        for name, (one, other) in pairs.items()
-        if one is not None and other is not None
+        Held(name=name, recorded=recorded_value, simulated=other)
+        for name, (recorded_value, other) in pairs.items()
+        if recorded_value is not None and other is not None
     )

@@ -1,7 +1,7 @@
-"""What codecs make of simulated exchanges: the bytes of codes, and the seconds of encoding and decoding.
+"""Codecs in simulated exchanges: the bytes of codes, and the seconds of encoding and decoding.
 
-Bytes are the codec's own `wire_bytes`, and the way codes are summed is chosen as `means.reduction` does. Parameters
-are taken to lie in matrices of 512 x 512, all of them written small; what goes beside them is exact.
+Bytes are the codec's own `wire_bytes`, and the summation of codes is chosen as `means.reduction` does. Parameters are
+assumed to lie in matrices of 512 x 512, all of them compressed; other numbers are exact.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from quorate.means.reduction import Reduction
 
 SIDE = 512
-"""Of the matrices that parameters are taken to lie in."""
+"""Side of the matrices in which parameters are assumed to lie."""
 _MEASURED = 1 << 20
-"""Numbers of the vector that is encoded to measure what that takes."""
+"""Numbers of the vector that is encoded for a measurement."""
 _REPEATS = 3
 
 
@@ -32,51 +32,52 @@ class CodingCost:
     """Seconds for each number."""
 
     encode: float = 0.0
-    """With what is remembered, where something is."""
+    """Includes the codec's memory, if it has one."""
     decode: float = 0.0
     is_measured: bool = False
-    """Here and now, or given."""
+    """Measured here and now, or given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Codes:
-    """What travels in place of one vector, among so many workers."""
+    """The messages in place of one vector, among a number of workers."""
 
     parts: Sequence[tuple[int, int]]
-    """The numbers of each part, and the bytes of its code; of one worker's piece of it where codes go in two phases."""
+    """The numbers of each part, and the bytes of its code; in two phases, those of one worker's piece of it."""
     dense: int
-    """Bytes beside them."""
+    """Bytes besides the codes."""
     way: Literal["sum", "gather", "two-phase", "hierarchical"]
-    """How their sum is formed: as of dense vectors, or by `reduce`."""
+    """The summation: as for dense vectors, or by `reduce`."""
     cost: CodingCost
 
     @property
     def nbytes(self) -> int:
-        """Of one worker's code; not where it goes in two phases."""
+        """Bytes of one worker's code, unless it is sent in two phases."""
         return self.dense + sum(nbytes for _, nbytes in self.parts)
 
     @property
     def numel(self) -> int:
-        """Numbers that are written small."""
+        """Numbers that are compressed."""
         return sum(numel for numel, _ in self.parts)
 
     def encoding(self, numel: int) -> float:
-        """Seconds before a part of so many numbers leaves."""
+        """Return the seconds before a part of so many numbers is sent."""
         return numel * self.cost.encode
 
     def written(self, numel: int) -> float:
-        """Seconds in which a worker makes what it gives to a round, and finds what it leaves out."""
+        """Return the seconds in which a worker encodes its contribution to a round, and computes what the code
+        leaves out."""
         return numel * (self.cost.encode + self.cost.decode)
 
     def decoding(self, numel: int, links: Links, size: int) -> float:
-        """Seconds behind the exchange of a part; in two phases also those between the two."""
+        """Return the seconds after the exchange of a part, including those between two phases."""
         if self.way == "two-phase":
             return numel * (2 * self.cost.decode + self.cost.encode / size)
         codes = {"sum": 1, "gather": size, "hierarchical": links.ports(size)}[self.way]
         return numel * codes * self.cost.decode
 
     def taken(self, nbytes: int, links: Links, size: int) -> Taken:
-        """By the exchange of a part whose code has so many bytes, or of the first of two."""
+        """Return the seconds of the exchange of a part with a code of so many bytes, or of the first of two phases."""
         if self.way == "sum":
             return links.all_reduce(nbytes, size)
         if self.way == "two-phase":
@@ -84,11 +85,11 @@ class Codes:
         return links.all_gather(nbytes, size, codes_of_hosts=self.way == "hierarchical")
 
     def second(self, nbytes: int, links: Links, size: int) -> Taken:
-        """By the second, in which all get the sums."""
+        """Return the seconds of the second phase, in which all receive the sums."""
         return links.all_gather(nbytes, size) if self.way == "two-phase" else Taken()
 
     def sent_by_all(self, nbytes: int, links: Links, size: int) -> float:
-        """Bytes that leave workers for it, in all."""
+        """Return the bytes that all workers send for it."""
         if self.way == "sum":
             return links.sent_by_all(nbytes, size)
         if self.way == "two-phase":
@@ -98,10 +99,8 @@ class Codes:
 
 
 def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[str, object], Reduction | None]:
-    """The settings of the strategy's own, and what the others say of codecs; None where nothing is compressed.
-
-    Raises `ConfigurationError` for what does not go together, and for what times alone do not know.
-    """
+    """Return the settings of the strategy itself, and the codec of the others; None without compression. Raises
+    `ConfigurationError` for settings that exclude each other, and for those that need more than times."""
     if settings.get("compress", "none") == "none" or strategy not in strategies:
         return dict(settings), None
     from quorate.means.reduction import POWER_SGD
@@ -120,7 +119,7 @@ def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[st
             f"how long codes of {reduction.settings.compress} are depends on the numbers, which recorded times do not "
             "tell; simulate it with --real WORKLOAD, or choose another codec"
         )
-    own = {one.name for one in fields(kind)}
+    own = {field.name for field in fields(kind)}
     return {name: value for name, value in settings.items() if name in own}, reduction
 
 
@@ -132,7 +131,7 @@ def codes_of(
     cost: CodingCost,
     matrices: Sequence[Shapes] | None = None,
 ) -> Codes:
-    """Of vectors of `parameters` numbers, which with all that goes beside them have `nbytes`, among `workers`;
+    """Return the codes of vectors of `parameters` numbers among `workers`. A vector with its header has `nbytes`;
     `matrices` are those of each part."""
     codec, shapes = reduction.codec, matrices or _parts(parameters)
     way = reduction.way(shapes, workers)
@@ -146,8 +145,11 @@ def codes_of(
 
 
 def measured(codec: Codec) -> CodingCost:
-    """What encoding and decoding take on this machine: the shortest of three, of a vector of a million numbers, in one
-    thread. Others on the machine lengthen it little: it is the time of the processor."""
+    """Return the seconds of encoding and decoding on this machine.
+
+    It is the shortest of three measurements, of a vector of a million numbers, in one thread. Other processes change it
+    little, as it is the time of the processor.
+    """
     import torch
 
     from quorate.core.codec import Draw
@@ -167,22 +169,22 @@ def measured(codec: Codec) -> CodingCost:
 
 
 def _shortest(call: Any) -> float:
-    found = []
+    seconds = []
     for _ in range(_REPEATS):
         began = time.thread_time()
         call()
-        found.append(time.thread_time() - began)
-    return min(found)
+        seconds.append(time.thread_time() - began)
+    return min(seconds)
 
 
 def _parts(parameters: int) -> list[Shapes]:
-    """The matrices of each part."""
-    whole, found = SIDE * SIDE, list[Any]()
+    """Return the matrices of each part."""
+    whole, parts = SIDE * SIDE, list[Any]()
     assert 4 * whole == FIRST_PART and PART % FIRST_PART == 0
     for nbytes in parts_of(4 * parameters):
         count, rest = divmod(nbytes // 4, whole)
-        found.append(_matrices(count, rest))
-    return found
+        parts.append(_matrices(count, rest))
+    return parts
 
 
 @cache
@@ -193,12 +195,12 @@ def _matrices(count: int, rest: int) -> Shapes:
 
 @cache
 def _bytes_of(codec: Any, shapes: Shapes) -> int | None:
-    found: int | None = codec.wire_bytes(shapes)
-    return found
+    nbytes: int | None = codec.wire_bytes(shapes)
+    return nbytes
 
 
 def _piece(shapes: Shapes, workers: int) -> Shapes:
-    """The largest that one of them owns."""
+    """Return the largest piece that a worker owns."""
     return ((-(-_numel(shapes) // workers),),)
 
 
@@ -210,7 +212,8 @@ def _numel(shapes: Shapes) -> int:
 
 
 def cost_from(text: str | None) -> CodingCost | None:
-    """`200M:1B`, numbers that a worker encodes and decodes a second; `none`: at no cost. None where nothing is said."""
+    """Return the cost that `200M:1B` gives, numbers encoded and decoded per second; `none`: no cost. None without
+    text."""
     if text is None:
         return None
     if text.strip() == "none":

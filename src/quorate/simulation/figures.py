@@ -1,4 +1,4 @@
-"""What a simulated run comes to in figures, of the stretch in which all workers are at work and warm. Pure."""
+"""The figures of a simulated run, from the time in which all workers are active and warm. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorate.simulation.played import Played
 
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
-"""The first steps that are no measure of the others: so many, but no more than this share; as in reports."""
+"""The first steps that are not counted: so many, but no more than this share; as in reports."""
 
 Column = NDArray[np.float64]
 
@@ -23,33 +23,33 @@ class Figures:
     """One row of the table. Rates are per simulated second."""
 
     rounds_per_second: float | None
-    """Means that were formed; under gossip, steps of every worker; None where there was none in the stretch."""
+    """Means that were formed; under gossip, steps of every worker; None where there were none."""
     steps_per_second: float
-    """Of all workers together."""
+    """For all workers together."""
     no_wait_share: float
-    """Of what the same workers would do if nobody ever waited and exchanges cost nothing."""
+    """Share of the steps that the same workers would make without waiting and with free exchanges."""
     contributors: float | None
-    """Workers with something in a round, in the mean."""
+    """Workers that contribute to a round, on average."""
     staleness_p50: float | None
-    """Of the contributions in rounds; None under gossip."""
+    """Staleness of contributions to rounds; None under gossip."""
     staleness_p95: float | None
     waiting_share: float
-    """Of the time of steps, what was waiting for others to come."""
+    """Share of the time of steps that is waiting for other workers."""
     communication_share: float
-    """Likewise for bytes to move, beyond what was hidden behind computing."""
+    """Share of the time of steps that is transmission, beyond the part hidden behind computing."""
     bytes_per_step: float
-    """Sent, in a step of one worker, in the mean over the whole run."""
+    """Bytes sent in a step of one worker, on average over the whole run."""
     coding_per_step: float = 0.0
-    """Seconds in which a worker encodes and decodes, likewise."""
+    """Seconds in which a worker encodes and decodes in a step, on average."""
     step_p50: float
     """Seconds, from one step's end to the next one's."""
     step_p95: float
     seconds: float
-    """That the stretch lasts."""
+    """Duration of the measured time."""
 
 
 def figures_of(played: Played, workers: int, steps: int) -> Figures:
-    """Of `workers` that took `steps`, the fastest of them."""
+    """Return the figures of `workers` of which the fastest has taken `steps`."""
     rank = np.asarray(played.rank)
     begin, arrive, last, done, end = (
         np.asarray(column) for column in (played.begin, played.arrive, played.last, played.done, played.end)
@@ -63,17 +63,17 @@ def figures_of(played: Played, workers: int, steps: int) -> Figures:
     seconds = until - since
     rate = float(share.sum()) / seconds
     ideal = float((taken[busy > 0.0] / busy[busy > 0.0]).sum())
-    inside = [one for one in played.rounds if since < one.time <= until]
+    inside = [formed for formed in played.rounds if since < formed.time <= until]
     stalenesses: Counter[int] = Counter()
-    for one in inside:
-        stalenesses.update(one.stalenesses)
+    for formed in inside:
+        stalenesses.update(formed.stalenesses)
     is_gossip = played.contributors is not None
     lengths = (end - begin)[share > 0.0]
     return Figures(
         rounds_per_second=rate / workers if is_gossip else len(inside) / seconds if inside else None,
         steps_per_second=rate,
         no_wait_share=rate / ideal if ideal else 1.0,
-        contributors=sum(one.contributors for one in inside) / len(inside) if inside else played.contributors,
+        contributors=sum(formed.contributors for formed in inside) / len(inside) if inside else played.contributors,
         staleness_p50=quantile(stalenesses, 0.5),
         staleness_p95=quantile(stalenesses, 0.95),
         waiting_share=float((share * waited).sum()) / total,
@@ -87,7 +87,7 @@ def figures_of(played: Played, workers: int, steps: int) -> Figures:
 
 
 def _stretch(rank: NDArray[np.int64], end: Column, workers: int, warm_up: int) -> tuple[float, float]:
-    """From when the last worker has warmed up (else from the beginning) until the first one's last step ends."""
+    """Return the time from which all workers are warm (else the beginning), and the first end of a last step."""
     order = np.lexsort((end, rank))
     firsts = np.searchsorted(rank[order], np.arange(workers))
     counts = np.bincount(rank, minlength=workers)
@@ -99,15 +99,15 @@ def _stretch(rank: NDArray[np.int64], end: Column, workers: int, warm_up: int) -
 
 
 def _inside(begin: Column, end: Column, since: float, until: float) -> Column:
-    """Which share of each step lies in the stretch."""
+    """Return the share of each step inside the measured time."""
     inside = np.clip(np.minimum(end, until) - np.maximum(begin, since), 0.0, None)
     length = end - begin
-    found: Column = np.divide(inside, length, out=np.zeros_like(inside), where=length > 0.0)
-    return found
+    shares: Column = np.divide(inside, length, out=np.zeros_like(inside), where=length > 0.0)
+    return shares
 
 
 def quantile(counts: Mapping[int, int], share: float) -> float | None:
-    """The least number that this share of all are not above; None where there are none."""
+    """Return the least number that reaches this share of all counts; None without counts."""
     total, seen = sum(counts.values()), 0
     for number in sorted(counts):
         seen += counts[number]

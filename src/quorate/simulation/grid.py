@@ -1,4 +1,4 @@
-"""What is simulated: every strategy with every number of workers, imbalance and network; all else equal."""
+"""The cells of a simulation: every strategy with every number of workers, imbalance and network; all else equal."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedArm:
-    """One strategy with its settings; `text` is how it was written. `times` is None where only gradients will tell."""
+    """One strategy with its settings; `text` is the argument. `times` is None where only gradients can be simulated."""
 
     text: str
     strategy: str
     settings: Mapping[str, object]
     times: Times | None
     reduction: Reduction | None = None
-    """How its vectors are written small."""
+    """Compression of its vectors."""
     cost: CodingCost = CodingCost()  # noqa: RUF009 - it is frozen
-    """Of doing so."""
+    """The cost of compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCell:
-    """One row to be."""
+    """One future row."""
 
     arm: SimulatedArm
     workers: int
@@ -48,21 +48,21 @@ class SimulatedCell:
 
     @property
     def in_words(self) -> str:
-        """As progress names it."""
+        """A description for progress messages."""
         late = "" if self.imbalance is None else f", {self.imbalance}"
         return f"{self.arm.text}, {self.workers:,} worker{'s' * (self.workers > 1)}{late}"
 
 
-class Told(Protocol):
-    """Told of what happens."""
+class Progress(Protocol):
+    """Callbacks of progress."""
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Watch:
-        """Cell `number` (from 0) begins; what is returned is told its share."""
+        """Begin cell `number` (from 0); the returned function is called with its completed share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One cell, simulated."""
+    """One simulated cell."""
 
     strategy: str
     workers: int
@@ -70,23 +70,23 @@ class Row:
     network: str
     figures: Figures
     loss: float | None = None
-    """Of training, over the last tenth of the steps; None where there were no gradients."""
+    """Training loss, over the last tenth of the steps; None without gradients."""
     quality: float | None = None
     """On held-out data, at the end."""
     wall_seconds: float = 0.0
-    """That this machine took for it."""
+    """Seconds that this machine took for it."""
     is_recorded: bool = False
     """Whether it was measured, not simulated."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `simulate.json`."""
+        """Return the row for `simulate.json`."""
         own = {key: value for key, value in asdict(self).items() if key != "figures"}
         return {**own, "wall_seconds": round(self.wall_seconds, 3), **asdict(self.figures)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All of it; every list has an entry at least."""
+    """All cells; every list has at least one entry."""
 
     arms: Sequence[SimulatedArm]
     workers: Sequence[int]
@@ -97,19 +97,19 @@ class Grid:
     seed: int
     pace: str | None
     compute: Durations | None
-    """None: as in the run that this is like."""
+    """None: as in the run `like`."""
     examples: int | None
     like: Calibration | None = None
-    """The run whose times of work are taken."""
+    """The run from which times are taken."""
     measured: Mapping[str, Links] = field(default_factory=dict)
-    """What was found between workers, where runs tell, by the kind of what they talk in; it goes before the network."""
+    """Links measured in runs, by the kind of exchanges; they take precedence over the network."""
 
     def links_of(self, cell: SimulatedCell) -> Links:
-        """What is between its workers."""
+        """Return the links between its workers."""
         return cell.links if cell.arm.times is None else self.measured.get(cell.arm.times.kind, cell.links)
 
     def cells(self) -> Iterator[SimulatedCell]:
-        """In the order of the table."""
+        """Yield the cells in the order of the table."""
         for links in self.networks:
             for imbalance in self.imbalances:
                 for arm in self.arms:
@@ -117,14 +117,14 @@ class Grid:
                         yield SimulatedCell(arm=arm, workers=workers, imbalance=imbalance, links=links)
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for the first cell that cannot be."""
+        """Raise `ConfigurationError` for the first impossible cell."""
         for cell in self.cells():
             if cell.arm.times is not None:
                 cell.arm.times.check(cell.workers)
             self._busy(cell)
 
     def case_of(self, cell: SimulatedCell, watch: Watch) -> Case:
-        """`cell`, to be played."""
+        """Return the case of `cell`."""
         case = Case(
             workers=cell.workers,
             steps=self.steps,
@@ -165,15 +165,15 @@ class Grid:
         return pace
 
 
-def simulated(grid: Grid, told: Told) -> Iterator[Row]:
-    """Every cell's row, one after the other; times alone."""
+def simulated(grid: Grid, progress: Progress) -> Iterator[Row]:
+    """Yield every cell's row, one after the other; times alone."""
     from quorate.simulation.figures import figures_of
 
     cells = list(grid.cells())
     for number, cell in enumerate(cells):
         assert cell.arm.times is not None
         began = time.perf_counter()
-        case = grid.case_of(cell, told.begins(number, len(cells), cell))
+        case = grid.case_of(cell, progress.begins(number, len(cells), cell))
         figures = figures_of(cell.arm.times.play(case), case.workers, case.steps)
         row = Row(
             strategy=cell.arm.text,

@@ -1,9 +1,9 @@
-"""What simulated workers are joined by: the seconds that messages and means take. Pure.
+"""The links between simulated workers: the seconds of messages and means. Pure.
 
 Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. A mean of all takes, as a ring,
-2 (P - 1) L + 2 (P - 1) / P n / B, and by recursive halving and doubling (Rabenseifner), 2 ceil(log2 P) L and as much
-for the bytes. Where workers share the ports of hosts, P is the number of hosts. Exchanges that are under way together
-share the links, as in the virtual world: see `in_line`.
+2 (P - 1) L + 2 (P - 1) / P n / B, and by recursive halving and doubling (Rabenseifner), 2 ceil(log2 P) L and the same
+for the bytes. Where workers share the ports of hosts, P is the number of hosts. Concurrent exchanges share the links,
+as in the virtual world: see `in_line`.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.virtual.network import Network, demand_of
 
 USUAL = "50us:10Gbit"
-"""What is taken where nobody says."""
+"""The default."""
 _FORM = (
     "LATENCY:BANDWIDTH, such as 50us:10Gbit, and after it :mesh, :halving, :per-host=8 (workers on each host) and "
     ":leader=200us (of work with each worker in a round), or some of these"
 )
 _HUB_BYTES = 1 << 18
-"""As of `rounds.forming`, which is slower to import: what the leader of rounds carries of one round by itself."""
+"""The same as in `rounds.forming`, which is slower to import: most bytes of a round that the leader sums itself."""
 _NUMBERS = ("per-host", "leader")
 FIRST_PART, PART = 1 << 20, 8 << 20
-"""Bytes of the parts in which a gradient travels while the backward pass still runs, as of `buckets.flat`."""
+"""Bytes of the parts in which a gradient is sent during the backward pass, as in `buckets.flat`."""
 
 
 class Taken(NamedTuple):
-    """Seconds that one exchange takes among all, from the last arrival on."""
+    """Seconds of one exchange among all, from the last arrival on."""
 
     latency: float = 0.0
-    """Of its messages."""
+    """Latency of its messages."""
     transmission: float = 0.0
-    """For which it keeps its links busy."""
+    """Seconds for which it keeps its links busy."""
 
     @property
     def seconds(self) -> float:
-        """Alone."""
+        """Seconds of the exchange alone."""
         return self.latency + self.transmission
 
 
 def in_line(exchanges: Iterable[tuple[float, Taken]]) -> float:
-    """When all exchanges are done, of which each may begin at the time that stands before it: the links transmit one
-    after the other, in this order, and latencies pass beside that."""
+    """Return when all exchanges have ended, each of which may begin at the time before it. The links transmit one
+    exchange after the other, in this order; latencies run in parallel."""
     free = done = 0.0
     for begin, taken in exchanges:
         free = max(free, begin) + taken.transmission
@@ -57,27 +57,27 @@ def in_line(exchanges: Iterable[tuple[float, Taken]]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """One network. `text` is what it was read from."""
+    """One network. `text` is the line that was read."""
 
     text: str
     latency: float
     bandwidth: float
     """Bytes per second."""
     is_mesh: bool = False
-    """Whether every two workers have a link of their own, as in the virtual world. Else each worker has one port, which
-    all that it sends shares, and another for all that it gets."""
+    """Whether every two workers have a link of their own, as in the virtual world. Otherwise each worker has one
+    port for everything that it sends, and another for everything that it receives."""
     reduces: Literal["ring", "halving"] = "ring"
     per_host: int = 0
-    """Workers of each host, that share its port and are joined by memory; 0: no hosts are told apart."""
+    """Workers of each host, which share its port and are connected by memory; 0: hosts are not distinguished."""
     leader: float = 0.0
-    """Seconds of work that the leader of rounds has with each worker in each of them."""
+    """Seconds of work of the leader for each worker in a round."""
 
     def ports(self, size: int) -> int:
-        """How many `size` workers have: one each, or one a host."""
+        """Return the ports of `size` workers: one each, or one a host."""
         return -(-size // self.per_host) if self.per_host else size
 
     def all_reduce(self, nbytes: int, size: int) -> Taken:
-        """Until a sum of `nbytes` is there for all `size` workers: between hosts, of the sums of each."""
+        """Return the seconds until all `size` workers have a sum of `nbytes`: between hosts, of the sums of each."""
         size = self.ports(size)
         if self.reduces == "ring" or size == 1:
             network = Network(latency=self.latency, bandwidth=self.bandwidth)
@@ -87,15 +87,15 @@ class Links:
         return Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
 
     def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> Taken:
-        """Until all have what all gave, `nbytes` each; or each host, with `codes_of_hosts`. A host's port gets what
-        comes to all of its workers once."""
+        """Return the seconds until all have the `nbytes` of each; or those of each host, with `codes_of_hosts`. A
+        host's port receives data for all of its workers once."""
         ports = self.ports(size)
         count = ports if codes_of_hosts else size
         others = count - count / ports
         return Taken() if ports == 1 else Taken(self._hops(ports) * self.latency, others * nbytes / self.bandwidth)
 
     def all_to_all(self, nbytes: int, size: int) -> Taken:
-        """Until all have a piece of `nbytes` of each."""
+        """Return the seconds until all have a piece of `nbytes` of each."""
         ports = self.ports(size)
         out = size / ports * (size - size / ports)
         return Taken() if ports == 1 else Taken((ports - 1) * self.latency, out * nbytes / self.bandwidth)
@@ -104,24 +104,24 @@ class Links:
         return ports - 1 if self.reduces == "ring" else math.ceil(math.log2(ports))
 
     def sent_by_all(self, nbytes: int, size: int) -> float:
-        """Bytes that leave the ports for it, in all."""
+        """Return the bytes that all ports send for it."""
         return all_reduce_bytes(nbytes, self.ports(size)) * self.ports(size)
 
     def in_pieces(self, nbytes: int, size: int) -> float | None:
-        """Seconds in which hosts exchange the sum of a round among themselves, as the leader has told them; None where
-        it goes through the leader, as it does on one host, or where it is small."""
+        """Return the seconds in which hosts exchange the sum of a round among themselves. None where it goes through
+        the leader, as on one host, or where it is small."""
         hosts = self.ports(size)
         if not self.per_host or hosts == 1 or nbytes * size <= _HUB_BYTES:
             return None
         return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes))
 
     def carrying(self, nbytes: float, count: int = 1) -> float:
-        """Seconds for which `count` messages of so many bytes keep one worker's side busy."""
+        """Return the seconds for which `count` messages of so many bytes keep one worker's side busy."""
         return (1 if self.is_mesh else count) * nbytes / self.bandwidth
 
 
 def parts_of(nbytes: int) -> list[int]:
-    """The bytes of the parts that `nbytes` are cut into; the first is small, so that something is under way early."""
+    """Return the bytes of the parts of `nbytes`; the first is small, so that sending begins early."""
     if nbytes <= FIRST_PART:
         return [nbytes]
     whole, rest = divmod(nbytes - FIRST_PART, PART)
@@ -129,7 +129,7 @@ def parts_of(nbytes: int) -> list[int]:
 
 
 def links_from(text: str) -> Links:
-    """The network that `text` says. Raises `ConfigurationError`, and says what may be written."""
+    """Return the network that `text` describes. Raises `ConfigurationError`, with the possible forms."""
     words = [word.strip() for word in text.split(":")]
     if len(words) < 2:
         raise ConfigurationError(f'--network "{text}": write {_FORM}')

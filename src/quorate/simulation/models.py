@@ -1,7 +1,7 @@
-"""Strategies as times alone know them: the settings that say when and with whom workers agree, and how that is played.
+"""Strategies by their times: settings that decide when and with which workers to agree, and their simulation.
 
-A setting has its strategy's own name, type and default, which are read from its source, so that nothing need be
-imported. Settings that change numbers, but no times, are taken as they are.
+A setting has its strategy's own name, type and default, which are read from its source, without importing it. Settings
+that change numbers, but no times, are accepted.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ WaitFor = int | float | Literal["all", "majority", "designated"]
 
 @dataclass(frozen=True, kw_only=True)
 class Times(ABC):
-    """One strategy, in times alone. Its fields are the settings of the strategy that change them."""
+    """One strategy by its times. Its fields are the settings of the strategy that change them."""
 
     kind: ClassVar[Kind]
-    """What workers talk in: a run of one strategy tells what it costs under others of its kind."""
+    """The kind of exchanges: a run of one strategy determines the costs of others of its kind."""
     name: str
 
     @abstractmethod
     def play(self, case: Case) -> Played:
-        """What the workers of `case` do."""
+        """Simulate the workers of `case`."""
 
     def check(self, workers: int) -> None:  # noqa: B027  (most settings fit any number of workers)
-        """Raise `ConfigurationError` where the settings do not go with so many workers."""
+        """Raise `ConfigurationError` where the settings do not fit the number of workers."""
 
 
 _T = TypeVar("_T", bound=Times)
@@ -47,7 +47,7 @@ _T = TypeVar("_T", bound=Times)
 
 @dataclass(frozen=True, kw_only=True)
 class EveryStep(Times):
-    """All meet in every step."""
+    """All workers meet in every step."""
 
     kind: ClassVar[Kind] = "meetings"
 
@@ -57,7 +57,7 @@ class EveryStep(Times):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps(Times):
-    """All meet every so many steps."""
+    """All workers meet every so many steps."""
 
     kind: ClassVar[Kind] = "meetings"
 
@@ -78,8 +78,8 @@ class LocalSteps(Times):
             return self.sync_every, "steps"
         from quorate.strategies.parts.local_steps import period_from  # imports torch
 
-        found = period_from(self.sync_every)
-        return found.count, found.unit
+        period = period_from(self.sync_every)
+        return period.count, period.unit
 
     def play(self, case: Case) -> Played:
         assert isinstance(self.after, int)
@@ -112,7 +112,8 @@ class RoundTimes(Times):
             )
 
     def agreed(self, workers: int, seed: int) -> Agreed:
-        """What the workers agree on, as far as it decides when rounds start and what they take in."""
+        """Return the workers' agreed settings, as far as they decide when rounds start and which contributions they
+        take."""
         return Agreed(size=workers, wait_for=self.wait_for, late=self.late, max_staleness=self.max_staleness, seed=seed)
 
     def play(self, case: Case) -> Played:
@@ -148,7 +149,7 @@ class ExchangeTimes(Times):
 
 @dataclass(frozen=True, kw_only=True)
 class Questions(ExchangeTimes):
-    """Gossip in which nobody waits for anybody's computing."""
+    """Gossip in which no worker waits for another's computing."""
 
     kind: ClassVar[Kind] = "questions"
 
@@ -179,22 +180,22 @@ _KINDS: dict[str, tuple[type[Times], dict[str, object]]] = {
 
 
 def known() -> tuple[str, ...]:
-    """The strategies that times alone know, sorted."""
+    """Return the names of the strategies with known times, sorted."""
     return tuple(sorted(_KINDS))
 
 
 def settings_of(name: str) -> frozenset[str]:
-    """The settings of that strategy that change times; none of a name that is not known."""
+    """Return the settings of that strategy that change times; none for an unknown name."""
     if name not in _KINDS:
         return frozenset()
-    return frozenset({one.name for one in _declared(name)} & {field.name for field in fields(_KINDS[name][0])})
+    return frozenset({setting.name for setting in _declared(name)} & {field.name for field in fields(_KINDS[name][0])})
 
 
 def times_of(name: str, settings: Mapping[str, object]) -> Times:
-    """The strategy of that name, with its defaults and these settings.
+    """Return the strategy of that name, with its defaults and these settings.
 
-    Raises `ConfigurationError` for a name or setting that is not known, a value of another type, and a strategy that is
-    none of `known`.
+    Raises `ConfigurationError` for an unknown name or setting, a value of another type, and a strategy that is not
+    among `known`.
     """
     if name not in _KINDS:
         if name in strategies:
@@ -211,8 +212,11 @@ def times_of(name: str, settings: Mapping[str, object]) -> Times:
 def filled(
     kind: type[_T], name: str, settings: Mapping[str, object], own: Set[str], fixed: Mapping[str, object] | None = None
 ) -> _T:
-    """A strategy as `kind` knows it, by the settings `own`; those that change no times are still to be right."""
-    values: dict[str, Any] = {**(fixed or {}), **{key: one for key, one in usual_settings(name).items() if key in own}}
+    """Return a strategy of class `kind` with the settings `own`; others, which change no times, are checked."""
+    values: dict[str, Any] = {
+        **(fixed or {}),
+        **{key: value for key, value in usual_settings(name).items() if key in own},
+    }
     _check_names(name, settings)
     values |= settings_for(kind, {key: value for key, value in settings.items() if key in own}, name)
     if set(settings) - own:
@@ -221,21 +225,21 @@ def filled(
 
 
 def _declared(name: str) -> Sequence[Setting]:
-    """The settings of the strategy as its source has them; none of a baseline."""
+    """Return the settings of the strategy in its source; none for a baseline."""
     source = strategies.source(name) if name in strategies else None
     return () if source is None else source.settings
 
 
 def usual_settings(name: str) -> dict[str, object]:
-    """The defaults of that strategy, as far as its source says them."""
-    found = {}
+    """Return the defaults of that strategy, as far as its source has them as literals."""
+    defaults = {}
     for setting in _declared(name):
         if setting.default is not None:
             try:
-                found[setting.name] = ast.literal_eval(setting.default)
+                defaults[setting.name] = ast.literal_eval(setting.default)
             except ValueError:
                 pass  # made by a call: no setting of this kind changes times
-    return found
+    return defaults
 
 
 def _check_names(name: str, settings: Mapping[str, object]) -> None:

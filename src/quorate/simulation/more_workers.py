@@ -1,4 +1,4 @@
-"""A recorded run with more workers than it had: times alone, under the strategy of the run."""
+"""A recorded run with more workers: times alone, under the strategy of the run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from quorate.simulation.grid import Grid, Row, SimulatedArm, SimulatedCell, simu
 from quorate.simulation.played import Watch
 
 
-class _Untold:
-    """It takes a second or two, and nobody need be told how far it is."""
+class _Silent:
+    """No progress messages, as it takes a second or two."""
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Watch:
         return lambda share: None
 
 
 def more_workers(name: str, workers: Sequence[int]) -> list[Row]:
-    """A row for each number of `workers`, like the run in the folder `name`; those beyond the recorded ones are like
-    them, in blocks of as many, and a message takes what it took there.
+    """Return a row for each number of `workers`, like the run in the folder `name`.
 
-    Raises `ConfigurationError` where the run is none that times alone can learn from.
+    Further workers are like the recorded ones, in blocks of as many, and messages take as long as there. Raises
+    `ConfigurationError` where a simulation cannot be calibrated by the run.
     """
     like = calibrated(name)
     own = like.times
@@ -38,4 +38,4 @@ def more_workers(name: str, workers: Sequence[int]) -> list[Row]:
         like=like,
     )
     grid.check()
-    return list(simulated(grid, _Untold()))
+    return list(simulated(grid, _Silent()))

@@ -1,8 +1,8 @@
-"""Gossip: who waits for which neighbours, step by step; times alone.
+"""Gossip, step by step, by the neighbours that each worker waits for; times alone.
 
-With what has left a worker before its gradient is there (`d-psgd`), what is given after it (`sgp`, `d2`, `relay`), and
-what may come some steps late (`osgp`): worker i is done with exchange k when it has come to it, and for each neighbour
-j with what j has sent in exchange k. A worker with several neighbours sends to them one after the other.
+Vectors are sent before a worker's gradient is there (`d-psgd`), after it (`sgp`, `d2`, `relay`), or may arrive some
+steps late (`osgp`): worker i ends exchange k when it has reached it, and has received what each neighbour j has sent in
+exchange k. A worker with several neighbours sends to them one after the other.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from quorate.core.topology import Topology
 from quorate.simulation.played import Case, Played
 
 MOST_EDGES = 2_000_000
-"""Of a graph in one round: more take memory and time that nobody wants to spend."""
+"""Edges of a graph in one round: more take too much memory and time."""
 _TRIED, _KEPT = 8, 64
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Who gives to whom in one round."""
+    """The edges of one round."""
 
     sources: Sequence[Sequence[int]]
-    """By worker, whom it gets something from, without itself."""
+    """By worker, the others from which it receives."""
     outgoing: Sequence[int]
-    """By worker, to how many it gives."""
+    """By worker, to how many it sends."""
 
     @property
     def messages(self) -> int:
@@ -34,7 +34,7 @@ class _Round:
 
 
 class Graph:
-    """The rounds of a topology, each looked up once for as long as it comes again."""
+    """The rounds of a topology, each looked up once while it recurs."""
 
     def __init__(self, topology: Topology, size: int) -> None:
         self._topology, self._size = topology, size
@@ -43,7 +43,7 @@ class Graph:
         self._rounds: dict[int, _Round] = {}
 
     def _looks_periodic(self) -> bool:
-        """Whether its rounds are the same after a cycle; drawn ones are not."""
+        """Return whether its rounds are the same after a cycle; drawn ones are not."""
         ranks, rounds = range(min(_TRIED, self._size)), range(min(_TRIED, self._cycle))
         edges, size, cycle = self._topology.in_edges, self._size, self._cycle
         return all(
@@ -51,7 +51,7 @@ class Graph:
         )
 
     def round(self, number: int) -> _Round:
-        """Round `number`. Raises `ConfigurationError` for too many edges."""
+        """Return round `number`. Raises `ConfigurationError` for too many edges."""
         place = number % self._cycle if self._comes_again else number
         if place not in self._rounds:
             if not self._comes_again and len(self._rounds) > _KEPT:
@@ -70,16 +70,18 @@ class Graph:
                 "fewer neighbours"
             )
         for rank in range(size):
-            mine = [peer for peer, _ in self._topology.in_edges(rank, size, number) if peer != rank]
-            sources.append(mine)
-            for peer in mine:
+            peers = [peer for peer, _ in self._topology.in_edges(rank, size, number) if peer != rank]
+            sources.append(peers)
+            for peer in peers:
                 outgoing[peer] += 1
         return _Round(sources, outgoing)
 
 
 def exchanges(case: Case, topology: Topology, *, ahead: bool = False, bound: int = 0) -> Played:
-    """An exchange in every step. `ahead`: what is sent leaves at the end of the step before; else when the worker has
-    come. It is waited for as soon as it is `bound` steps old.
+    """Simulate an exchange in every step.
+
+    `ahead`: vectors are sent at the end of the step before; else when the worker has reached the exchange. They are
+    waited for when they are `bound` steps old.
     """
     played, graph, busy = Played(), Graph(topology, case.workers), case.busy
     ranks = range(case.workers)
@@ -114,10 +116,8 @@ def exchanges(case: Case, topology: Topology, *, ahead: bool = False, bound: int
 
 
 def questions(case: Case, *, ahead: bool = False) -> Played:
-    """`ad-psgd`: each asks one neighbour, which answers while it computes; with `ahead` a step early.
-
-    Whom it asks makes no difference, as nobody is taken to be asked by two at the same moment.
-    """
+    """Simulate `ad-psgd`: each worker asks one neighbour, which answers while it computes; with `ahead` a step early.
+    The choice of the neighbour makes no difference, as no worker is assumed to be asked by two at the same moment."""
     played, busy = Played(), case.busy
     nbytes = case.nbytes
     there_and_back = 2 * (case.links.latency + case.links.carrying(nbytes))

@@ -1,7 +1,6 @@
-"""The picture of a simulation: what came of each strategy by the number of workers, or side by side for one number.
+"""The picture of a simulation: the results of each strategy by the number of workers, or as bars for one number.
 
-All that was simulated is drawn dashed, and said to be; what was recorded is a full mark. Nothing is told by colour
-alone.
+All simulated results are dashed, and labelled so; recorded ones are full marks. Nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ SAID = "dashed: simulated, not measured"
 MARGIN, TOP, PANEL, GAP = 26.0, 92.0, 330.0, 86.0
 _BAR = 20.0
 ASIDE = 1.25
-"""By which factor the axis of workers goes on beyond the least and the greatest number."""
+"""The factor by which the axis of workers extends beyond the least and the greatest number."""
 _DASHED = tuple(look for look in range(1, 40) if drawing.dashes_of(look))
-"""Looks whose lines are dashed, each otherwise."""
+"""Looks with dashed lines, all different."""
 
 
 def picture(rows: Sequence[Row], title: str, about: str = "") -> str:
-    """An SVG that stands alone: steps per second and share of the no-wait ideal; `about` says what was assumed."""
+    """Return a self-contained SVG: steps per second and share of the no-wait ideal; `about` states the assumptions."""
     looks = looks_of([_name(row, rows) for row in rows if not row.is_recorded])
     by_workers = len({row.workers for row in rows}) > 1
     body, height = (_lines if by_workers else _bars)(rows, looks)
@@ -36,12 +35,12 @@ def picture(rows: Sequence[Row], title: str, about: str = "") -> str:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, int]:
-    """A look for each of these names; all are dashed."""
+    """Return a look for each of these names; all are dashed."""
     return {name: _DASHED[place % len(_DASHED)] for place, name in enumerate(dict.fromkeys(names))}
 
 
 def framed(body: Markup, height: float, title: str, about: str, said: str, label: str) -> str:
-    """The whole picture: `body` in a dashed frame, below what it shows; `said` is on the badge, `label` is read out."""
+    """Return the whole picture: `body` in a dashed frame, with `said` on the badge; `label` is for screen readers."""
     badge = drawing.text_width(said, 12.5) + 22
     rest = WIDTH - 2 * MARGIN - badge - 16
     head = [
@@ -70,7 +69,7 @@ def framed(body: Markup, height: float, title: str, about: str, said: str, label
 
 
 def _style() -> str:
-    """The colours of reports, and what stands in this picture only."""
+    """Return the colours of reports, and styles of this picture only."""
     assets = files("quorate.report").joinpath("assets")
     colours = assets.joinpath("page.css").read_text(encoding="utf-8").partition("* { box-sizing")[0]
     charts = assets.joinpath("charts.css").read_text(encoding="utf-8")
@@ -86,11 +85,11 @@ def _style() -> str:
 
 
 def _name(row: Row, rows: Sequence[Row]) -> str:
-    """The strategy, and what else tells the rows apart."""
+    """Return the strategy, with what distinguishes the rows."""
     parts = [row.strategy]
-    if len({one.imbalance for one in rows if not one.is_recorded}) > 1:
+    if len({other.imbalance for other in rows if not other.is_recorded}) > 1:
         parts.append(row.imbalance or "nobody late")
-    if len({one.network for one in rows if not one.is_recorded}) > 1:
+    if len({other.network for other in rows if not other.is_recorded}) > 1:
         parts.append(row.network)
     return ", ".join(parts)
 
@@ -99,7 +98,7 @@ _Figure = Callable[[Row], float]
 
 
 def _lines(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
-    """Two charts side by side, with the names below."""
+    """Return two charts side by side, with the names below."""
     wide = (WIDTH - 2 * MARGIN - GAP) / 2
     foot = TOP + PANEL
     panels = (
@@ -114,7 +113,7 @@ def _lines(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
 
 
 def legend(looks: dict[str, int], top: float) -> Markup:
-    """The names, three in a row, each with its line."""
+    """Return the names, three in a row, each with its line."""
     parts = []
     for place, (name, look) in enumerate(looks.items()):
         x, y = MARGIN + 10 + (place % 3) * (WIDTH - 2 * MARGIN) / 3, top + 22 * (place // 3)
@@ -155,7 +154,7 @@ def _panel(
 
 
 def axis_of_workers(counts: Sequence[int], x: Scale, foot: float, top: float) -> Markup:
-    """The axis of workers: a line for each number that was simulated, which is written where there is room."""
+    """Return the axis of workers: a line for each simulated number, which is written where there is room."""
     parts, free = [], -WIDTH
     for count in counts:
         at, words = x(count), f"{count:,}"
@@ -169,7 +168,7 @@ def axis_of_workers(counts: Sequence[int], x: Scale, foot: float, top: float) ->
 
 
 def line_of(places: Sequence[tuple[float, float]], name: str, look: int) -> Markup:
-    """One simulated line, with its marks."""
+    """Return one simulated line, with its marks."""
     stroke = element("path", d=drawing.path(places), class_="line", stroke_dasharray=drawing.dashes_of(look))
     marks = [drawing.marker(a, b, look) for a, b in places]
     return drawing.group(element("title", f"{name}, simulated"), stroke, *marks, class_=drawing.colour_of(look))
@@ -182,7 +181,7 @@ def _recorded(x: Scale, y: Scale, row: Row, figure: _Figure) -> Markup:
 
 
 def _bars(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
-    """One bar for each row: the share of the no-wait ideal, with steps per second behind it."""
+    """Return one bar for each row: the share of the no-wait ideal, followed by steps per second."""
     left, right, top = MARGIN, WIDTH - 330.0, TOP + 24
     tall = 52.0
     x = Scale(0.0, max(1.0, *(row.figures.no_wait_share for row in rows)), left, right)
@@ -210,9 +209,9 @@ def _bars(rows: Sequence[Row], looks: dict[str, int]) -> tuple[Markup, float]:
 
 
 def _label(rows: Sequence[Row], title: str) -> str:
-    told = [
+    figures = [
         f"{row.strategy} with {row.workers} workers {number_in_words(row.figures.steps_per_second)} steps per second, "
         f"{share_in_words(row.figures.no_wait_share)} of the no-wait ideal"
         for row in rows[:12]
     ]
-    return f"{title}. Simulated: {'; '.join(told)}."
+    return f"{title}. Simulated: {'; '.join(figures)}."

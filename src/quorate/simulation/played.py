@@ -1,4 +1,4 @@
-"""What simulated workers did: every step of every worker in columns, and the rounds they made."""
+"""The actions of simulated workers: every step of every worker in columns, and the rounds they formed."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from quorate.simulation.codes import Codes
 from quorate.simulation.links import Links
 
 Watch = Callable[[float], None]
-"""Told now and then which share of the work is done, from 0 to 1."""
+"""Called now and then with the completed share of the work, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is simulated, whatever the strategy."""
+    """A case to simulate, whatever the strategy."""
 
     workers: int
     steps: int
-    """Of the fastest worker; all are at work until it has taken them."""
+    """Steps of the fastest worker; all are active until it has taken them."""
     parameters: int
     """Numbers that are agreed on, four bytes each."""
     busy: Busy
     links: Links
     seed: int = 0
     examples: int | None = None
-    """Of each step of a worker; None where nothing counts them."""
+    """Examples of each step of a worker; None where they are not counted."""
     watch: Watch = lambda share: None
     codes: Codes | None = None
-    """What travels in place of a vector; None: the vector."""
+    """The messages in place of a vector; None: the vector."""
 
     @property
     def nbytes(self) -> int:
-        """Of a vector as it travels: its numbers, and a header with a place for every worker. What messages say besides
-        is not counted, as it is not in records."""
+        """Bytes of a vector in a message: its numbers, and a header with a place for every worker. Other contents of
+        messages are not counted, as in records."""
         return 4 * (self.parameters + 33 + self.workers)
 
 
@@ -46,23 +46,23 @@ class Played:
     rank: array[int] = field(default_factory=lambda: array("l"))
     begin: array[float] = field(default_factory=lambda: array("d"))
     arrive: array[float] = field(default_factory=lambda: array("d"))
-    """When it came to the meeting point."""
+    """When it reached the meeting point."""
     last: array[float] = field(default_factory=lambda: array("d"))
-    """When the last one came for whom it waited there (or before `arrive`, where it waited for nobody)."""
+    """When the last worker arrived for which it waited (or before `arrive`, without waiting)."""
     done: array[float] = field(default_factory=lambda: array("d"))
     """When its exchange was over."""
     end: array[float] = field(default_factory=lambda: array("d"))
     rounds: list[Formed] = field(default_factory=list)
     """Means that were formed; none under gossip."""
     bytes_out: float = 0.0
-    """Sent by all workers in all."""
+    """Bytes sent by all workers."""
     coding: float = 0.0
-    """Seconds that all workers have encoded and decoded."""
+    """Seconds of encoding and decoding of all workers."""
     contributors: float | None = None
-    """Whose numbers are in an update, where there are no rounds."""
+    """Workers whose numbers are in an update, where there are no rounds."""
 
     def step(self, rank: int, begin: float, arrive: float, last: float, done: float, end: float) -> None:
-        """One more step; its place is what `len(self.rank) - 1` is then."""
+        """Add a step; its index is `len(self.rank) - 1` afterwards."""
         self.rank.append(rank)
         self.begin.append(begin)
         self.arrive.append(arrive)
@@ -78,6 +78,6 @@ class Formed:
     time: float
     """When it was formed."""
     contributors: int
-    """Workers with something in it."""
+    """Workers that contributed."""
     stalenesses: Mapping[int, int]
-    """Contributions by how many rounds older than the newest parameters those were that they were computed on."""
+    """Numbers of contributions by staleness."""

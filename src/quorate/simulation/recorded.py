@@ -1,4 +1,4 @@
-"""A recorded run in the columns of a simulated one, so that both are told in the same figures."""
+"""A recorded run in the columns of a simulated one, so that both have the same figures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from quorate.simulation.played import Formed, Played
 
 
 def played_from(run: RunRecords, *, has_means: bool) -> Played:
-    """The steps and rounds of `run`, on a clock that stands still while anybody evaluates.
-
-    With `has_means` each step of all workers is a round where the records tell of none.
-    """
+    """Return the steps and rounds of `run`, on a clock that stops during evaluations. With `has_means` each step of all
+    workers is a round where the records have none."""
     pauses = run.pauses
 
     def training(time: float) -> float:
@@ -32,12 +30,14 @@ def played_from(run: RunRecords, *, has_means: bool) -> Played:
             times = (step.begin, step.arrive, last, min(step.end, step.arrive + step.encode + step.wait), step.end)
             played.step(rank, *(training(time) - training(origin) for time in times))
             played.bytes_out += step.bytes_out
-    for one in merged:
+    for merged_round in merged:
         ages: Counter[int] = Counter()
-        for given in one.round.taken.values():
-            for age, count in given:
+        for contributions in merged_round.round.taken.values():
+            for age, count in contributions:
                 ages[age] += count
-        played.rounds.append(Formed(training(one.formed) - training(origin), len(one.round.taken), ages))
+        played.rounds.append(
+            Formed(training(merged_round.formed) - training(origin), len(merged_round.round.taken), ages)
+        )
     if not merged and has_means:
         for there in side_by_side(steps).values():
             time = training(min(step.end for step in there.values())) - training(origin)

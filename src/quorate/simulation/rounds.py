@@ -1,11 +1,10 @@
-"""Rounds with a quorum, by events: who calls, when a round starts, and what it takes in; times alone.
+"""Rounds with a quorum, by events: calls, starts, and contributions; times alone.
 
-The decisions are those of real rounds (`rounds.calls`), the messages too: a call goes to the worker that leads, rank
-0, which asks everyone, gets what is pending, and tells the sum. Each way takes a latency, and vectors their bytes.
-What leaves the leader waits until what left it before is on its way. Nobody is silent, and nobody ends. Between hosts
-a round is in force when a majority has said that it has it, and large sums are formed in pieces: see
-`rounds.hosts.exchange`.
-What the leader has to do with each worker (`Links.leader`) is spread over the four times that it turns to all.
+The decisions are those of real rounds (`rounds.calls`), and so are the messages: a call goes to the leading worker,
+rank 0, which asks everyone, receives pending contributions, and sends the sum. Each direction takes a latency, and
+vectors the time of their bytes. Messages of the leader wait until earlier ones are on their way. No worker falls
+silent or ends. Between hosts a round is in force when a majority has confirmed it, and large sums are formed in pieces:
+see `rounds.hosts.exchange`. The leader's work for each worker (`Links.leader`) is spread over its four messages to all.
 
 Cost: two events for each contribution; some 10 microseconds.
 """
@@ -22,11 +21,11 @@ from quorate.simulation.played import Case, Formed, Played
 _ARRIVES, _SAYS, _GIVES, _FORMS = range(4)
 _LEADS = 0
 _LOOKS = 20_000
-"""Events between two looks at how much is done."""
+"""Events between two progress reports."""
 
 
 class QuorumRun:
-    """One run. `every` is how many steps a worker takes by itself before it contributes."""
+    """One run. `every` is the number of steps that a worker takes alone before it contributes."""
 
     def __init__(self, case: Case, agreed: Agreed, *, every: int = 1, overlap: bool = False) -> None:
         self._case, self._agreed, self._every, self._overlap = case, agreed, every, overlap
@@ -36,7 +35,7 @@ class QuorumRun:
         self._turn = case.links.leader * case.workers / 4
         self._coding = 0.0 if case.codes is None else case.codes.written(case.codes.numel)
         self._sent_in_codes = 0
-        """Bytes that hosts exchange of the round that is formed, where they do in codes."""
+        """Bytes that hosts exchange for the round in formation, where they do so in codes."""
         self._calls = CountedCalls(agreed)
         self._events: list[tuple[float, int, int, int, int]] = []
         """(time, kind, rank, since (-1: it rides), computing (-1: nothing, it waits))"""
@@ -44,33 +43,33 @@ class QuorumRun:
         self._begin = [0.0] * self._size
         self._steps = [0] * self._size
         self._pending: dict[int, list[int]] = {}
-        """By rank, the rounds on whose parameters its contributions were computed that no round has taken in."""
+        """By rank, the rounds on whose parameters its contributions were computed that no round has taken."""
         self._arrived: dict[int, float] = {}
-        """By rank, when the newest of these came."""
+        """By rank, when the newest of these arrived."""
         self._sends_until = [0.0] * self._size
-        """By rank, when what it last gave is on its way: what it says then comes behind."""
+        """By rank, when its last contribution is on its way: later messages follow it."""
         self._given: dict[int, list[int]] = {}
         self._last_given = 0.0
         self._gathering = False
         self._begun = [(0.0, 0.0)]
         """By round, when it started at the leader, and when the others heard of it."""
         self._there: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]
-        """By round that was formed: when it was there at the leader, when it left it, and the seconds between two
-        others' getting it."""
+        """By formed round: when it was complete at the leader, when it left it, and the seconds between two others'
+        receiving it."""
         self._last: list[float] = [0.0]
-        """By round that was formed, when the last contribution had come that it took in."""
+        """By formed round, when the last contribution that it took had arrived."""
         self._port_free = 0.0
         self._waiting: dict[int, list[tuple[int, int]]] = {}
-        """By round, who waits for it, and the place of its step among those played."""
+        """By round, the workers that wait for it, and the indices of their steps."""
         self._until = math.inf
-        """When the fastest has taken its steps."""
+        """When the fastest worker has taken its steps."""
         self._ended = [0.0] * self._size
         self._at_work = self._size
         """Workers that have not ended a step at that time, or later."""
         self.played = Played()
 
     def run(self) -> Played:
-        """Until all have been at work for as long as the fastest takes for its steps."""
+        """Run until all have been active for as long as the fastest takes for its steps."""
         for rank in range(self._size):
             self._go_on(rank, 0.0)
         count = 0
@@ -92,7 +91,7 @@ class QuorumRun:
     # -- a worker
 
     def _go_on(self, rank: int, now: float) -> None:
-        """It computes until it contributes next, alone."""
+        """Let the worker compute until it contributes next, alone."""
         busy = self._case.busy
         for _ in range(self._every - 1):
             arrive = now + busy.before(rank, self._steps[rank])
@@ -124,7 +123,7 @@ class QuorumRun:
             self.played.step(rank, self._begin[rank], now, now, now, now)
 
     def _resumes(self, rank: int, arrive: float, now: float, last: float) -> None:
-        """It need not wait, or for no longer than is known."""
+        """Let the worker go on, as it need not wait, or for a known time only."""
         end = now + self._case.busy.after(rank, self._steps[rank])
         self.played.step(rank, self._begin[rank], arrive, last, now, end)
         self._applied(rank, now, end)
@@ -147,14 +146,14 @@ class QuorumRun:
             self._at_work = sum(last < end for last in self._ended)
 
     def _known(self, rank: int, now: float) -> int:
-        """The newest round that this worker knows to have started."""
+        """Return the newest round that this worker knows to have started."""
         newest = len(self._begun) - 1
         while newest and self._begun[newest][rank != _LEADS] > now:
             newest -= 1
         return newest
 
     def _at(self, number: int, rank: int) -> float:
-        """When the result of round `number`, which was formed, is there."""
+        """Return when the result of the formed round `number` arrives."""
         formed, left, between = self._there[number]
         return formed if rank == _LEADS else left + rank * between + self._latency
 
@@ -204,15 +203,16 @@ class QuorumRun:
             exchange = self._latency + self._exchanged(self._in_pieces) if self._given else 0.0
             heappush(self._events, (now + self._latency + self._turn + exchange, _FORMS, 0, 0, 0))
             return
-        self.played.bytes_out += len(self._given) * nbytes  # the leader's own counts as well, as it does in records
+        self.played.bytes_out += len(self._given) * nbytes  # the leader's own counts as well, as in records
         carrying = self._case.links.carrying(nbytes, vectors) if vectors else 0.0
-        one = self._case.links.carrying(nbytes)
+        vector_seconds = self._case.links.carrying(nbytes)
         for rank in self._given:
-            self._sends_until[rank] = now + one
+            self._sends_until[rank] = now + vector_seconds
         heappush(self._events, (now + self._latency + self._turn + carrying, _FORMS, 0, 0, 0))
 
     def _exchanged(self, in_pieces: float) -> float:
-        """Seconds until hosts have the sum of what was given; by codes where they are less (`rounds.forming`)."""
+        """Return the seconds until hosts have the sum of the contributions; by codes where that is less
+        (`rounds.forming`)."""
         case, codes, self._sent_in_codes = self._case, self._case.codes, 0
         if codes is None:
             return in_pieces
@@ -232,17 +232,17 @@ class QuorumRun:
         number, links = self._calls.started, self._case.links
         nbytes = self._case.nbytes if self._given else 0
         if self._in_pieces is None:
-            one = links.carrying(nbytes)
+            vector_seconds = links.carrying(nbytes)
             left = max(now, self._port_free)
-            self._port_free = left + (one if links.is_mesh else one * (self._size - 1))
+            self._port_free = left + (vector_seconds if links.is_mesh else vector_seconds * (self._size - 1))
             self.played.bytes_out += (self._size - 1) * nbytes
         else:
-            one, left, hosts = 0.0, now, links.ports(self._size)
+            vector_seconds, left, hosts = 0.0, now, links.ports(self._size)
             self.played.bytes_out += self._sent_in_codes or 2 * (hosts - 1) * nbytes
         if self._votes:
             now += 2 * self._latency + self._turn
             left = max(left, now) + self._turn
-        self._there.append((now, left + one, 0.0) if links.is_mesh else (now, left, one))
+        self._there.append((now, left + vector_seconds, 0.0) if links.is_mesh else (now, left, vector_seconds))
         self._last.append(self._last_given)
         stalenesses: dict[int, int] = {}
         for ages in self._given.values():

@@ -1,7 +1,8 @@
 """Strategies under which all workers meet: in every step, or every so many; times alone.
 
-Where all meet in every step, parts of the gradient travel while the rest is computed, and share the links (`in_line`);
-what is left after the last worker has come is what the exchange costs. Means of parameters travel when all have come.
+Where all meet in every step, parts of the gradient are sent during the backward pass, and share the links (`in_line`);
+the time after the last worker's arrival is the cost of the exchange. Means of parameters are sent when all have
+arrived.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from quorate.simulation.played import Case, Formed, Played
 
 
 class Meetings:
-    """A run under way; times of all workers, by rank."""
+    """A run in progress; times of all workers, by rank."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.played = case, Played()
@@ -24,7 +25,7 @@ class Meetings:
         self.step = 0
 
     def synchronous(self) -> None:
-        """One step, with a mean of gradients at its end."""
+        """Simulate one step, with a mean of gradients at its end."""
         case, busy = self.case, self.case.busy
         ranks = range(case.workers)
         arrive = [now + busy.before(rank, self.step) for rank, now in zip(ranks, self.now, strict=True)]
@@ -42,8 +43,8 @@ class Meetings:
         self._formed(done, sizes)
 
     def _coded(self, codes: Codes, arrive: Sequence[float], backward: Sequence[float]) -> float:
-        """When the sum of all parts is read: what comes, when all of it has come. A part is encoded when its gradients
-        are there, which delays those behind it."""
+        """Return when the sum of all parts is decoded, which begins when all of it has arrived. A part is encoded when
+        its gradients are ready, which delays later parts."""
         links, size = self.case.links, self.case.workers
         under_way = list[tuple[float, Taken]]()
         encoded, ready = 0.0, 0
@@ -62,7 +63,7 @@ class Meetings:
         return decoded + in_line([(0.0, codes.second(nbytes, links, size)) for _, nbytes in codes.parts])
 
     def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
-        """When the last part is there for everyone."""
+        """Return when the last part has reached every worker."""
         case = self.case
         if len(sizes) == 1:
             return max(arrive) + case.links.all_reduce(sizes[0], case.workers).seconds
@@ -75,7 +76,7 @@ class Meetings:
         return in_line(under_way)
 
     def alone(self, ranks: Sequence[int]) -> None:
-        """One step of these workers by themselves."""
+        """Simulate one step of these workers alone."""
         busy = self.case.busy
         for rank in ranks:
             begin = self.now[rank]
@@ -85,7 +86,7 @@ class Meetings:
             self.now[rank] = end
 
     def average(self, vectors: int) -> None:
-        """After a step of all: a mean of `vectors` times as many numbers as there are parameters."""
+        """Simulate, after a step of all, a mean of `vectors` times as many numbers as there are parameters."""
         case, played = self.case, self.played
         nbytes = case.nbytes * vectors
         last = max(self.now)
@@ -114,12 +115,12 @@ class Meetings:
             self.played.bytes_out += sum(codes.sent_by_all(nbytes, links, size) for _, nbytes in codes.parts)
 
     def watched(self) -> None:
-        """Say how far it is."""
+        """Report progress."""
         self.case.watch(min(1.0, self.step / self.case.steps))
 
 
 def in_every_step(case: Case) -> Played:
-    """All meet in every step."""
+    """Simulate meetings of all in every step."""
     run = Meetings(case)
     while run.step < case.steps:
         run.synchronous()
@@ -129,7 +130,8 @@ def in_every_step(case: Case) -> Played:
 
 
 def every_so_many(case: Case, count: float, unit: str, *, vectors: int, after: int = 0) -> Played:
-    """All meet in the first `after` steps; then every `count` steps, examples or seconds, with means of parameters."""
+    """Simulate meetings of all in the first `after` steps; then every `count` steps, examples or seconds, for
+    parameters."""
     if unit == "examples" and not case.examples:
         raise ConfigurationError("a period in examples needs the examples per step; give --batch")
     steps_of_a_period = count if unit == "steps" else count / (case.examples or 1)
@@ -157,7 +159,7 @@ def every_so_many(case: Case, count: float, unit: str, *, vectors: int, after: i
 
 
 def _for_so_long(run: Meetings, seconds: float, began: Sequence[float], taken: list[int]) -> None:
-    """Each steps until it has been at it for so many seconds; `taken` counts the steps of each."""
+    """Let each worker step for so many seconds; `taken` counts the steps of each."""
     for rank, since in enumerate(began):
         while True:
             run.step = taken[rank]

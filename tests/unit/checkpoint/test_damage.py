@@ -1,4 +1,4 @@
-"""What stands on a disk is trusted only if it is what was written: the rest is refused, and the one before used."""
+"""Files on a disk are trusted only if they are as written: others are refused, and the checkpoint before is used."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_a_flipped_bit_is_refused(seed: int, root: Path) -> None:
     files = sorted(newest.iterdir())
     path = draw.choices(files, [file.stat().st_size for file in files])[0] if seed % 2 else draw.choice(files)
     flip(path, draw.randrange(8 * path.stat().st_size))
-    found = choose(root)
-    assert (found.name, found.refused) == ("step-00000003", ["step-00000006"])
-    assert path.name in found.sentences[0]
+    choice = choose(root)
+    assert (choice.name, choice.refused) == ("step-00000003", ["step-00000006"])
+    assert path.name in choice.sentences[0]
 
 
 def _missing(folder: Path) -> str:
@@ -80,10 +80,10 @@ def _empty_manifest(folder: Path) -> str:
 
 
 def _swapped(folder: Path) -> str:
-    one, other = folder / "rank-0.safetensors", folder / "rank-1.safetensors"
-    kept = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(kept)
+    first, second = folder / "rank-0.safetensors", folder / "rank-1.safetensors"
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
     return "rank-0.safetensors"
 
 
@@ -120,7 +120,7 @@ DAMAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__.strip("_"))
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
 def test_the_one_before_is_used(damage: Callable[[Path], str], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = damage(complete_ones(root)[0])
     ends = in_world(2, root, lambda world: train(world, 9))
@@ -130,7 +130,7 @@ def test_the_one_before_is_used(damage: Callable[[Path], str], root: Path, capsy
     assert said.count("refused") == 1
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__.strip("_"))
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
 def test_where_none_is_left_the_error_says_why(damage: Callable[[Path], str], root: Path) -> None:
     shutil.rmtree(root / "step-00000006") if damage is not _of_the_one_before else None
     if damage is _of_the_one_before:
@@ -189,10 +189,10 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
     newest = complete_ones(root)[0]
     total = sum(path.stat().st_size for path in newest.iterdir())
     Cut.left = random.Random(seed).randrange(total - 1)
-    told: list[str] = []
+    sentences: list[str] = []
 
     def task(world: World) -> Any:
-        checkpoint_context(current.here()).tell = told.append
+        checkpoint_context(current.here()).tell = sentences.append
         return train(world, 9, saves=saves)
 
     def saves(rank: int, step: int) -> bool:
@@ -201,8 +201,8 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
 
     ends = in_world(2, root, task)
     assert [end.began for end in ends] == [6, 6]
-    assert told
-    assert "a checkpoint could not be written, and the previous one stays the newest" in told[0]
+    assert sentences
+    assert "a checkpoint could not be written, and the previous one stays the newest" in sentences[0]
     assert [path.name for path in complete_ones(root)] == ["step-00000006", "step-00000003"]
     assert choose(root).name == "step-00000006"
     assert sorted(path.name for path in root.iterdir()) == ["step-00000003", "step-00000006"]

@@ -1,4 +1,4 @@
-"""What is written for others is read by them, and what others have written begins a training."""
+"""Exports are read by other libraries, and files of other libraries begin a training."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_others_read_it(tmp_path: Path, name: str) -> None:
         dcp.load(state, checkpoint_id=path, no_dist=True)
         model.load_state_dict(state["model"])
     else:
-        found = torch.load(path, weights_only=True)
-        assert found["step"] == 3 and found["rates"]["last_epoch"] == 3
-        model.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optimizer"])
+        saved = torch.load(path, weights_only=True)
+        assert saved["step"] == 3 and saved["rates"]["last_epoch"] == 3
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
         step(model, optimizer, 3)
         step(wanted, plain, 3)
     assert same(numbers(model), numbers(wanted))
-    assert [one.name for one in path.parent.iterdir()] == [path.name], "nothing is left beside it"
+    assert [path_left.name for path_left in path.parent.iterdir()] == [path.name], "nothing is left beside it"
 
 
 @pytest.mark.parametrize("form", ["with names", "bare", "of DDP", "safetensors", "our own", "folder"])
@@ -125,7 +125,7 @@ def test_what_a_plain_script_has_written_begins_a_training(tmp_path: Path, form:
     ends = VirtualWorld(2).run(joined(goes_on(path, until)))
     wanted, _ = plainly(4 if has_optimizer else 2)
     assert [begin for begin, _ in ends] == [begun if has_optimizer else None] * 2
-    assert all(same(found, numbers(wanted)) for _, found in ends)
+    assert all(same(end, numbers(wanted)) for _, end in ends)
 
 
 def test_where_replicas_differ_the_mean_is_written(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from quorate.launch.worker.world import World
 from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
 
 STEPS = 17
-"""Of 20 (one worker) or 10 (two) or 7 (three) in an epoch: some end in the middle of one."""
+"""An epoch has 20 (one worker), 10 (two) or 7 (three): some trainings end in the middle of one."""
 
 
-def equal(one: Told, other: Told) -> None:
-    assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
-    assert (one.draws, one.learning_rate) == (other.draws, other.learning_rate)
+def equal(first: Told, second: Told) -> None:
+    assert all(torch.equal(x, y) for x, y in zip(first.state, second.state, strict=True))
+    assert (first.draws, first.learning_rate) == (second.draws, second.learning_rate)
 
 
 def both_ways(
@@ -39,19 +39,19 @@ def test_it_goes_on_bit_for_bit(size: int, optimizer: str, tmp_path: Path) -> No
     whole, rest = both_ways(
         size, tmp_path, lambda rank, step: step in (4, 8), 11, optimizer=optimizer, is_scaled=optimizer == "sgd"
     )
-    for one, other in zip(whole, rest, strict=True):
-        equal(one, other)
-        assert other.began == 8
-        assert one.seen[-len(other.seen) :] == other.seen
-        assert len(other.seen) == 2 * (STEPS - 8)
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
+        equal(uninterrupted, resumed)
+        assert resumed.began == 8
+        assert uninterrupted.seen[-len(resumed.seen) :] == resumed.seen
+        assert len(resumed.seen) == 2 * (STEPS - 8)
     assert [path.name for path in complete_ones(tmp_path / "kept")] == ["step-00000008", "step-00000004"]
 
 
 def test_a_position_between_two_epochs(tmp_path: Path) -> None:
     whole, rest = both_ways(2, tmp_path, lambda rank, step: step == 10, 12)
-    for one, other in zip(whole, rest, strict=True):
-        equal(one, other)
-        assert one.seen[-len(other.seen) :] == other.seen
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
+        equal(uninterrupted, resumed)
+        assert uninterrupted.seen[-len(resumed.seen) :] == resumed.seen
 
 
 def test_the_algorithm_alone_goes_on_as_well(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_workers_that_save_alone_take_the_others_along(
     saves: Callable[[int, int], bool], step: int, tmp_path: Path
 ) -> None:
     whole, rest = both_ways(3, tmp_path, saves, 11)
-    for one, other in zip(whole, rest, strict=True):
-        equal(one, other)
-        assert other.began == step
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
+        equal(uninterrupted, resumed)
+        assert resumed.began == step
 
 
 def test_only_what_was_saved_counts(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_workers_that_have_ended_or_rest_are_kept_as_well(tmp_path: Path) -> Non
     whole = in_world(3, tmp_path / "none", lambda world: task(world, 99))
     in_world(3, tmp_path / "kept", lambda world: task(world, 10))
     rest = in_world(3, tmp_path / "kept", lambda world: task(world, 99))
-    assert [one.began for one in rest] == [6, 9, 9]
-    for one, other in zip(whole, rest, strict=True):
+    assert [end.began for end in rest] == [6, 9, 9]
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
         # the buffers of workers that ended are rank 0's at the end, as they were
-        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(uninterrupted.state, resumed.state, strict=True))
 
 
 def test_saved_inside_an_evaluation_and_at_the_end(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_saved_inside_an_evaluation_and_at_the_end(tmp_path: Path) -> None:
     ends = in_world(2, tmp_path, lambda world: task(world, again=False))
     assert [path.name for path in complete_ones(tmp_path)] == ["step-00000003-2", "step-00000003"]
     rest = in_world(2, tmp_path, lambda world: task(world, again=True))
-    for one, other in zip(ends, rest, strict=True):
-        assert other.began == 3
-        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+    for saved, resumed in zip(ends, rest, strict=True):
+        assert resumed.began == 3
+        assert all(torch.equal(x, y) for x, y in zip(saved.state, resumed.state, strict=True))
 
 
 def test_several_optimizers_are_one_checkpoint(tmp_path: Path) -> None:
@@ -148,16 +148,16 @@ def test_several_optimizers_are_one_checkpoint(tmp_path: Path) -> None:
                 optimizer.step()
             if step + 1 == saves:
                 quorate.save()
-        one = told(maker, make, [], began)
-        one.state += told(critic, judge, [], began).state
-        return one
+        both = told(maker, make, [], began)
+        both.state += told(critic, judge, [], began).state
+        return both
 
     whole = in_world(2, tmp_path / "none", lambda world: task(world, 8, 99))
     in_world(2, tmp_path / "kept", lambda world: task(world, 5, 4))
     rest = in_world(2, tmp_path / "kept", lambda world: task(world, 8, 99))
-    for one, other in zip(whole, rest, strict=True):
-        assert other.began == 4
-        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
+        assert resumed.began == 4
+        assert all(torch.equal(x, y) for x, y in zip(uninterrupted.state, resumed.state, strict=True))
 
 
 def test_what_cannot_be_kept_is_refused_with_one_sentence(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_extras_that_were_never_saved_are_named(tmp_path: Path) -> None:
 def test_replicas_that_differ_go_on_each_as_it_was(size: int, tmp_path: Path) -> None:
     whole, rest = both_ways(size, tmp_path, lambda rank, step: step == 6, 7, strategy="local-sgd", sync_every=4)
     assert not torch.equal(whole[0].state[0], whole[1].state[0])
-    for one, other in zip(whole, rest, strict=True):
-        equal(one, other)
-        assert other.began == 6
+    for uninterrupted, resumed in zip(whole, rest, strict=True):
+        equal(uninterrupted, resumed)
+        assert resumed.began == 6
     there = in_world(size, tmp_path / "kept", lambda world: train(world, 6, strategy="local-sgd"))
-    mean = torch.stack([one.state[0] for one in there]).mean(0)
+    mean = torch.stack([end.state[0] for end in there]).mean(0)
     resized = in_world(5 - size, tmp_path / "kept", lambda world: train(world, 6, strategy="local-sgd"))
-    assert all(torch.allclose(one.state[0], mean, atol=1e-6) for one in resized)
+    assert all(torch.allclose(end.state[0], mean, atol=1e-6) for end in resized)

@@ -28,18 +28,18 @@ def test_it_goes_on_bit_for_bit(name: str, size: int, tmp_path: Path) -> None:
     whole = run(size, tmp_path / "whole", name)
     run(size, tmp_path / "cut", name, 11)
     assert [path.name for path in complete_ones(tmp_path / "cut")] == ["step-00000008", "step-00000004"]
-    for one, other in zip(whole, run(size, tmp_path / "cut", name), strict=True):
-        assert other.began == 8
-        assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
+    for uninterrupted, resumed in zip(whole, run(size, tmp_path / "cut", name), strict=True):
+        assert resumed.began == 8
+        assert all(torch.equal(x, y) for x, y in zip(uninterrupted.state, resumed.state, strict=True))
 
 
 @pytest.mark.parametrize("name", ["ad-psgd", "relay"])
 def test_where_it_does_not_it_goes_on_all_the_same(name: str, tmp_path: Path) -> None:
     run(2, tmp_path, name, 11)
-    found = run(2, tmp_path, name)
-    assert found[0].began == 8
-    for told in found:
-        assert all(bool(torch.isfinite(x).all()) for x in told.state)
+    ends = run(2, tmp_path, name)
+    assert ends[0].began == 8
+    for end in ends:
+        assert all(bool(torch.isfinite(x).all()) for x in end.state)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_where_it_does_not_it_goes_on_all_the_same(name: str, tmp_path: Path) ->
 )
 def test_another_number_of_workers_goes_on(name: str, before: int, after: int, tmp_path: Path) -> None:
     run(before, tmp_path, name, 11)
-    for told in in_world(after, tmp_path, lambda world: train(world, STEPS, strategy=name)):
-        assert told.began is not None
-        assert all(bool(torch.isfinite(x).all()) for x in told.state)
+    for end in in_world(after, tmp_path, lambda world: train(world, STEPS, strategy=name)):
+        assert end.began is not None
+        assert all(bool(torch.isfinite(x).all()) for x in end.state)

@@ -26,7 +26,7 @@ from tests.support.sampled import Few
 
 STRATEGIES: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": 1}, "slowmo": {"sync_every": 2}}
 MUTATIONS = 10
-"""Of each strategy: some are enough to see that the net holds; more were tried when it was made."""
+"""Mutations of each strategy: enough to see that the checks hold; more were tried when they were made."""
 RANK, OWN = "rank-0.safetensors", ("optimizers", "1")
 
 
@@ -49,7 +49,7 @@ def copied(kept: dict[str, Path], name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def outcomes(root: Path, name: str) -> list[Any]:
-    """What becomes of two workers that go on from there."""
+    """The outcomes of two workers that continue from there."""
 
     @joined
     def live(world: quorate.World) -> Told:
@@ -64,11 +64,11 @@ def test_every_mutation_loads_or_is_refused(name: str, kept: dict[str, Path], tm
     for number in few(range(MUTATIONS)):
         draw = random.Random(f"{name} {number}")
         root, newest = copied(kept, name, tmp_path / str(number))
-        what = mutate(draw, newest)
-        errors = [found.error for found in outcomes(root, name) if found.error is not None]
+        mutation = mutate(draw, newest)
+        errors = [outcome.error for outcome in outcomes(root, name) if outcome.error is not None]
         own = [error for error in errors if not isinstance(error, PeerFailed)]
-        assert not errors or own, what
-        assert all(isinstance(error, CheckpointError) for error in own), (what, own)
+        assert not errors or own, mutation
+        assert all(isinstance(error, CheckpointError) for error in own), (mutation, own)
 
 
 def at(*keys: Any, value: Any, name: str = RANK) -> Callable[[Path], None]:
@@ -175,9 +175,9 @@ def test_the_one_before_is_used(
     if first.name == "step-00000003":  # nothing is opened
         (said,) = first.sentences
     else:
-        found = outcomes(root, "all-reduce")
-        assert [one.error for one in found] == [None, None]
-        assert [one.result.began for one in found] == [3, 3]
+        ends = outcomes(root, "all-reduce")
+        assert [end.error for end in ends] == [None, None]
+        assert [end.result.began for end in ends] == [3, 3]
         (said,) = [line for line in capsys.readouterr().err.splitlines() if "refused" in line]
     assert "the checkpoint step-00000006 was refused: " in said
     assert words in said
@@ -194,7 +194,7 @@ def test_what_only_does_not_load_here_is_not_removed(kept: dict[str, Path], tmp_
 
 
 def test_a_tree_can_be_written_anew(kept: dict[str, Path], tmp_path: Path) -> None:
-    """What these tests change is all that they change."""
+    """These tests change nothing else."""
     root, newest = copied(kept, "all-reduce", tmp_path)
     change_tree(newest, RANK, lambda tree: put(tree, *OWN, "step", value=inside(tree, *OWN, "step")))
-    assert [one.result.began for one in outcomes(root, "all-reduce")] == [6, 6]
+    assert [end.result.began for end in outcomes(root, "all-reduce")] == [6, 6]

@@ -24,7 +24,7 @@ def trained(world: World, steps: int, name: str = "hogwild") -> tuple[int | None
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     optimizer: Any = quorate.distribute(plain, model, name, with_one_worker="algorithm")
     began = quorate.load()
-    found = [] if began is None else [optimizer.state[model.weight]["momentum_buffer"].clone()]
+    seen = [] if began is None else [optimizer.state[model.weight]["momentum_buffer"].clone()]
     for step in range(began or 0, steps):
         optimizer.zero_grad()
         (model(torch.ones(1, 2)) * (1.0 + world.rank)).sum().backward()
@@ -32,21 +32,21 @@ def trained(world: World, steps: int, name: str = "hogwild") -> tuple[int | None
         optimizer.step()
         if step == 4:
             quorate.save()
-    found += [optimizer.state[model.weight]["momentum_buffer"].clone()]
+    seen += [optimizer.state[model.weight]["momentum_buffer"].clone()]
     with world.evaluate():
-        found.append(model.weight.detach().clone())
-    return began, found
+        seen.append(model.weight.detach().clone())
+    return began, seen
 
 
 def test_what_was_cut_off_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole = in_world(2, tmp_path / "whole", partial(trained, steps=9))
     in_world(2, tmp_path / "cut", partial(trained, steps=7))
     again = in_world(2, tmp_path / "cut", partial(trained, steps=9))
-    for (_, one), (began, other) in zip(whole, again, strict=True):
+    for (_, uninterrupted), (began, resumed) in zip(whole, again, strict=True):
         assert began == 5
-        assert torch.equal(one[0], other[1])
-        assert torch.allclose(one[1], other[2], atol=1e-7)
-    momenta = [told[0] for _, told in again]
+        assert torch.equal(uninterrupted[0], resumed[1])
+        assert torch.allclose(uninterrupted[1], resumed[2], atol=1e-7)
+    momenta = [tensors[0] for _, tensors in again]
     assert torch.equal(momenta[1], 2 * momenta[0]), "each has its own"
 
 
@@ -95,22 +95,22 @@ def test_another_number_of_workers_goes_on_from_the_model(before: int, after: in
     for began, (momentum, last, weight) in in_world(after, tmp_path, partial(trained, steps=5)):
         assert began == 5
         assert torch.equal(weight, ends[0][1][1])
-        assert any(torch.equal(momentum, told[0]) for _, told in ends)
+        assert any(torch.equal(momentum, tensors[0]) for _, tensors in ends)
         assert torch.equal(momentum, last)
 
 
 @pytest.mark.parametrize(("before", "after"), [("d-psgd", "hogwild"), ("hogwild", "d-psgd"), ("all-reduce", "hogwild")])
 def test_another_strategy_goes_on_from_the_mean(before: str, after: str, tmp_path: Path) -> None:
     ends = in_world(2, tmp_path, partial(trained, steps=5, name=before))
-    found = in_world(2, tmp_path, partial(trained, steps=5, name=after))
-    assert all(began == 5 for began, _ in found)
-    assert torch.equal(found[0][1][2], found[1][1][2])
-    assert torch.allclose(found[0][1][2], ends[0][1][-1])
+    ends_after = in_world(2, tmp_path, partial(trained, steps=5, name=after))
+    assert all(began == 5 for began, _ in ends_after)
+    assert torch.equal(ends_after[0][1][2], ends_after[1][1][2])
+    assert torch.allclose(ends_after[0][1][2], ends[0][1][-1])
 
 
 def test_a_training_of_all_kinds_of_state_goes_on(tmp_path: Path) -> None:
     task = partial(train, saves=lambda rank, step: step in (4, 8), strategy="hogwild")
     in_world(2, tmp_path, lambda world: task(world, 11))
-    for told in in_world(2, tmp_path, lambda world: task(world, STEPS)):
-        assert told.began == 8
-        assert all(bool(torch.isfinite(x).all()) for x in told.state)
+    for end in in_world(2, tmp_path, lambda world: task(world, STEPS)):
+        assert end.began == 8
+        assert all(bool(torch.isfinite(x).all()) for x in end.state)

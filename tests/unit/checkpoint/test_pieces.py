@@ -8,40 +8,40 @@ import pytest
 import torch
 
 from quorate.checkpoint.encoding import decoded, encoded
-from quorate.checkpoint.pieces import joined, rows_from, rows_in, shape_of, with_rows
+from quorate.checkpoint.pieces import Rows, joined, rows_from, rows_in, shape_of, with_rows
 from quorate.core.axes import rows_of
 from quorate.core.errors import CheckpointError
 
 
 def shards_of(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     rows = [rows_of(len(x), count, shard) for shard in range(count)]
-    return [with_rows(x[one.start : one.stop], (one.start, len(x))) for one in rows]
+    return [with_rows(x[span.start : span.stop], Rows(span.start, len(x))) for span in rows]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 12, 13])
 def test_any_number_of_shards_from_any_other(rows: int) -> None:
     x = torch.arange(3 * rows).view(rows, 3)
     for old in (1, 2, 3, 4, 7):
-        trees = [{"a": [one], "b": old + number} for number, one in enumerate(shards_of(x, old))]
+        trees = [{"a": [piece], "b": old + number} for number, piece in enumerate(shards_of(x, old))]
         for new in (1, 2, 3, 5):
-            found = [joined(trees, new, shard) for shard in range(new)]
-            assert torch.equal(torch.cat([one["a"][0] for one in found]), x)
+            new_trees = [joined(trees, new, shard) for shard in range(new)]
+            assert torch.equal(torch.cat([tree["a"][0] for tree in new_trees]), x)
             if new > 1:
-                assert [rows_in(one["a"][0]) for one in found] == [
-                    (rows_of(rows, new, s).start, rows) for s in range(new)
+                assert [rows_in(tree["a"][0]) for tree in new_trees] == [
+                    Rows(rows_of(rows, new, s).start, rows) for s in range(new)
                 ]
-                assert {shape_of(one["a"][0]) for one in found} == {(rows, 3)}
+                assert {shape_of(tree["a"][0]) for tree in new_trees} == {(rows, 3)}
             else:
-                assert rows_in(found[0]["a"][0]) is None
-            assert [one["b"] for one in found] == [old + (shard if old == new else 0) for shard in range(new)]
+                assert rows_in(new_trees[0]["a"][0]) is None
+            assert [tree["b"] for tree in new_trees] == [old + (shard if old == new else 0) for shard in range(new)]
 
 
 def test_each_has_torchs_rows() -> None:
     for count in range(14):
         for shards in range(1, 6):
             wanted = [len(x) for x in torch.arange(count).chunk(shards)] if count else []
-            found = [len(rows_of(count, shards, shard)) for shard in range(shards)]
-            assert found == wanted + [0] * (shards - len(wanted))
+            lengths = [len(rows_of(count, shards, shard)) for shard in range(shards)]
+            assert lengths == wanted + [0] * (shards - len(wanted))
 
 
 X = torch.arange(6.0)
@@ -50,15 +50,15 @@ X = torch.arange(6.0)
 @pytest.mark.parametrize(
     "trees",
     [
-        [with_rows(X[:3], (0, 6)), with_rows(X[4:], (4, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[2:], (2, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[1:4], (1, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[3:5], (3, 6))],
-        [with_rows(X[:3], (0, 6)), with_rows(X[3:], (3, 7))],
-        [with_rows(X[:3], (0, 6)), X[3:]],
-        [with_rows(X[:3], (0, 6)), 3],
-        [{"a": with_rows(X[:3], (0, 6))}, {}],
-        [[with_rows(X[:3], (0, 6))], []],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[4:], Rows(4, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[2:], Rows(2, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[1:4], Rows(1, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[3:5], Rows(3, 6))],
+        [with_rows(X[:3], Rows(0, 6)), with_rows(X[3:], Rows(3, 7))],
+        [with_rows(X[:3], Rows(0, 6)), X[3:]],
+        [with_rows(X[:3], Rows(0, 6)), 3],
+        [{"a": with_rows(X[:3], Rows(0, 6))}, {}],
+        [[with_rows(X[:3], Rows(0, 6))], []],
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(trees: list[Any]) -> None:
@@ -73,6 +73,11 @@ def test_rows_that_cannot_be_are_refused(said: Any) -> None:
         with_rows(X[:3], rows_from(said))
 
 
+@pytest.mark.parametrize("numbers", [[0, 6], [1, 4, -1, 1, 0, 2], [2, 8, 1, 3, 1, 4]])
+def test_rows_are_written_as_they_were_read(numbers: list[int]) -> None:
+    assert rows_from(numbers).as_json == numbers
+
+
 def test_they_are_said_in_json() -> None:
     tensors: dict[str, torch.Tensor] = {}
 
@@ -81,8 +86,8 @@ def test_they_are_said_in_json() -> None:
         return name
 
     assert encoded({"a": X}, "", put) == {"dict": [["a", {"tensor": "a"}]]}
-    found = decoded('{"dict": [["a", {"piece": ["a", 2, 9]}]]}', tensors, prefix="")
-    assert rows_in(found["a"]) == (2, 9)
+    tree = decoded('{"dict": [["a", {"piece": ["a", 2, 9]}]]}', tensors, prefix="")
+    assert rows_in(tree["a"]) == Rows(2, 9)
     for text in ('{"piece": ["a", 4, 9]}', '{"piece": ["b", 0, 9]}', '{"piece": ["a"]}', '{"piece": "a"}'):
         with pytest.raises(CheckpointError, match="cannot be read"):
             decoded(f'{{"dict": [["a", {text}]]}}', tensors, prefix="")

@@ -29,7 +29,7 @@ class Tied(torch.nn.Module):
 
 
 def optimizer_state(path: Path) -> Any:
-    """As in docs/howto/checkpoints.md."""
+    """The reader of docs/howto/checkpoints.md."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         text = file.metadata()["quorate"]
@@ -63,10 +63,10 @@ def test_they_load_without_us(tmp_path: Path) -> None:
         model.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
         assert model.last.weight is model.first.weight
         assert torch.equal(model.first.weight, model_state["first.weight"])
-        found = optimizer_state(folder / "optimizer.safetensors")
-        assert found["param_groups"][0]["betas"] == state["param_groups"][0]["betas"]
+        saved = optimizer_state(folder / "optimizer.safetensors")
+        assert saved["param_groups"][0]["betas"] == state["param_groups"][0]["betas"]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
-        optimizer.load_state_dict(found)
-        for mine, theirs in zip(optimizer.state_dict()["state"].values(), state["state"].values(), strict=True):
-            assert all(torch.equal(mine[key], value) for key, value in theirs.items())
+        optimizer.load_state_dict(saved)
+        for loaded, original in zip(optimizer.state_dict()["state"].values(), state["state"].values(), strict=True):
+            assert all(torch.equal(loaded[key], value) for key, value in original.items())
         assert float(optimizer.param_groups[0]["lr"]) == float(state["param_groups"][0]["lr"])

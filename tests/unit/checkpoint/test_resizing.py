@@ -68,9 +68,9 @@ class Remembers(Strategy):
 
 @dataclass
 class Own:
-    """What no other worker can take over."""
+    """State that no other worker can take over."""
 
-    mine: int = kept("own")
+    number: int = kept("own")
 
 
 def remember(world: World, steps: int, *, own: bool = False) -> Any:
@@ -111,10 +111,10 @@ def test_every_law(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_what_belongs_to_a_worker_alone_goes_on_only_with_as_many(tmp_path: Path) -> None:
     in_world(3, tmp_path, lambda world: remember(world, 1, own=True))
-    assert [state.mine for _, state in in_world(3, tmp_path, lambda world: remember(world, 0, own=True))] == [0, 1, 2]
+    assert [state.number for _, state in in_world(3, tmp_path, lambda world: remember(world, 0, own=True))] == [0, 1, 2]
 
     def refused(world: World) -> None:
-        with pytest.raises(CheckpointError, match="mine of Remembers belongs to each worker by itself, .* with -n 3"):
+        with pytest.raises(CheckpointError, match="number of Remembers belongs to each worker by itself, .* with -n 3"):
             remember(world, 0, own=True)
 
     in_world(2, tmp_path, refused)
@@ -159,8 +159,8 @@ def test_sums_are_kept_inside_of_collections() -> None:
         {"a": [4.0, torch.ones(2)], "b": 5},
     ]
     new = [resized("sum", "x", old, rank, 2) for rank in range(2)]
-    assert [one["a"][0] for one in new] == [5.0, 2.0]
-    assert [one["b"] for one in new] == [7, 3]
+    assert [value["a"][0] for value in new] == [5.0, 2.0]
+    assert [value["b"] for value in new] == [7, 3]
     assert torch.equal(new[0]["a"][1], torch.full((2,), 2.0))
     empty = resized("sum", "x", [1.5, None], 2, 3)
     assert empty == 0.0

@@ -50,15 +50,15 @@ def test_what_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, settings: dict[str
     whole = in_world(3, tmp_path / "whole", partial(trained, steps=9, settings=settings))
     in_world(3, tmp_path / "cut", partial(trained, steps=7, settings=settings))
     again = in_world(3, tmp_path / "cut", partial(trained, steps=9, settings=settings))
-    for (_, one), (began, other) in zip(whole, again, strict=True):
+    for (_, uninterrupted), (began, resumed) in zip(whole, again, strict=True):
         assert began == 5
-        assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(uninterrupted, resumed, strict=True))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_another_number_of_workers_has_what_the_servers_had(tmp_path: Path, size: int) -> None:
     (_, kept), *_ = in_world(3, tmp_path, partial(trained, steps=5, settings={}))
-    for began, found in in_world(size, tmp_path, partial(trained, steps=5, settings={})):
+    for began, parameters in in_world(size, tmp_path, partial(trained, steps=5, settings={})):
         assert began == 5
-        for x, y in zip(found, kept, strict=True):
+        for x, y in zip(parameters, kept, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-14, atol=0.0)

@@ -1,4 +1,4 @@
-"""What workers of a pipeline have kept, put together by names of parameters."""
+"""State of a pipeline's workers, put together by names of parameters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def whole(*, groups: int = 1) -> Distributed:
     """Two layers on one worker, the bias of the first one last in the optimizer's order."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
     every = [model[1].weight, model[0].weight, model[0].bias]
-    told: list[dict[str, Any]] = [{"params": every}] if groups == 1 else [{"params": every[:2]}, {"params": every[2:]}]
-    return Distributed("1", torch.optim.SGD(told, lr=0.1, momentum=0.9), model, "all-reduce", {})
+    param_groups: list[dict[str, Any]] = (
+        [{"params": every}] if groups == 1 else [{"params": every[:2]}, {"params": every[2:]}]
+    )
+    return Distributed("1", torch.optim.SGD(param_groups, lr=0.1, momentum=0.9), model, "all-reduce", {})
 
 
 def tree(numbers: dict[int, float], names: list[list[str]], groups: list[list[int]] | None = None) -> dict[str, Any]:
-    """Of one old worker."""
+    """The tree of one old worker."""
     return {
         "state": {number: {"momentum_buffer": torch.tensor([x])} for number, x in numbers.items()},
         "param_groups": [{"lr": 0.5, "params": some} for some in groups or [list(range(len(names)))]],
@@ -40,28 +42,28 @@ def second() -> dict[str, Any]:
     return tree({0: 3.0}, [["1.weight"]])
 
 
-def read(trees: list[dict[str, Any]], one: Distributed) -> dict[str, Any]:
-    return OldStages(ABOUT, trees, one).optimizer(trees)
+def read(trees: list[dict[str, Any]], entry: Distributed) -> dict[str, Any]:
+    return OldStages(ABOUT, trees, entry).optimizer(trees)
 
 
 def test_state_gets_the_numbers_of_this_optimizer() -> None:
-    found = read([first(), second()], whole())
-    assert {number: float(kept["momentum_buffer"]) for number, kept in found["state"].items()} == {0: 3, 1: 1, 2: 2}
-    assert found["param_groups"] == [{"lr": 0.5, "params": [0, 1, 2]}]
+    state = read([first(), second()], whole())
+    assert {number: float(kept["momentum_buffer"]) for number, kept in state["state"].items()} == {0: 3, 1: 1, 2: 2}
+    assert state["param_groups"] == [{"lr": 0.5, "params": [0, 1, 2]}]
 
 
 def test_tied_parameters_are_found_under_any_name() -> None:
-    one = whole()
-    one.model.add_module("again", one.model[1])
-    assert names_of(one)[0] == ["1.weight", "again.weight"]
-    found = read([first(), tree({0: 3.0}, [["again.weight"]])], one)
-    assert float(found["state"][0]["momentum_buffer"]) == 3.0
+    entry = whole()
+    entry.model.add_module("again", entry.model[1])
+    assert names_of(entry)[0] == ["1.weight", "again.weight"]
+    state = read([first(), tree({0: 3.0}, [["again.weight"]])], entry)
+    assert float(state["state"][0]["momentum_buffer"]) == 3.0
 
 
 def test_parameters_outside_of_the_model_are_counted() -> None:
-    one = whole()
-    one.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))]})
-    assert names_of(one)[3:] == [["0 outside of the model"], ["1 outside of the model"]]
+    entry = whole()
+    entry.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))]})
+    assert names_of(entry)[3:] == [["0 outside of the model"], ["1 outside of the model"]]
 
 
 @pytest.mark.parametrize(
@@ -99,10 +101,10 @@ def test_replicas_have_their_parameters_in_this_order() -> None:
         },
         {"replica": {"parameters": [torch.tensor([3.0])], "optimizer": second()}, "buffers": {"b": 2}},
     ]
-    found = OldStages(ABOUT, [first(), second()], whole()).replica(parts)
-    assert [float(x) for x in found["replica"]["parameters"]] == [3.0, 1.0, 2.0]
-    assert found["buffers"] == {"a": 1, "b": 2}
-    assert found["replica"]["optimizer"]["state"].keys() == {0, 1, 2}
+    replica = OldStages(ABOUT, [first(), second()], whole()).replica(parts)
+    assert [float(x) for x in replica["replica"]["parameters"]] == [3.0, 1.0, 2.0]
+    assert replica["buffers"] == {"a": 1, "b": 2}
+    assert replica["replica"]["optimizer"]["state"].keys() == {0, 1, 2}
 
 
 def test_dictionaries_are_joined_and_the_first_one_decides_on_the_rest() -> None:

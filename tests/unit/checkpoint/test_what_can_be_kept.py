@@ -1,4 +1,4 @@
-"""What `quorate.save` cannot keep is refused by the call itself, in one sentence; what it can comes back as it was."""
+"""Values that `quorate.save` cannot keep are refused by the call itself, in one sentence; others are restored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def itself() -> dict[str, Any]:
 
 
 def train(root: Path, strategy: str, value: Any, *, in_model: bool = False) -> list[str]:
-    """What `save` says on two workers."""
+    """The sentences of `save` on two workers."""
 
     def task(world: World) -> str:
         model = net(0)
@@ -94,7 +94,9 @@ def test_it_is_refused_by_the_call(kind: str, strategy: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("strategy", ["all-reduce", "quorum"])
 def test_so_are_buffers_of_the_model(strategy: str, tmp_path: Path) -> None:
     said = train(tmp_path, strategy, torch.zeros(2, 2).to(torch.float8_e4m3fnuz), in_model=True)
-    assert all(one.startswith("quorate.save cannot keep model.b (torch.float8_e4m3fnuz)") for one in said), said
+    assert all(sentence.startswith("quorate.save cannot keep model.b (torch.float8_e4m3fnuz)") for sentence in said), (
+        said
+    )
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -118,9 +120,9 @@ def test_what_is_unusual_comes_back_as_it_was(make: Callable[[], Any], tmp_path:
         assert quorate.load(thing=extra) == 2
         return extra.value
 
-    for found in in_world(2, tmp_path, task):
+    for loaded in in_world(2, tmp_path, task):
         if isinstance(value, torch.Tensor):
-            assert found.dtype == value.dtype
-            assert torch.equal(found.to(torch.complex64), value.to(torch.complex64))
+            assert loaded.dtype == value.dtype
+            assert torch.equal(loaded.to(torch.complex64), value.to(torch.complex64))
         else:
-            assert found == value
+            assert loaded == value

@@ -40,9 +40,9 @@ def trained(world: World, kind: str, steps: int, save_at: int | None = None) -> 
         if step == save_at:
             quorate.save()
     own = optimizer.__dict__["_quorate_worker"].replica.momentum.own
-    found = [x.clone() for p in model.parameters() for x in (p.detach(), own[p].m)]
+    state = [x.clone() for p in model.parameters() for x in (p.detach(), own[p].m)]
     optimizer.finish()
-    return found
+    return state
 
 
 @pytest.mark.parametrize("kind", MAKE)
@@ -51,12 +51,12 @@ def test_a_training_goes_on_with_the_momentum_of_each_worker(tmp_path: Path, siz
     whole = in_world(size, tmp_path / "whole", lambda world: trained(world, kind, 12))
     in_world(size, tmp_path / "kept", lambda world: trained(world, kind, 8, save_at=5))
     again = in_world(size, tmp_path / "kept", lambda world: trained(world, kind, 12))
-    for mine, other in zip(again, whole, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+    for resumed, uninterrupted in zip(again, whole, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(resumed, uninterrupted, strict=True))
 
 
 def moments(world: World, saves: bool) -> dict[str, torch.Tensor]:
-    """Of one that trains and saves, or loads: its own momentum by parameter."""
+    """The worker's own momentum by parameter, after it has trained and saved, or loaded."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -69,9 +69,9 @@ def moments(world: World, saves: bool) -> dict[str, torch.Tensor]:
     if saves:
         quorate.save()
     own = optimizer.__dict__["_quorate_worker"].replica.momentum.own
-    found = {name: own[p].m.clone() for name, p in model.named_parameters()}
+    momenta = {name: own[p].m.clone() for name, p in model.named_parameters()}
     optimizer.finish()
-    return found
+    return momenta
 
 
 @pytest.mark.parametrize("size", [2, 4, 5])
@@ -79,23 +79,23 @@ def test_in_a_world_of_another_size_their_mean_stays(tmp_path: Path, size: int) 
     before = in_world(3, tmp_path, lambda world: moments(world, True))
     after = in_world(size, tmp_path, lambda world: moments(world, False))
     for name in before[0]:
-        mean = sum(one[name] for one in before) / 3
+        mean = sum(momenta[name] for momenta in before) / 3
         assert not torch.allclose(before[0][name], before[1][name])
-        assert torch.allclose(sum(one[name] for one in after) / size, mean, atol=1e-6)
+        assert torch.allclose(sum(momenta[name] for momenta in after) / size, mean, atol=1e-6)
 
 
 def test_a_checkpoint_of_the_common_optimizer_is_gone_on_from(tmp_path: Path) -> None:
-    """What it remembers is everyone's from then on."""
+    """From then on every worker has the common momentum."""
     common = {**CHOICE, "momentum": "common", "optimizer": "sgd"}
     in_world(2, tmp_path, lambda world: train(world, 6, saves=lambda rank, step: step == 6, **common))
     (first, other) = in_world(2, tmp_path, lambda world: train(world, 6, **{**common, "momentum": "worker"}))
     assert first.began == other.began == 6
-    momenta = [told.state[7:] for told in (first, other)]
+    momenta = [end.state[7:] for end in (first, other)]
     assert all(torch.equal(x, y) and bool(x.abs().max() > 0) for x, y in zip(*momenta, strict=True))
 
 
 def test_one_that_has_died_or_joins_leaves_and_brings_none() -> None:
-    """What was pending is given; the momentum of one that is gone is given to nobody, and one that joins has none."""
+    """A pending gradient is applied; the momentum of a dead worker goes to no one, and a joining worker has none."""
 
     @joined
     def live(world: World) -> int:
@@ -112,7 +112,7 @@ def test_one_that_has_died_or_joins_leaves_and_brings_none() -> None:
         optimizer.finish()
         own = optimizer.__dict__["_quorate_worker"].replica.momentum.own
         assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
-        return min(one.count for one in own.values())
+        return min(moment.count for moment in own.values())
 
     outcomes = VirtualWorld(3, seed=1).outcomes(live)
-    assert [one.result for one in outcomes[:2]] == [12, 12]
+    assert [outcome.result for outcome in outcomes[:2]] == [12, 12]

@@ -56,13 +56,13 @@ def test_dropping_the_last_gives_nobody_an_example_twice(n: int, size: int, seed
 def test_equals_torch_distributed_sampler(
     n: int, size: int, seed: int, epoch: int, shuffle: bool, drop_last: bool
 ) -> None:
-    for rank, mine in enumerate(shares(n, size, epoch, seed=seed, shuffle=shuffle, drop_last=drop_last)):
-        if not mine:
+    for rank, own_share in enumerate(shares(n, size, epoch, seed=seed, shuffle=shuffle, drop_last=drop_last)):
+        if not own_share:
             continue  # torch's sampler asserts where nothing is left
         torchs = DistributedSampler(Numbers(n), size, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
         torchs.set_epoch(epoch)
-        assert mine == list(torchs)
-        assert len(mine) == len(torchs)
+        assert own_share == list(torchs)
+        assert len(own_share) == len(torchs)
 
 
 @given(st.integers(1, 200), seeds, epochs)

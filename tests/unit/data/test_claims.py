@@ -49,9 +49,9 @@ def epoch(size: int, fault: Fault, after: int, seed: int) -> tuple[dict[int, lis
             current.forget(thread_only=True)
 
     outcomes = VirtualWorld(size, seed=seed, timeout=60.0).outcomes(live)
-    dead = {one.rank for one in outcomes if one.is_crashed}
-    for one in outcomes:
-        assert one.is_crashed or one.error is None, one.error
+    dead = {outcome.rank for outcome in outcomes if outcome.is_crashed}
+    for outcome in outcomes:
+        assert outcome.is_crashed or outcome.error is None, outcome.error
     return computed, [number for rank in dead for number in in_hand.get(rank, [])], dead
 
 

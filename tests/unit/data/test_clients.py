@@ -28,16 +28,16 @@ def share(rank: int, size: int, said: ClientTerms | None, *, batch_size: int = 4
     return ClientShare(rank=rank, size=size, examples_of=own, batch_size=batch_size, terms=lambda: said, **choices)
 
 
-def batches(one: ClientShare) -> list[list[int]]:
-    return [indices for _, indices in one.batches(torch.arange(100), one.batch_size)]
+def batches(client_share: ClientShare) -> list[list[int]]:
+    return [indices for _, indices in client_share.batches(torch.arange(100), client_share.batch_size)]
 
 
 def test_as_many_are_drawn_as_sampled_says_and_rounds_differ() -> None:
-    found = [[one.client for one in drawn(terms(), 10, seed=3, round=number)] for number in range(50)]
-    assert {len(own) for own in found} == {3}
-    assert found == [[one.client for one in drawn(terms(), 10, seed=3, round=number)] for number in range(50)]
-    assert len({tuple(own) for own in found}) > 30
-    assert {client for own in found for client in own} == set(range(10))
+    rounds = [[client.client for client in drawn(terms(), 10, seed=3, round=number)] for number in range(50)]
+    assert {len(own) for own in rounds} == {3}
+    assert rounds == [[client.client for client in drawn(terms(), 10, seed=3, round=number)] for number in range(50)]
+    assert len({tuple(own) for own in rounds}) > 30
+    assert {client for own in rounds for client in own} == set(range(10))
     assert len(drawn(terms(sampled=0.01), 10, seed=3, round=0)) == 1
 
 
@@ -50,28 +50,28 @@ def test_independent_draws_are_of_another_number_each_time() -> None:
 
 def test_those_that_drop_out_are_those_that_would_be_late() -> None:
     late = [drawn(terms(sampled=1.0, stragglers=0.5), 40, seed=0, round=number) for number in range(20)]
-    gone = [drawn(terms(sampled=1.0, dropouts=0.5), 40, seed=0, round=number) for number in range(20)]
-    assert not any(one.is_lost for own in late for one in own)
-    assert [[one.work < 1 for one in own] for own in late] == [[one.is_lost for one in own] for own in gone]
-    assert np.mean([one.is_lost for own in gone for one in own]) == pytest.approx(0.5, abs=0.06)
+    lost = [drawn(terms(sampled=1.0, dropouts=0.5), 40, seed=0, round=number) for number in range(20)]
+    assert not any(client.is_lost for own in late for client in own)
+    assert [[client.work < 1 for client in own] for own in late] == [[client.is_lost for client in own] for own in lost]
+    assert np.mean([client.is_lost for own in lost for client in own]) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_each_drawn_client_is_played_by_its_own_worker(size: int) -> None:
     whole = share(0, 1, terms(), seed=5, round=2)
-    of_all = {(one.client, tuple(batch)) for one, batch in whole._round}
-    found = set()
+    of_all = {(turn.client, tuple(batch)) for turn, batch in whole._round}
+    played = set()
     for rank in range(size):
-        mine = share(rank, size, terms(), seed=5, round=2)
-        assert {one.client % size for one, _ in mine._round} <= {rank}
-        found |= {(one.client, tuple(batch)) for one, batch in mine._round}
-        assert all(one.players == len({c % size for c, _ in of_all}) for one, _ in mine._round)
-    assert found == of_all, "whoever plays a client, its batches are the same"
+        own = share(rank, size, terms(), seed=5, round=2)
+        assert {turn.client % size for turn, _ in own._round} <= {rank}
+        played |= {(turn.client, tuple(batch)) for turn, batch in own._round}
+        assert all(turn.players == len({c % size for c, _ in of_all}) for turn, _ in own._round)
+    assert played == of_all, "whoever plays a client, its batches are the same"
 
 
 def test_a_client_goes_through_its_examples_and_ends() -> None:
-    mine = share(0, 1, terms(sampled=1.0, epochs=2))
-    numbers = [(one.client, batch, one.is_last) for one, batch in mine._round]
+    played = share(0, 1, terms(sampled=1.0, epochs=2))
+    numbers = [(turn.client, batch, turn.is_last) for turn, batch in played._round]
     for client in range(10):
         own = [(batch, is_last) for whose, batch, is_last in numbers if whose == client]
         seen = sorted(example for batch, _ in own for example in batch)
@@ -83,16 +83,16 @@ def test_a_client_goes_through_its_examples_and_ends() -> None:
 
 def test_local_steps_and_late_clients_do_less() -> None:
     few = share(0, 1, terms(sampled=1.0, epochs=3, steps=2))
-    assert max(sum(one.client == client for one, _ in few._round) for client in range(10)) == 2
+    assert max(sum(turn.client == client for turn, _ in few._round) for client in range(10)) == 2
     late = share(0, 1, terms(sampled=1.0, epochs=5, stragglers=1.0), batch_size=1)
-    counts = [sum(one.client == client for one, _ in late._round) for client in range(10)]
+    counts = [sum(turn.client == client for turn, _ in late._round) for client in range(10)]
     assert all(1 <= count < 5 * (client + 1) or client == 0 for client, count in enumerate(counts))
-    assert sum(one.is_last for one, _ in late._round) == 10
+    assert sum(turn.is_last for turn, _ in late._round) == 10
 
 
 def test_drop_last_leaves_a_client_what_it_has() -> None:
-    mine = share(0, 1, terms(sampled=1.0), drop_last=True)
-    sizes = {client: [len(b) for one, b in mine._round if one.client == client] for client in range(10)}
+    played = share(0, 1, terms(sampled=1.0), drop_last=True)
+    sizes = {client: [len(b) for turn, b in played._round if turn.client == client] for client in range(10)}
     assert sizes[2] == [3]
     assert sizes[9] == [4, 4]
 
@@ -101,15 +101,15 @@ def test_drop_last_leaves_a_client_what_it_has() -> None:
 def test_under_other_strategies_a_worker_has_all_examples_of_its_clients(size: int) -> None:
     counts = set()
     for rank in range(size):
-        mine = share(rank, size, None)
-        seen = batches(mine)
+        own_share = share(rank, size, None)
+        seen = batches(own_share)
         counts.add(len(seen))
         own = {example for client in range(rank, 10, size) for example in range(10 * client, 11 * client + 1)}
         assert {example for batch in seen for example in batch} == own
     assert len(counts) == 1, "all have equally many batches"
 
 
-def given(size: int, task: Any) -> Any:
+def in_world(size: int, task: Any) -> Any:
     return VirtualWorld(size, seed=0).run(joined(task))
 
 
@@ -121,20 +121,20 @@ def test_the_loader_says_whose_each_batch_is() -> None:
         place = current.here()
         loader = quorate.shard(DATA, 4, partition="label:each=1", clients=6)
         data_context(place).client_terms = terms(sampled=0.5, epochs=2)  # an optimizer may be distributed later
-        found = []
+        turns = []
         from quorate.data.consumption import consumed
 
         for _ in loader:
             turn = consumed(place).turn
             assert turn is not None
-            found.append((turn.client, turn.is_last, len(loader)))
+            turns.append((turn.client, turn.is_last, len(loader)))
             consumed(place).follow_steps()
             consumed(place).stepped()
-        return found
+        return turns
 
-    for rank, found in enumerate(given(2, task)):
-        assert {client % 2 for client, _, _ in found} <= {rank}
-        assert {length for _, _, length in found} == {6}, "half of six clients, two workers, twice two batches each"
+    for rank, turns in enumerate(in_world(2, task)):
+        assert {client % 2 for client, _, _ in turns} <= {rank}
+        assert {length for _, _, length in turns} == {6}, "half of six clients, two workers, twice two batches each"
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_the_loader_says_whose_each_batch_is() -> None:
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        given(1, lambda world: quorate.shard(DATA, 4, **settings))
+        in_world(1, lambda world: quorate.shard(DATA, 4, **settings))
 
 
 def test_without_a_number_there_is_a_client_for_each_worker_or_group() -> None:
     def counts(world: quorate.World) -> list[int]:
-        found: list[Any] = [quorate.shard(DATA, 4, partition=text).share for text in ("iid", "group")]
-        return [len(one.examples_of) for one in found]
+        shares: list[Any] = [quorate.shard(DATA, 4, partition=text).share for text in ("iid", "group")]
+        return [len(client_share.examples_of) for client_share in shares]
 
-    assert given(2, counts) == [[2, 3], [2, 3]]
+    assert in_world(2, counts) == [[2, 3], [2, 3]]

@@ -18,7 +18,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
 SIGNAL, NOISE, PLACES = 1.0, 70.0, 400
-"""Of one example's gradient, squared: the critical batch is 70."""
+"""Squares of one example's gradient: the critical batch is 70."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +28,11 @@ def measures_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(signal: float, noise: float, workers: int = 2, count: int = FEW) -> Growth:
-    """After so many measurements of gradients that have these."""
-    found = Growth()
+    """The growth after so many measurements of gradients with this signal and noise."""
+    growth = Growth()
     for _ in range(count):
-        found.measured(Squares(gradients=workers, own=signal + noise, mean=signal + noise / workers))
-    return found
+        growth.measured(Squares(gradients=workers, own=signal + noise, mean=signal + noise / workers))
+    return growth
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_doubled_up_to_the_critical_batch(noise: float, count: int, most: int, s
 
 
 def test_a_signal_is_taken_for_a_standard_error_more() -> None:
-    """Of two signals of 0 and 1, four times each, the mean is 0.5, and a standard error 0.19."""
-    found = Growth()
+    """The mean of two signals of 0 and 1, four times each, is 0.5, and its standard error 0.19."""
+    growth = Growth()
     for signal in 4 * (0.0, 1.0):
-        found.measured(Squares(gradients=2, own=signal + 3.0, mean=signal + 1.5))
-    assert found.scale == pytest.approx(3.0 / (0.5 + 0.5345224838 / 8**0.5))
-    assert found.grown(10, 2, 100) == 20
-    assert found.grown(10, 3, 100) == 10
+        growth.measured(Squares(gradients=2, own=signal + 3.0, mean=signal + 1.5))
+    assert growth.scale == pytest.approx(3.0 / (0.5 + 0.5345224838 / 8**0.5))
+    assert growth.grown(10, 2, 100) == 20
+    assert growth.grown(10, 3, 100) == 10
 
 
 def test_what_was_measured_before_a_change_counts_no_more() -> None:
-    told: list[float] = []
-    found = measured(1.0, 100.0)
-    found.followers.append(told.append)
-    found.changed(2.0)
-    assert (found.grown(20, 2, 1000), told) == (20, [2.0])
+    factors: list[float] = []
+    growth = measured(1.0, 100.0)
+    growth.followers.append(factors.append)
+    growth.changed(2.0)
+    assert (growth.grown(20, 2, 1000), factors) == (20, [2.0])
 
 
 def examples(count: int) -> TensorDataset:
@@ -77,7 +77,7 @@ def examples(count: int) -> TensorDataset:
 
 
 def training(epochs: int, root: Path | None = None, **settings: Any) -> Any:
-    """What each epoch had: the batch, and the number of batches; then the schedule's batch, and its rate."""
+    """Each epoch's batch, and its number of batches; then the schedule's batch, and its rate."""
 
     def live(world: quorate.World) -> tuple[list[tuple[int, int]], int, float]:
         if root is not None:
@@ -94,7 +94,7 @@ def training(epochs: int, root: Path | None = None, **settings: Any) -> Any:
         )
         if root is not None:
             quorate.load(schedule=rates)
-        found = list[tuple[int, int]]()
+        epochs_seen = list[tuple[int, int]]()
         while loader.epoch < epochs:
             batches = list[int]()
             for (x,) in loader:
@@ -103,13 +103,13 @@ def training(epochs: int, root: Path | None = None, **settings: Any) -> Any:
                 optimizer.step()
                 rates.step()
                 batches.append(len(x))
-            found.append((batches[0], len(batches)))
+            epochs_seen.append((batches[0], len(batches)))
             assert len(loader) == len(batches)
             if loader.epoch == epochs - 1:
                 break
         if root is not None:
             quorate.save(schedule=rates)
-        return found, rates.batch, optimizer.param_groups[0]["lr"] / 1e-4
+        return epochs_seen, rates.batch, optimizer.param_groups[0]["lr"] / 1e-4
 
     return live
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_goes_on_with_what_batches_had_become(tmp_path: Path) -> No
 
 
 def test_positions_have_the_batch() -> None:
-    """Of one worker, and of one that joins."""
+    """For one worker, and for one that joins."""
 
     def live(world: quorate.World) -> list[tuple[int, int]]:
         loaders = [quorate.shard(examples(64), 2, batch="auto") for _ in range(3)]

@@ -32,9 +32,9 @@ def taken(size: int, seconds: float, batch: float, *, waits: bool, slow: float =
     def train(wire: Wire) -> tuple[int, float, int]:
         limit = Limit(wire.channel("limit"), seconds)
         limit._wire.board = Counting(wire.board, lambda: looks.update([wire.rank]))  # type: ignore[assignment]
-        count, mine = 0, wire.rank == wire.size - 1
+        count, is_last = 0, wire.rank == wire.size - 1
         while not limit.is_reached():
-            wire.clock.sleep(batch * (slow if mine else 1.0))
+            wire.clock.sleep(batch * (slow if is_last else 1.0))
             count += 1
             if waits:
                 wire.barrier().wait()
@@ -47,9 +47,9 @@ def taken(size: int, seconds: float, batch: float, *, waits: bool, slow: float =
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_those_that_wait_for_each_other_stop_at_the_same_batch(size: int, batch: float) -> None:
     seconds = 0.4 if batch < 1e-3 else 2.0
-    found = taken(size, seconds, batch, waits=True, slow=1.5)
-    assert len({count for count, _, _ in found}) == 1
-    assert all(seconds <= ended < seconds + 3 * max(0.02, 1.5 * batch) for _, ended, _ in found)
+    ends = taken(size, seconds, batch, waits=True, slow=1.5)
+    assert len({count for count, _, _ in ends}) == 1
+    assert all(seconds <= ended < seconds + 3 * max(0.02, 1.5 * batch) for _, ended, _ in ends)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -80,14 +80,14 @@ def test_the_board_is_asked_some_fifty_times_a_second(batch: float) -> None:
 
 
 def test_a_faster_worker_stops_as_soon_as_it_looks() -> None:
-    found = taken(3, 1.0, 1e-3, waits=False, slow=0.5)
-    assert found[2][0] > 1.8 * found[0][0]
-    assert all(1.0 <= ended < 1.05 for _, ended, _ in found)
+    ends = taken(3, 1.0, 1e-3, waits=False, slow=0.5)
+    assert ends[2][0] > 1.8 * ends[0][0]
+    assert all(1.0 <= ended < 1.05 for _, ended, _ in ends)
 
 
 def test_a_slower_worker_stops_when_it_has_as_many() -> None:
-    found = taken(2, 1.0, 1e-3, waits=False, slow=2.0)
-    assert found[1][0] == found[0][0]
+    ends = taken(2, 1.0, 1e-3, waits=False, slow=2.0)
+    assert ends[1][0] == ends[0][0]
 
 
 class Hand:
@@ -104,15 +104,15 @@ class Hand:
 def test_one_that_joined_and_decides_goes_by_when_the_training_began() -> None:
     board = MemoryBoard()
     first, late = Hand(0, board), Hand(2, board)
-    one = Limit(cast(Wire, first), 10.0)
-    assert not one.is_reached()
+    early = Limit(cast(Wire, first), 10.0)
+    assert not early.is_reached()
     first.time = 103.0
-    one.pause(2.0)
+    early.pause(2.0)
     late.time = 105.0
-    other = Limit(cast(Wire, late), 10.0)
-    assert not other.is_reached()
+    later = Limit(cast(Wire, late), 10.0)
+    assert not later.is_reached()
     late.dead, late.alive = {0, 1}, [2]
     for late.time in (106.0, 111.9):
-        assert not other.is_reached()
+        assert not later.is_reached()
     late.time = 112.1  # a batch that others may have begun is the last one
-    assert [other.is_reached(), other.is_reached()] == [False, True]
+    assert [later.is_reached(), later.is_reached()] == [False, True]

@@ -20,9 +20,9 @@ META = torch.device("meta")
 def test_tensors_move_wherever_they_are() -> None:
     Pair = namedtuple("Pair", "x names")
     batch = {"a": (torch.ones(2), [torch.zeros(1), "text", 3]), "b": Pair(torch.ones(3), ["n"])}
-    found = moved(batch, META)
-    assert [found["a"][0].device, found["a"][1][0].device, found["b"].x.device] == [META] * 3
-    assert found["a"][1][1:] == ["text", 3] and type(found["b"]) is Pair and found["b"].names == ["n"]
+    on_meta = moved(batch, META)
+    assert [on_meta["a"][0].device, on_meta["a"][1][0].device, on_meta["b"].x.device] == [META] * 3
+    assert on_meta["a"][1][1:] == ["text", 3] and type(on_meta["b"]) is Pair and on_meta["b"].names == ["n"]
 
 
 def test_a_loader_gives_its_batches_there() -> None:
@@ -62,8 +62,8 @@ def test_a_gpu_has_the_next_batch_early() -> None:
             asked.append(number)
             yield torch.full((1 << 20,), float(number)).pin_memory()
 
-    found = []
+    means = []
     for x in on_device(batches(), torch.device("cuda")):
-        assert asked[-1] == min(2, len(found) + 1)
-        found.append(float(x.mean()))
-    assert found == [0.0, 1.0, 2.0]
+        assert asked[-1] == min(2, len(means) + 1)
+        means.append(float(x.mean()))
+    assert means == [0.0, 1.0, 2.0]

@@ -27,12 +27,12 @@ def shares(own: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 )
 def test_each_example_is_on_one_client_and_none_is_empty(name: str, clients: int, examples: int, seed: int) -> None:
     labels = np.arange(examples) * 7 % 10
-    found = split(name, labels, examples, clients, seed=seed)
-    assert len(found) == clients
-    assert min(map(len, found)) >= 1
-    assert sorted(np.concatenate(found).tolist()) == list(range(examples))
+    parts = split(name, labels, examples, clients, seed=seed)
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= 1
+    assert sorted(np.concatenate(parts).tolist()) == list(range(examples))
     again = split(name, labels, examples, clients, seed=seed)
-    assert all(np.array_equal(one, other) for one, other in zip(found, again, strict=True))
+    assert all(np.array_equal(part, again_part) for part, again_part in zip(parts, again, strict=True))
 
 
 def test_a_small_alpha_makes_clients_differ_and_a_large_one_does_not() -> None:
@@ -43,15 +43,15 @@ def test_a_small_alpha_makes_clients_differ_and_a_large_one_does_not() -> None:
 
 
 def test_by_label_a_client_has_few_labels() -> None:
-    found = split("label:each=2", LABELS, 600, 30, seed=0)
-    assert {len(own) for own in found} == {20}
-    assert max(len(np.unique(LABELS[own])) for own in found) == 2
+    parts = split("label:each=2", LABELS, 600, 30, seed=0)
+    assert {len(own) for own in parts} == {20}
+    assert max(len(np.unique(LABELS[own])) for own in parts) == 2
 
 
 def test_a_group_stays_together_and_clients_are_about_equal() -> None:
     labels = np.array(["json"] * 5 + ["ast"] * 4 + ["re"] * 3 + ["os"] * 2)
-    found = split("group", labels, 14, 2, seed=0)
-    assert [sorted(set(labels[own])) for own in found] == [["json", "os"], ["ast", "re"]]
+    parts = split("group", labels, 14, 2, seed=0)
+    assert [sorted(set(labels[own])) for own in parts] == [["json", "os"], ["ast", "re"]]
 
 
 def test_sizes_spread() -> None:

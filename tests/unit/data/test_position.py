@@ -1,4 +1,4 @@
-"""What is left of an epoch: exactly what was not consumed, however it was dealt out, and however often."""
+"""The remainder of an epoch is exactly what was not consumed, however it was divided, and however often."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches_of(share: StaticShare, order: torch.Tensor, batch_size: int) -> dict
 
 
 def dealt(share: str, size: int, batch_size: int, consumed: Any, drop_last: bool = False) -> Dealt:
-    each = tuple(spans_of(one) for one in consumed)
+    each = tuple(spans_of(numbers) for numbers in consumed)
     return Dealt(share=share, size=size, batch_size=batch_size, drop_last=drop_last, consumed=each)
 
 
@@ -52,9 +52,9 @@ def test_left_is_what_no_worker_has_consumed(
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(examples))
     consumed, seen = [], set()
     for rank in range(size):
-        mine = batches_of(StaticShare(rank=rank, size=size, drop_last=drop_last), order, batch_size)
-        consumed.append(data.draw(st.sets(st.sampled_from(sorted(mine)))) if mine else set())
-        seen |= {index for number in consumed[-1] for index in mine[number]}
+        own_batches = batches_of(StaticShare(rank=rank, size=size, drop_last=drop_last), order, batch_size)
+        consumed.append(data.draw(st.sets(st.sampled_from(sorted(own_batches)))) if own_batches else set())
+        seen |= {index for number in consumed[-1] for index in own_batches[number]}
     left = dealt("static", size, batch_size, consumed, drop_last).left(order).tolist()
     assert left == [index for index in order.tolist() if index not in seen]
 
@@ -124,8 +124,8 @@ def test_workers_too_far_apart() -> None:
 
 def test_it_is_told_as_json_and_read_again() -> None:
     past = (dealt("dynamic", 3, 4, [{0, 1, 5}]), dealt("static", 2, 4, [{0}, set()], drop_last=True))
-    mine = position(1, 3, 7, {7: Begun(past=past, consumed=((2, 5),)), 9: Begun()})
-    assert Position.read(json.loads(json.dumps(mine.told()))) == mine
+    own_position = position(1, 3, 7, {7: Begun(past=past, consumed=((2, 5),)), 9: Begun()})
+    assert Position.read(json.loads(json.dumps(own_position.as_json()))) == own_position
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_it_is_told_as_json_and_read_again() -> None:
 )
 def test_anything_else_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"this is not the state of a loader from quorate.shard"):
-        Position.read({**position(0, 1, 0, {}).told(), **wrong})
+        Position.read({**position(0, 1, 0, {}).as_json(), **wrong})
 
 
 def test_what_is_no_position_at_all() -> None:

@@ -20,10 +20,10 @@ def test_each_batch_comes_so_many_times_in_the_same_place(size: int, times: int,
     plain = [list(StaticShare(rank=rank, **about).batches(order, BATCH)) for rank in range(size)]
     for rank in range(size):
         share = RepeatedShare(rank=rank, times=times, **about)
-        found = list(share.batches(order, BATCH))
-        assert [number for number, _ in found] == list(range(share.number_of_batches(EXAMPLES, BATCH)))
-        assert len(found) == times * len(plain[rank])
-        for number, indices in found:
+        numbered = list(share.batches(order, BATCH))
+        assert [number for number, _ in numbered] == list(range(share.number_of_batches(EXAMPLES, BATCH)))
+        assert len(numbered) == times * len(plain[rank])
+        for number, indices in numbered:
             assert indices == plain[(rank + number % times) % size][number // times][1]
             assert share.is_first(number) == (number % times == 0)
 
@@ -32,10 +32,10 @@ def test_whoever_is_late_goes_on_with_the_batch_of_the_round() -> None:
     now = 7
     share = ByRoundShare(rank=0, size=2, times=2, round_now=lambda: now)
     coming = share.batches(torch.arange(24), 2)
-    found = [next(coming)[0], next(coming)[0]]
+    numbers = [next(coming)[0], next(coming)[0]]
     now = 10  # three rounds have gone by
-    found += [next(coming)[0], next(coming)[0]]
-    assert found == [0, 1, 6, 7]
+    numbers += [next(coming)[0], next(coming)[0]]
+    assert numbers == [0, 1, 6, 7]
     with pytest.raises(ConfigurationError, match=r"call optimizer\.step\(\) once for each batch"):
         next(coming)
     now = 13
@@ -48,14 +48,14 @@ def position(kind: type[RepeatedShare], **more: object) -> Position:
 
 
 def test_a_position_is_of_the_same_number_of_workers() -> None:
-    mine = position(RepeatedShare)
-    again = Position.read(mine.told())
-    assert again == mine and again.is_shared_as(RepeatedShare(rank=1, size=4, times=3), BATCH)
+    own_position = position(RepeatedShare)
+    again = Position.read(own_position.as_json())
+    assert again == own_position and again.is_shared_as(RepeatedShare(rank=1, size=4, times=3), BATCH)
     with pytest.raises(ConfigurationError, match="nobody else can go on in the middle of an epoch"):
-        deal_again([mine])
+        deal_again([own_position])
 
 
 def test_where_batches_follow_from_rounds_the_middle_of_an_epoch_is_not_gone_on_with() -> None:
-    mine = position(ByRoundShare, round_now=int)
+    own_position = position(ByRoundShare, round_now=int)
     with pytest.raises(ConfigurationError, match="go on from a checkpoint at the end of an epoch"):
-        mine.check(ByRoundShare(rank=1, size=4, times=3, round_now=int), EXAMPLES)
+        own_position.check(ByRoundShare(rank=1, size=4, times=3, round_now=int), EXAMPLES)

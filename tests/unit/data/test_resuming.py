@@ -91,8 +91,8 @@ class Worker:
     @property
     def epoch(self) -> int:
         """That in which it takes its next batch."""
-        found: int = self.loader.whereabouts()["epoch"]
-        return found
+        epoch: int = self.loader.whereabouts()["epoch"]
+        return epoch
 
     @property
     def is_done(self) -> bool:
@@ -142,10 +142,10 @@ def run(plan: Plan, n: int, epochs: int, seed: int, before: list[Any] | None) ->
     taken = 0
     while going and (plan.stop is None or taken < plan.stop):
         least = min(worker.epoch for worker in going)
-        one = draws.choice(going)
-        if plan.share == "dynamic" and one.epoch > least:
+        worker = draws.choice(going)
+        if plan.share == "dynamic" and worker.epoch > least:
             continue  # no faster: they rest at the end of an epoch
-        one.go()
+        worker.go()
         taken += 1
         going = [worker for worker in going if not worker.is_done]
     return workers, [through_json(worker.loader.state_dict()) for worker in workers]
@@ -153,12 +153,12 @@ def run(plan: Plan, n: int, epochs: int, seed: int, before: list[Any] | None) ->
 
 def counted(runs: list[list[Worker]]) -> dict[int, Counter[int]]:
     """How often each example was computed, by epoch."""
-    found: dict[int, Counter[int]] = defaultdict(Counter)
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
     for workers in runs:
         for worker in workers:
             for epoch, examples in worker.seen:
-                found[epoch].update(examples)
-    return found
+                counts[epoch].update(examples)
+    return counts
 
 
 def chain(plans: list[Plan], n: int, epochs: int, seed: int) -> list[list[Worker]]:
@@ -184,16 +184,16 @@ seeds = st.integers(0, 2**30)
 
 @given(plans(st.just("dynamic"), st.just(False)), examples, seeds)
 def test_a_dynamic_share_gives_every_example_exactly_once(each: list[Plan], n: int, seed: int) -> None:
-    found = counted(chain(each, n, EPOCHS, seed))
-    assert found == {epoch: Counter(range(n)) for epoch in range(EPOCHS)}
+    counts = counted(chain(each, n, EPOCHS, seed))
+    assert counts == {epoch: Counter(range(n)) for epoch in range(EPOCHS)}
 
 
 @given(plans(st.sampled_from(["static", "dynamic"]), st.just(False)), examples, seeds)
 @example([Plan(2, 2, "static", 13), Plan(3, 2, "static")], 10, 0)
 def test_no_example_is_lost_and_only_padding_comes_twice(each: list[Plan], n: int, seed: int) -> None:
-    found = counted(chain(each, n, EPOCHS, seed))
-    assert sorted(found) == list(range(EPOCHS))
-    for times in found.values():
+    counts = counted(chain(each, n, EPOCHS, seed))
+    assert sorted(counts) == list(range(EPOCHS))
+    for times in counts.values():
         assert set(times) == set(range(n))
         assert times.total() - n <= sum(plan.size - 1 for plan in each if plan.share == "static")
 
@@ -202,12 +202,12 @@ def test_no_example_is_lost_and_only_padding_comes_twice(each: list[Plan], n: in
 def test_dropping_the_last_gives_no_example_twice_and_leaves_out_no_more_than_the_last_run(
     each: list[Plan], n: int, seed: int
 ) -> None:
-    found = counted(chain(each, n, EPOCHS, seed))
+    counts = counted(chain(each, n, EPOCHS, seed))
     for epoch in range(EPOCHS):
-        assert set(found[epoch].values()) == {1}
+        assert set(counts[epoch].values()) == {1}
     last = each[-1]
     most = last.batch_size - 1 if last.share == "dynamic" else last.size * last.batch_size - 1
-    assert n - found[EPOCHS - 1].total() <= max(most, *(plan.size * plan.batch_size - 1 for plan in each))
+    assert n - counts[EPOCHS - 1].total() <= max(most, *(plan.size * plan.batch_size - 1 for plan in each))
 
 
 @given(st.sampled_from(SIZES), st.integers(1, 5), st.lists(st.integers(0, 60), min_size=1, max_size=4), examples, seeds)
@@ -218,7 +218,7 @@ def test_the_same_static_share_goes_on_as_if_nothing_had_happened(
     whole, _ = run(Plan(size, batch_size, "static"), n, EPOCHS, seed, None)
     parts = chain([Plan(size, batch_size, "static", stop) for stop in [*stops, None]], n, EPOCHS, seed)
     for rank in range(size):
-        assert [told for workers in parts for told in workers[rank].seen] == whole[rank].seen
+        assert [batch for workers in parts for batch in workers[rank].seen] == whole[rank].seen
 
 
 def test_what_is_left_is_dealt_out_like_an_epoch() -> None:
@@ -226,9 +226,9 @@ def test_what_is_left_is_dealt_out_like_an_epoch() -> None:
     old = []
     for rank, batches in ((0, 2), (1, 1)):
         loader = loader_of(rank, 2, n=10, batch_size=2, shuffle=False)
-        given = iter(loader)
+        iterator = iter(loader)
         for _ in range(batches):
-            next(given)
+            next(iterator)
             steps(current.here())
         old.append(loader.state_dict())
     left = [5, 7, 8, 9]
@@ -239,8 +239,8 @@ def test_what_is_left_is_dealt_out_like_an_epoch() -> None:
             loader.load_state_dicts(old)
             got.append([values(batch) for batch in loader])
             assert len(loader) == {1: 5, 3: 2, 5: 1}[size]
-        assert got == ([expected] if size == 1 else [[one] for one in expected])
-        assert {index for one in got for batch in one for index in batch} == set(left)
+        assert got == ([expected] if size == 1 else [[batch] for batch in expected])
+        assert {index for batches in got for batch in batches for index in batch} == set(left)
     assert [values(batch) for batch in loader] == [[4, 9]]  # the next epoch is whole
 
 
@@ -249,27 +249,27 @@ def test_a_batch_counts_when_a_step_follows_it() -> None:
     place = current.here()
     had = []
     data_context(place).boundaries = [lambda: had.append(loader.state_dict()["begun"]["0"]["consumed"])]
-    given = iter(loader)
+    iterator = iter(loader)
     assert (loader.state_dict()["epoch"], loader.state_dict()["begun"]) == (0, {})  # nothing was asked for
 
     def done() -> Any:
         return loader.state_dict()["begun"]["0"]["consumed"]
 
-    next(given)
+    next(iterator)
     assert done() == []  # taken, not computed
-    next(given)
+    next(iterator)
     assert done() == []  # two batches for one step
     steps(place)
     assert done() == [[0, 2]]
-    next(given)
+    next(iterator)
     assert done() == [[0, 2]]
     steps(place)
     steps(place)  # as of a second optimizer
-    next(given)
+    next(iterator)
     steps(place)
-    next(given)
+    next(iterator)
     steps(place)
-    assert next(given, None) is None
+    assert next(iterator, None) is None
     assert had == [[], [], [[0, 2]], [[0, 3]], [[0, 4]], [[0, 5]]]
     assert loader.state_dict()["epoch"] == 1
     assert loader.state_dict()["begun"] == {}
@@ -278,9 +278,9 @@ def test_a_batch_counts_when_a_step_follows_it() -> None:
 def test_without_an_optimizer_a_batch_counts_when_it_is_given() -> None:
     be(0, 1)
     loader = shard(TensorDataset(torch.arange(12)), 4)
-    given = iter(loader)
-    next(given)
-    next(given)
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)
     assert loader.state_dict()["begun"]["0"]["consumed"] == [[0, 2]]
 
 
@@ -325,11 +325,11 @@ def test_set_epoch_keeps_what_is_left_of_that_epoch() -> None:
     loader = loader_of(n=12, batch_size=4)
     place = current.here()
     loader.set_epoch(2)
-    given = iter(loader)
-    next(given)
+    iterator = iter(loader)
+    next(iterator)
     steps(place)
     state = loader.state_dict()
-    rest = [values(batch) for batch in given]
+    rest = [values(batch) for batch in iterator]
     whole = [values(batch) for batch in loader_at(12, 3)]
     new = loader_of(n=12, batch_size=4)
     new.load_state_dict(state)
@@ -393,9 +393,9 @@ def test_generators_go_on_as_they_were(workers: int) -> None:
     """Beginning an epoch draws a number, once."""
     options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
 
-    def draws(loader: Loader, given: Iterator[Any]) -> list[float]:
+    def draws(loader: Loader, running: Iterator[Any]) -> list[float]:
         drawn = []
-        for iterator in (given, iter(loader)):
+        for iterator in (running, iter(loader)):
             for _ in iterator:
                 steps(current.here())
                 drawn.append(torch.rand(1).item())
@@ -403,11 +403,11 @@ def test_generators_go_on_as_they_were(workers: int) -> None:
 
     torch.manual_seed(5)
     loader = loader_of(n=12, **options)
-    given = iter(loader)
-    next(given)
+    running = iter(loader)
+    next(running)
     steps(current.here())
     state, generator = loader.state_dict(), torch.get_rng_state()
-    expected = draws(loader, given)
+    expected = draws(loader, running)
     new = loader_of(n=12, **options)
     new.load_state_dict(state)
     torch.set_rng_state(generator)
@@ -431,13 +431,13 @@ def test_what_worker_processes_have_prefetched_is_not_consumed(share: str, in_or
     for rank in range(2):
         trains(be(rank, 2, board))
         loader = shard(TensorDataset(torch.arange(40)), 2, **options)
-        given = iter(loader)
+        iterator = iter(loader)
         for _ in range(2 + rank):
-            seen.update(values(next(given)))
+            seen.update(values(next(iterator)))
             steps(current.here())
-        next(given)
+        next(iterator)
         old.append(through_json(loader.state_dict()))
-        del given, loader
+        del iterator, loader
     for rank, board in enumerate([Board()] * 3):
         trains(be(rank, 3, board))
         loader = shard(TensorDataset(torch.arange(40)), 2, **options)
@@ -467,15 +467,15 @@ def test_batches_that_come_in_another_order_are_known() -> None:
     data = Held()
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "in_order": False}
     loader = shard(data, 2, shuffle=False, **options)
-    given = iter(loader)
-    assert next(given).tolist() == [2, 3]
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [2, 3]
     data.let_go.set()
     steps(current.here())
     assert loader.state_dict()["begun"]["0"]["consumed"] == [[1, 2]]
     new = loader_of(n=4, batch_size=2, shuffle=False)
     new.load_state_dict(loader.state_dict())
     assert [values(batch) for batch in new] == [[0, 1]]
-    assert [batch.tolist() for batch in given] == [[0, 1]]
+    assert [batch.tolist() for batch in iterator] == [[0, 1]]
 
 
 def test_several_loaders_go_on_each_with_its_own_also_those_made_later() -> None:
@@ -485,21 +485,21 @@ def test_several_loaders_go_on_each_with_its_own_also_those_made_later() -> None
     def make() -> Loader:
         return shard(TensorDataset(torch.arange(12)), 2)
 
-    first, gone, third = make(), make(), make()
-    del gone
+    first, dropped, third = make(), make(), make()
+    del dropped
     for loader, batches in ((first, 1), (third, 4)):
-        given = iter(loader)
+        iterator = iter(loader)
         for _ in range(batches):
-            next(given)
+            next(iterator)
             steps(place)
-    found = through_json(positions(place))
-    assert sorted(found) == ["1", "3"]
+    saved = through_json(positions(place))
+    assert sorted(saved) == ["1", "3"]
     place = be(0, 1)
     trains(place)
-    one = make()
-    go_on(place, [found])
-    two, three = make(), make()
-    assert [len(list(loader)) for loader in (one, two, three)] == [5, 6, 2]
+    first_again = make()
+    go_on(place, [saved])
+    second_again, third_again = make(), make()
+    assert [len(list(loader)) for loader in (first_again, second_again, third_again)] == [5, 6, 2]
 
 
 def test_positions_without_loaders() -> None:
@@ -539,10 +539,10 @@ def test_other_data_and_another_order_are_refused() -> None:
 
 def test_positions_that_do_not_belong_together_are_refused() -> None:
     loader = loader_of(0, 3)
-    one, two = state_of(0, 2), state_of(1, 2)
-    loader.load_state_dicts([two, one])
-    for wrong in ([], [one, one], [one, two, state_of(2, 3)]):
+    first, second = state_of(0, 2), state_of(1, 2)
+    loader.load_state_dicts([second, first])
+    for wrong in ([], [first, first], [first, second, state_of(2, 3)]):
         with pytest.raises(ConfigurationError, match="positions"):
             loader.load_state_dicts(wrong)
     with pytest.raises(ConfigurationError, match="do not belong to one loader"):
-        loader.load_state_dicts([one, state_of(1, 2, batch_size=3)])
+        loader.load_state_dicts([first, state_of(1, 2, batch_size=3)])

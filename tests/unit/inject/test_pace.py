@@ -54,11 +54,11 @@ def test_two_traces_and_the_imbalance_are_drawn_independently() -> None:
     both = parse_pace("trace:ucf101-lstm+trace:ucf101-lstm", seed=0, size=1)
     first = parse_pace("trace:ucf101-lstm", seed=0, size=1)
     imbalance = parse_imbalance("trace:ucf101-lstm", seed=0, size=1)
-    one = [first.seconds(0, step, None) for step in range(300)]
-    two = [both.seconds(0, step, None) - a for step, a in enumerate(one)]
+    seconds = [first.seconds(0, step, None) for step in range(300)]
+    others = [both.seconds(0, step, None) - a for step, a in enumerate(seconds)]
     late = [imbalance.delay(0, step, 1.0) for step in range(300)]
-    assert abs(statistics.correlation(one, two)) < 0.2
-    assert abs(statistics.correlation(one, late)) < 0.2
+    assert abs(statistics.correlation(seconds, others)) < 0.2
+    assert abs(statistics.correlation(seconds, late)) < 0.2
 
 
 def test_files_are_read(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ def test_what_gradients_say_is_unbiased() -> None:
     """1,000 numbers with variance 0.04 each around a vector of squared norm 10: 40 and 10."""
     draw = torch.Generator().manual_seed(0)
     true = torch.full((1000,), 0.1, dtype=torch.float64)
-    found = []
+    spreads = []
     for _ in range(400):
         gradients = true + 0.2 * torch.randn(4, 1000, generator=draw, dtype=torch.float64)
         mean_square = float(gradients.square().sum(1).mean())
-        found.append(spread_of(mean_square, float(gradients.mean(0).square().sum()), 4))
-    assert sum(one.variance for one in found) / 400 == pytest.approx(40.0, rel=0.01)
-    assert sum(one.square for one in found) / 400 == pytest.approx(10.0, rel=0.05)
+        spreads.append(spread_of(mean_square, float(gradients.mean(0).square().sum()), 4))
+    assert sum(spread.variance for spread in spreads) / 400 == pytest.approx(40.0, rel=0.01)
+    assert sum(spread.square for spread in spreads) / 400 == pytest.approx(10.0, rel=0.05)
 
 
 def test_a_gain_multiplies_the_step_and_not_the_velocity() -> None:

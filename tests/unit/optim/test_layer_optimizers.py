@@ -22,7 +22,7 @@ def tensors(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 def after(made: Any, rates: list[float], dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """What becomes of three parameters in steps with random gradients, at these rates."""
+    """Three parameters after steps with random gradients, at these rates."""
     parameters = [nn.Parameter(x) for x in tensors(0, dtype)]
     optimizer = made(parameters)
     for step, rate in enumerate(rates):
@@ -65,42 +65,42 @@ def lamb_by_hand(rates: list[float], decay: float, betas: tuple[float, float], e
     return weights
 
 
-def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
-    for a, b in zip(found, wanted, strict=True):
+def assert_close(values: list[Tensor], wanted: list[Tensor]) -> None:
+    for a, b in zip(values, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("decay", "mu"), [(0.0, 0.9), (0.1, 0.9), (0.1, 0.0)])
 def test_lars_is_the_published_algorithm(decay: float, mu: float) -> None:
     how = {"momentum": mu, "weight_decay": decay, "coefficient": 0.02}
-    found = after(lambda ps: LARS(ps, lr=0.5, **how), [0.5] * STEPS)
-    assert_close(found, lars_by_hand([0.5] * STEPS, decay, mu, 0.02))
+    parameters = after(lambda ps: LARS(ps, lr=0.5, **how), [0.5] * STEPS)
+    assert_close(parameters, lars_by_hand([0.5] * STEPS, decay, mu, 0.02))
 
 
 def test_lars_in_the_papers_form_when_the_rate_changes() -> None:
     rates = [0.1, 0.2, 0.4, 0.4, 0.05]
     how: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1, "coefficient": 0.02}
-    found = after(lambda ps: LARS(ps, lr=0.1, momentum_correction=False, **how), rates)
-    assert_close(found, lars_by_hand(rates, 0.1, 0.9, 0.02))
+    parameters = after(lambda ps: LARS(ps, lr=0.1, momentum_correction=False, **how), rates)
+    assert_close(parameters, lars_by_hand(rates, 0.1, 0.9, 0.02))
     corrected = after(lambda ps: LARS(ps, lr=0.1, **how), rates)
-    assert not torch.allclose(corrected[0], found[0])
+    assert not torch.allclose(corrected[0], parameters[0])
 
 
 def test_momentum_correction_is_the_velocity_times_the_ratio_of_rates() -> None:
     """Goyal et al. 2017, remark 2: v <- momentum v rate / (rate before) + rate g."""
     rates = [0.1, 0.2, 0.4, 0.4, 0.05]
-    found = after(lambda ps: LARS(ps, lr=0.1, momentum=0.9), rates)[1]  # the vector, whose ratio is 1
+    vector = after(lambda ps: LARS(ps, lr=0.1, momentum=0.9), rates)[1]  # the vector, whose ratio is 1
     w, v, before = tensors(0)[1], torch.zeros(3, dtype=torch.float64), rates[0]
     for step, rate in enumerate(rates):
         v = 0.9 * v * rate / before + rate * tensors(1 + step)[1]
         w, before = w - v, rate
-    torch.testing.assert_close(found, w)
+    torch.testing.assert_close(vector, w)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_lamb_is_the_published_algorithm(decay: float) -> None:
-    found = after(lambda ps: LAMB(ps, lr=0.1, weight_decay=decay), [0.1] * STEPS)
-    assert_close(found, lamb_by_hand([0.1] * STEPS, decay, (0.9, 0.999), 1e-6))
+    parameters = after(lambda ps: LAMB(ps, lr=0.1, weight_decay=decay), [0.1] * STEPS)
+    assert_close(parameters, lamb_by_hand([0.1] * STEPS, decay, (0.9, 0.999), 1e-6))
 
 
 @pytest.mark.parametrize(("kind", "plain"), [(LARS, torch.optim.SGD), (LAMB, torch.optim.Adam)])
@@ -114,9 +114,9 @@ def test_vectors_and_excluded_names_take_plain_steps_without_decay(kind: Any, pl
         return [p.detach() for p in model.parameters()]
 
     same = {"momentum": 0.9} if kind is LARS else {"eps": 1e-6}
-    found = trained(lambda m: kind(m.named_parameters(), lr=0.1, weight_decay=0.3, exclude=["2"], **same))
+    parameters = trained(lambda m: kind(m.named_parameters(), lr=0.1, weight_decay=0.3, exclude=["2"], **same))
     wanted = trained(lambda m: plain(m.parameters(), lr=0.1, **same))
-    for place, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    for place, (a, b) in enumerate(zip(parameters, wanted, strict=True)):
         assert torch.allclose(a, b) == (place > 0), place
 
 

@@ -22,9 +22,9 @@ from quorate.optim.trust_ratio import lamb_ratio, lars_ratio, norm_of
 )
 def test_lars(weight: float, gradient: float, coefficient: float, decay: float, eps: float, ratio: float) -> None:
     norms = torch.tensor(weight), torch.tensor(gradient)
-    found = lars_ratio(*norms, coefficient=coefficient, weight_decay=decay, eps=eps)
-    assert found.dtype == torch.float32
-    assert float(found) == pytest.approx(ratio, rel=1e-6)
+    computed = lars_ratio(*norms, coefficient=coefficient, weight_decay=decay, eps=eps)
+    assert computed.dtype == torch.float32
+    assert float(computed) == pytest.approx(ratio, rel=1e-6)
 
 
 @pytest.mark.parametrize(

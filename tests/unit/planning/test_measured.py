@@ -37,10 +37,10 @@ TOLD: dict[str, Any] = {
 
 
 def test_blocks() -> None:
-    """What comes before the first block lies with it, what comes behind with the last, and its seconds too."""
-    found = model_from(TOLD, None, 3)
-    first, last = found.blocks
-    assert (first.numbers, last.numbers, found.numbers) == (110, 130, 240)
+    """Parameters before the first block lie with it, those after the last with that one, and their seconds too."""
+    model = model_from(TOLD, None, 3)
+    first, last = model.blocks
+    assert (first.numbers, last.numbers, model.numbers) == (110, 130, 240)
     assert (first.forward, first.backward, first.weight, first.fixed) == (1.5, 1.0, 1.0, (2.0, 8.0))
     assert (last.forward, last.backward, last.weight, last.fixed) == (2.25, 1.5, 1.5, (3.0, 12.0))
     assert (first.saved, last.saved, first.output, first.sums) == (20, 30, 10, 20)
@@ -49,23 +49,23 @@ def test_blocks() -> None:
 
 
 def test_numbers_and_seconds_for_each() -> None:
-    found = model_from(TOLD, None, 3)
-    assert (found.batch, found.bytes_each, found.gathered_each, found.kept_each) == (12, 4, 2, 8)
-    assert (found.update, found.outside) == (2.4 / 240, 0.5)
+    model = model_from(TOLD, None, 3)
+    assert (model.batch, model.bytes_each, model.gathered_each, model.kept_each) == (12, 4, 2, 8)
+    assert (model.update, model.outside) == (2.4 / 240, 0.5)
     assert model_from(TOLD, 20, 3).batch == 20
 
 
 def test_which_tensor_axes_can_be() -> None:
-    found = model_from(TOLD, None, 3)
-    assert found.known_tensors == (1, 2) and found.can_be_cut
-    assert found.refused == {3: "a.query has 8 heads of 16, which 3 workers cannot share evenly"}
+    model = model_from(TOLD, None, 3)
+    assert model.known_tensors == (1, 2) and model.can_be_cut
+    assert model.refused == {3: "a.query has 8 heads of 16, which 3 workers cannot share evenly"}
     assert not model_from({**TOLD, "cuts": {"2": {"": 0, "a": 0}}}, None, 3).can_be_cut
 
 
 def test_a_model_without_blocks_is_one() -> None:
     times = {**TOLD["times"], "blocks": {}, "outputs": {}}
-    told = {**TOLD, "times": times, "memory": {"sizes": [size(10, ""), size(30, "")]}, "activations": {"": 40}}
-    (only,) = model_from(told, None, 2).blocks
+    measurements = {**TOLD, "times": times, "memory": {"sizes": [size(10, ""), size(30, "")]}, "activations": {"": 40}}
+    (only,) = model_from(measurements, None, 2).blocks
     assert (only.name, only.numbers, only.saved) == ("all of it", 40, 10)
     assert only.forward * 4 + only.fixed[0] == 4.0
 
@@ -73,18 +73,18 @@ def test_a_model_without_blocks_is_one() -> None:
 def test_what_two_workers_take_in_shards() -> None:
     """Alone: 20 s forward and 40 backward, half a second outside. A gather takes 3 s more, and a reduction 4."""
     times = {**TOLD["times"], "pieces": {"shards": {"outside": 1.5, "model": 22.0, "backward": 47.0}}}
-    found = model_from({**TOLD, "times": times}, None, 3)
-    assert (found.gathering, found.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
-    assert found.blocks[0].seconds_cut is None
+    model = model_from({**TOLD, "times": times}, None, 3)
+    assert (model.gathering, model.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
+    assert model.blocks[0].seconds_cut is None
     unknown = model_from({**TOLD, "times": {**TOLD["times"], "copied": 0.5}}, None, 3)
     assert (unknown.gathering, unknown.reducing) == (2 * 0.5 * 2, 2 * 0.5 * 4), "by copies, twice"
 
 
 def test_what_two_workers_take_on_a_tensor_axis() -> None:
-    """Of 15 s for examples, forward, 10 are divided; of 20, backward, all, and nothing is quicker than half."""
+    """Forward, 10 of 15 s for examples are divided; backward, all of 20, and nothing is quicker than half."""
     tensor = {"outside": 0.5, "model": 16.0, "backward": 12.0, "fixed": [6 / 16, 4 / 12]}
-    found = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
-    first, last = found.blocks
+    model = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
+    first, last = model.blocks
     assert first.seconds_cut == last.seconds_cut == (pytest.approx(10 / 15), 1)
     assert first.fixed_on(1) == first.fixed == (2.0, 8.0)
     assert first.fixed_on(2) == (pytest.approx(6 * 8 / 20), pytest.approx(4 * 16 / 40))
@@ -94,9 +94,9 @@ def test_what_two_workers_take_on_a_tensor_axis() -> None:
 
 def test_a_tensor_axis_may_be_slower_than_one_worker() -> None:
     tensor = {"outside": 0.5, "model": 30.0, "backward": 40.0, "fixed": [0.0, 0.5]}
-    found = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
-    assert found.blocks[0].seconds_cut == (0, 0)
-    assert sum(one.fixed_on(2)[0] for one in found.blocks) == pytest.approx(30 - 15)
+    model = model_from({**TOLD, "times": {**TOLD["times"], "pieces": {"tensor": tensor}}}, None, 3)
+    assert model.blocks[0].seconds_cut == (0, 0)
+    assert sum(block.fixed_on(2)[0] for block in model.blocks) == pytest.approx(30 - 15)
 
 
 def test_what_the_processor_did_of_it() -> None:
@@ -104,9 +104,9 @@ def test_what_the_processor_did_of_it() -> None:
     shards = {"outside": 1.5, "model": 22.0, "backward": 47.0}
     worked = {"outside": 0.8 * 1.0, "model": 0.8 * 21.0, "backward": 0.8 * 43.5}
     times = {**TOLD["times"], "processor": 0.8, "pieces": {"shards": {**shards, "processor": worked}}}
-    found = model_from({**TOLD, "times": times}, None, 3)
-    assert (found.gathering, found.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
-    other = found.by_processor
+    model = model_from({**TOLD, "times": times}, None, 3)
+    assert (model.gathering, model.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
+    other = model.by_processor
     assert other is not None and other.by_processor is None
     assert (other.gathering, other.reducing) == (pytest.approx(1.5 / 240), pytest.approx(2 / 240))
     assert model_from(TOLD, None, 3).by_processor is None
@@ -117,10 +117,10 @@ def test_two_workers_that_waited_for_each_other() -> None:
     shards = {"outside": 1.1 * 1.5, "model": 1.1 * 22.0, "backward": 1.1 * 47.0}
     worked = {"outside": 1.0, "model": 21.0, "backward": 43.5}
     times = {**TOLD["times"], "pieces": {"shards": {**shards, "processor": worked}}, "spread": SPREAD}
-    found = model_from({**TOLD, "times": times}, None, 3)
-    assert slowest(found.spread, 2) == pytest.approx(1.1) and found.spread is SPREAD
-    assert (found.gathering, found.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
-    other = found.by_processor
+    model = model_from({**TOLD, "times": times}, None, 3)
+    assert slowest(model.spread, 2) == pytest.approx(1.1) and model.spread is SPREAD
+    assert (model.gathering, model.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
+    other = model.by_processor
     assert other is not None and other.spread is SPREAD
     assert (other.gathering, other.reducing) == (pytest.approx(1.5 / 240), pytest.approx(2 / 240))
 

@@ -1,4 +1,4 @@
-"""What is foreseen of a layout, by hand: each axis alone, and what comes together."""
+"""The prediction of a layout, by hand: each axis alone, and combinations."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def cluster(workers: int, **others: Any) -> Cluster:
 
 
 def test_one_worker() -> None:
-    found = predict(Layout(), model(update=0.001, outside=2.0), cluster(1))
-    assert found.seconds == 4 * 3 * 8 + 4 * PSI * 0.001 + 2
-    assert found.memory == 16 * 4 * PSI + 8 * 4 * 500
-    assert (found.sent, found.bubble) == (0, 0)
+    prediction = predict(Layout(), model(update=0.001, outside=2.0), cluster(1))
+    assert prediction.seconds == 4 * 3 * 8 + 4 * PSI * 0.001 + 2
+    assert prediction.memory == 16 * 4 * PSI + 8 * 4 * 500
+    assert (prediction.sent, prediction.bubble) == (0, 0)
 
 
 def test_replicas() -> None:
     """2 (R - 1) / R of the gradients' bytes, behind half of the batch."""
-    found = predict(Layout(replicas=2, strategy="all-reduce"), model(), cluster(2))
-    assert found.parts["replicas"] == 4 * 4 * PSI / 100
-    assert found.seconds == 48 + 160
-    assert found.sent == 16 * PSI
+    prediction = predict(Layout(replicas=2, strategy="all-reduce"), model(), cluster(2))
+    assert prediction.parts["replicas"] == 4 * 4 * PSI / 100
+    assert prediction.seconds == 48 + 160
+    assert prediction.sent == 16 * PSI
 
 
 def test_strategies_between_replicas() -> None:
@@ -69,14 +69,14 @@ def test_strategies_between_replicas() -> None:
 @pytest.mark.parametrize(("zero", "gathers"), [(1, 1), (2, 1), (3, 2)])
 def test_zero(zero: Any, gathers: int) -> None:
     """Parameters are gathered once, or for each pass; gradients are reduced; 16 bytes a number are divided."""
-    found = predict(Layout(shards=2, zero=zero), model(), cluster(2))
+    prediction = predict(Layout(shards=2, zero=zero), model(), cluster(2))
     half = 0.5 * 16 * PSI
-    assert found.parts["shards"] == (gathers + 1) * half / 100
-    assert found.seconds == 48 + found.parts["shards"]
-    assert found.sent == (gathers + 1) * half
+    assert prediction.parts["shards"] == (gathers + 1) * half / 100
+    assert prediction.seconds == 48 + prediction.parts["shards"]
+    assert prediction.sent == (gathers + 1) * half
     gathered = 2 * 4 * PSI if zero == 3 else 16 * PSI
     exchanged = (4 + 4 + 2 + (4 if zero == 3 else 0)) * PSI
-    assert found.memory == 16 * 4 * PSI / 2 + gathered + exchanged + 4 * 4 * 500
+    assert prediction.memory == 16 * 4 * PSI / 2 + gathered + exchanged + 4 * 4 * 500
 
 
 def test_zero_while_gradients_are_accumulated() -> None:
@@ -96,7 +96,7 @@ def test_what_overlaps_hides_behind_passes() -> None:
 
 
 def test_nothing_hides_where_workers_take_all_cores_of_their_host() -> None:
-    """What they exchange is copied by the same cores, whose time it takes."""
+    """Exchanges are copied by the same cores, whose time they take."""
     two, four = ({"overlaps": True, "cores": cores} for cores in (2, 4))
     layout = Layout(shards=2, zero=2)
     assert predict(layout, model(), cluster(2, **two)).parts["shards"] == 80 + 80
@@ -111,10 +111,10 @@ def test_nothing_hides_where_workers_take_all_cores_of_their_host() -> None:
 def test_a_pipeline_whose_workers_share_cores_is_played_on_these() -> None:
     """Its workers do not always have two that compute, so it takes longer than all their seconds over two cores."""
     layout, fast = Layout(stages=4, schedule="1f1b", microbatches=8), {"bandwidth": 1e12}
-    found = predict(layout, model(), cluster(4, cores=2, **fast))
+    prediction = predict(layout, model(), cluster(4, cores=2, **fast))
     ones = [1.0] * 4
-    assert found.seconds == pytest.approx(clock(order("1f1b", 4, 1, 8), ones, ones, ones, cores=2).seconds)
-    assert found.seconds > 4 * 8 * 3 / 2 and found.parts["cores"] > 0
+    assert prediction.seconds == pytest.approx(clock(order("1f1b", 4, 1, 8), ones, ones, ones, cores=2).seconds)
+    assert prediction.seconds > 4 * 8 * 3 / 2 and prediction.parts["cores"] > 0
     assert predict(layout, model(), cluster(4, cores=4, **fast)).parts["cores"] == 0
 
 
@@ -131,41 +131,41 @@ def test_what_is_done_around_exchanges_hides_behind_nothing() -> None:
 
 def test_tensor() -> None:
     """Half of the seconds, numbers and of some bytes; two sums of 100 bytes an example and block in each pass."""
-    found = predict(Layout(tensor=2), model(), cluster(2))
-    assert found.parts["computing"] == 48
-    assert found.parts["tensor"] == pytest.approx(2 * 4 * 8 * 200 / 100)
-    assert found.seconds == pytest.approx(48 + 128)
-    assert found.memory == 16 * 4 * PSI / 2 + 8 * 4 * 375
-    assert found.sent == 2 * 4 * 8 * 200
+    prediction = predict(Layout(tensor=2), model(), cluster(2))
+    assert prediction.parts["computing"] == 48
+    assert prediction.parts["tensor"] == pytest.approx(2 * 4 * 8 * 200 / 100)
+    assert prediction.seconds == pytest.approx(48 + 128)
+    assert prediction.memory == 16 * 4 * PSI / 2 + 8 * 4 * 375
+    assert prediction.sent == 2 * 4 * 8 * 200
     again = predict(Layout(tensor=2), model(again=1000.0, again_cut=1.0), cluster(2))
     assert again.parts["tensor"] == pytest.approx(3 * 4 * 8 * 200 / 100)
-    assert again.memory == found.memory + 8 * 500
+    assert again.memory == prediction.memory + 8 * 500
 
 
 def test_seconds_are_divided_as_measured() -> None:
-    """Of forward passes all, of backward passes half; 1 and 2 s in each block are fixed."""
+    """Forward passes are divided fully, backward passes by half; 1 and 2 s in each block are fixed."""
     cut = {"seconds_cut": (1.0, 0.5), "fixed": (0.5, 0.5), "fixed_cut": (1.0, 2.0)}
-    found = predict(Layout(tensor=2), model(**cut), cluster(2))
-    assert found.parts["computing"] == 4 * (8 * (1 / 2 + 2 * 0.75) + 1 + 2)
+    prediction = predict(Layout(tensor=2), model(**cut), cluster(2))
+    assert prediction.parts["computing"] == 4 * (8 * (1 / 2 + 2 * 0.75) + 1 + 2)
     assert predict(Layout(replicas=2, strategy="all-reduce"), model(**cut), cluster(2)).parts["computing"] == 52
 
 
 def test_what_is_not_divided() -> None:
-    found = predict(Layout(tensor=2), model(cut=0.5), cluster(2))
-    assert found.parts["computing"] == 0.75 * 96
-    assert found.memory == 16 * 4 * 750 + 8 * 4 * 375
+    prediction = predict(Layout(tensor=2), model(cut=0.5), cluster(2))
+    assert prediction.parts["computing"] == 0.75 * 96
+    assert prediction.memory == 16 * 4 * 750 + 8 * 4 * 375
 
 
 def test_stages() -> None:
     """1F1B with 4 micro-batches of 2 examples: passes of 4 + 8 s on each of 2 workers, 5 where 4 would do."""
     layout = Layout(stages=2, schedule="1f1b", microbatches=4)
-    found = predict(layout, model(), cluster(2, bandwidth=1e9))
-    assert found.bubble == pytest.approx(1 / 5)
-    assert found.parts["computing"] == 48
-    assert found.parts["bubble"] == pytest.approx(12, abs=1e-3)
-    assert found.seconds == pytest.approx(60, abs=1e-3)
-    assert found.memory == 16 * 2 * PSI + 2 * 2 * 2 * 500, "two micro-batches of two examples in two blocks"
-    assert found.sent == 2 * 100 * 8
+    prediction = predict(layout, model(), cluster(2, bandwidth=1e9))
+    assert prediction.bubble == pytest.approx(1 / 5)
+    assert prediction.parts["computing"] == 48
+    assert prediction.parts["bubble"] == pytest.approx(12, abs=1e-3)
+    assert prediction.seconds == pytest.approx(60, abs=1e-3)
+    assert prediction.memory == 16 * 2 * PSI + 2 * 2 * 2 * 500, "two micro-batches of two examples in two blocks"
+    assert prediction.sent == 2 * 100 * 8
     slow = predict(layout, model(), cluster(2))
     assert slow.seconds == 60 + 2 * 2 + slow.parts["stages"] - 4 and slow.parts["stages"] >= 2 * 2
 
@@ -176,17 +176,17 @@ def test_a_pipeline_of_shards(saved: float) -> None:
     Held is most behind a forward pass, with what two micro-batches have saved, or behind a backward pass, with one's
     and all of the stage; in both beside whole gradients."""
     layout = Layout(stages=2, shards=2, schedule="1f1b", zero=3, microbatches=4)
-    found = predict(layout, model(8, saved=saved), cluster(4))
+    prediction = predict(layout, model(8, saved=saved), cluster(4))
     block, stage = 4 * PSI, 4 * 4 * PSI
-    assert found.sent == 0.5 * (5 + 1) * stage + 2 * 100 * 4
+    assert prediction.sent == 0.5 * (5 + 1) * stage + 2 * 100 * 4
     forward = 2 * block + block + 2 * 4 * saved
     backward = stage + 4 * saved
     assert (backward > forward) is (saved == 500)
-    assert found.memory == 16 * 4 * PSI / 2 + (4 + 4 + 2) * PSI + stage + max(forward, backward)
+    assert prediction.memory == 16 * 4 * PSI / 2 + (4 + 4 + 2) * PSI + stage + max(forward, backward)
 
 
 def test_the_formula_for_a_first_choice() -> None:
-    """Where stages are equal and messages take no time it is what is played."""
+    """For equal stages, and messages that take no time, it equals the simulation."""
     for name, schedule in SCHEDULES.items():
         layout = Layout(stages=2, schedule=name, chunks=schedule.chunks or 2, microbatches=8)
         quick, exact = (predict(layout, model(), cluster(2, bandwidth=1e12), exact=how) for how in (False, True))
@@ -202,9 +202,9 @@ def test_what_is_held_by_formula_is_never_less() -> None:
                     if refusal(name, workers, chunks, microbatches):
                         continue
                     layout = Layout(stages=workers, schedule=name, chunks=chunks, microbatches=microbatches)
-                    told = [most_held(layout, worker, exact=False) for worker in range(workers)]
-                    found = peaks(order(name, workers, chunks, microbatches))
-                    assert all(one <= other for one, other in zip(found, told, strict=True)), layout
+                    by_formula = [most_held(layout, worker, exact=False) for worker in range(workers)]
+                    exact = peaks(order(name, workers, chunks, microbatches))
+                    assert all(peak <= bound for peak, bound in zip(exact, by_formula, strict=True)), layout
 
 
 def test_seconds_that_do_not_grow_with_examples() -> None:
@@ -216,11 +216,11 @@ def test_seconds_that_do_not_grow_with_examples() -> None:
 
 def test_workers_that_share_cores() -> None:
     """Four workers with 24 s of work each, on two cores."""
-    found = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=2, bandwidth=1e9))
-    assert found.seconds == pytest.approx(48, abs=1e-3)
-    assert found.parts["cores"] == pytest.approx(24, abs=1e-3)
-    one = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=8, bandwidth=1e9))
-    assert one.seconds == pytest.approx(24, abs=1e-3)
+    prediction = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=2, bandwidth=1e9))
+    assert prediction.seconds == pytest.approx(48, abs=1e-3)
+    assert prediction.parts["cores"] == pytest.approx(24, abs=1e-3)
+    free = predict(Layout(replicas=4, strategy="all-reduce"), model(), cluster(4, cores=8, bandwidth=1e9))
+    assert free.seconds == pytest.approx(24, abs=1e-3)
 
 
 def test_numbers_that_two_blocks_share_count_once_on_one_worker() -> None:
@@ -236,8 +236,8 @@ def test_stages_are_of_about_equal_time() -> None:
         Block(name=str(n), forward=seconds, backward=0, weight=0, numbers=1, saved=0)
         for n, seconds in enumerate((5, 1, 1, 1, 1, 1))
     ]
-    found = Model(name="", blocks=uneven, batch=1).stages(2)
-    assert [len(stage.blocks) for stage in found] == [1, 5]
+    stages = Model(name="", blocks=uneven, batch=1).stages(2)
+    assert [len(stage.blocks) for stage in stages] == [1, 5]
     assert [len(stage.blocks) for stage in Model(name="", blocks=uneven, batch=1).stages(6)] == [1] * 6
 
 
@@ -253,8 +253,8 @@ def test_stages_are_cut_as_those_that_run() -> None:
         ]
         for count in range(1, len(costs) + 1):
             stages = Model(name="", blocks=blocks, batch=1).stages(count)
-            found = [number for number, stage in enumerate(stages) for _ in stage.blocks]
-            assert found == cut_evenly(units, costs, count), (costs, count)
+            stage_of = [number for number, stage in enumerate(stages) for _ in stage.blocks]
+            assert stage_of == cut_evenly(units, costs, count), (costs, count)
 
 
 def test_where_workers_share_cores_steps_take_longer_than_their_share() -> None:
@@ -283,12 +283,16 @@ def test_waiting_for_each_other_takes_no_shared_core() -> None:
 
 
 def test_steps_that_vary_end_with_the_slowest_worker() -> None:
-    """What computes waits, and what is sent does not; with shared cores, too."""
+    """Computing workers wait, and messages do not; with shared cores, too."""
     spread = [0.9, 1.0, 1.2]
-    found = predict(Layout(replicas=2, strategy="all-reduce"), model(spread=spread, update=0.001), cluster(2))
+    prediction = predict(Layout(replicas=2, strategy="all-reduce"), model(spread=spread, update=0.001), cluster(2))
     share = slowest(spread, 2) - 1
-    assert share > 0.05 and found.parts["waiting"] == pytest.approx(share * (48 + 4))
-    assert found.seconds == pytest.approx(48 + 4 + 160 + share * (48 + 4)) == pytest.approx(sum(found.parts.values()))
+    assert share > 0.05 and prediction.parts["waiting"] == pytest.approx(share * (48 + 4))
+    assert (
+        prediction.seconds
+        == pytest.approx(48 + 4 + 160 + share * (48 + 4))
+        == pytest.approx(sum(prediction.parts.values()))
+    )
     shared = cluster(4, cores=2, bandwidth=1e12)
     for layout in (Layout(replicas=4, strategy="all-reduce"), Layout(stages=4, schedule="1f1b", microbatches=8)):
         before = predict(layout, model(), shared).seconds

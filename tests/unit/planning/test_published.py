@@ -11,14 +11,14 @@ from quorate.planning.published import EFFICIENCY, PEAK, TABLE, Row, foreseen, t
 
 known = cache(foreseen)
 TOLERANCE = 0.065
-"""Of every row; one figure was fitted to all ten."""
+"""For every row; one figure was fitted to all ten."""
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.billions:g}")
 def test_each_row_is_near(row: Row) -> None:
-    found = known(row)
-    assert teraflops(row, found) == pytest.approx(row.teraflops, rel=TOLERANCE)
-    assert found.memory < 80e9, "it was run"
+    prediction = known(row)
+    assert teraflops(row, prediction) == pytest.approx(row.teraflops, rel=TOLERANCE)
+    assert prediction.memory < 80e9, "it was run"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.billions:g}")

@@ -22,9 +22,9 @@ NAMES = [record.who for record in RECORDS]
 
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)
 def test_each_is_within_half_again(record: Record) -> None:
-    found = foreseen(record)
-    assert found.is_near and 1 / 1.5 < found.ratio < 1.5
-    assert found.exchange < found.step
+    prediction = foreseen(record)
+    assert prediction.is_near and 1 / 1.5 < prediction.ratio < 1.5
+    assert prediction.exchange < prediction.step
 
 
 def test_the_order_is_the_published_one() -> None:
@@ -35,9 +35,9 @@ def test_the_order_is_the_published_one() -> None:
 def test_what_was_not_fitted_still_is_within_a_factor_of_two() -> None:
     """One efficiency for all, and no fixed time: then three pairs are in another order."""
     efficiency: dict[Family, float] = dict.fromkeys(EFFICIENCY, 0.21)
-    found = [foreseen(record, efficiency, dict.fromkeys(FIXED, 0.0)) for record in RECORDS]
-    assert all(one.is_near for one in found)
-    assert out_of_order(found) == [
+    predictions = [foreseen(record, efficiency, dict.fromkeys(FIXED, 0.0)) for record in RECORDS]
+    assert all(prediction.is_near for prediction in predictions)
+    assert out_of_order(predictions) == [
         ("You", "Akiba"), ("Mikami", "Ying"), ("Mikami, second version", "Yamazaki"),
     ]  # fmt: skip
 
@@ -45,8 +45,12 @@ def test_what_was_not_fitted_still_is_within_a_factor_of_two() -> None:
 def test_the_fitted_figures_are_the_best_that_keep_the_order() -> None:
     def farthest(**changed: float) -> float:
         efficiency: dict[Family, float] = {**EFFICIENCY, **changed}  # type: ignore[dict-item]
-        found = [foreseen(record, efficiency) for record in RECORDS]
-        return math.inf if out_of_order(found) else max(abs(math.log(one.ratio)) for one in found)
+        predictions = [foreseen(record, efficiency) for record in RECORDS]
+        return (
+            math.inf
+            if out_of_order(predictions)
+            else max(abs(math.log(prediction.ratio)) for prediction in predictions)
+        )
 
     best = farthest()
     assert math.exp(best) == pytest.approx(1.47, abs=0.01)
@@ -67,10 +71,10 @@ def test_a_step_by_hand() -> None:
     example = (22.8e9 / 125e12 + 8 * 11.1e6 * 2 / 900e9) / 0.47
     nbytes = 2 * 25_557_032
     exchange = 2 * 3 * (5e-6 + nbytes / 4 / 75e9) + 2 * 511 * (5e-6 + nbytes / 512 / 25e9)
-    found = foreseen(record)
-    assert found.exchange == pytest.approx(exchange)
-    assert found.step == pytest.approx(0.035 + 40 * example + exchange)
-    assert found.seconds == pytest.approx(90 * EXAMPLES / 81920 * found.step)
+    prediction = foreseen(record)
+    assert prediction.exchange == pytest.approx(exchange)
+    assert prediction.step == pytest.approx(0.035 + 40 * example + exchange)
+    assert prediction.seconds == pytest.approx(90 * EXAMPLES / 81920 * prediction.step)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)

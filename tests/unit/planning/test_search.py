@@ -31,25 +31,29 @@ def cluster(workers: int = 8, **others: Any) -> Cluster:
 
 
 def test_axes_are_all_products() -> None:
-    found = {(one.replicas, one.stages, one.shards, one.tensor) for one in axes_of(12)}
-    assert found == {four for four in itertools.product((1, 2, 3, 4, 6, 12), repeat=4) if _product(four) == 12}
-    assert {one.tensor for one in axes_of(12, {"tensor": 3})} == {1, 2, 3}
+    axes = {(layout.replicas, layout.stages, layout.shards, layout.tensor) for layout in axes_of(12)}
+    assert axes == {four for four in itertools.product((1, 2, 3, 4, 6, 12), repeat=4) if _product(four) == 12}
+    assert {layout.tensor for layout in axes_of(12, {"tensor": 3})} == {1, 2, 3}
 
 
 def _product(numbers: tuple[int, ...]) -> int:
-    found = 1
+    product = 1
     for number in numbers:
-        found *= number
-    return found
+        product *= number
+    return product
 
 
 def test_what_the_library_refuses_is_not_proposed() -> None:
     """A backward pass in two parts with ZeRO 3; heads and batches that do not divide; fewer blocks than stages."""
-    proposed = [one for axes in axes_of(8) for one in layouts_with(axes, model()) if not refusal_of(axes, model())]
-    assert any(one.zero == 3 and one.schedule for one in proposed)
-    assert not [one for one in proposed if one.zero == 3 and one.schedule and SCHEDULES[one.schedule].is_split]
-    assert {one.zero for one in proposed if one.shards == 1} == {0}
-    assert {one.strategy for one in proposed if one.replicas == 1} == {""}
+    proposed = [
+        layout for axes in axes_of(8) for layout in layouts_with(axes, model()) if not refusal_of(axes, model())
+    ]
+    assert any(layout.zero == 3 and layout.schedule for layout in proposed)
+    assert not [
+        layout for layout in proposed if layout.zero == 3 and layout.schedule and SCHEDULES[layout.schedule].is_split
+    ]
+    assert {layout.zero for layout in proposed if layout.shards == 1} == {0}
+    assert {layout.strategy for layout in proposed if layout.replicas == 1} == {""}
     refused = {
         name: refusal_of(axes, model(16, batch=24))
         for name, axes in {
@@ -57,7 +61,7 @@ def test_what_the_library_refuses_is_not_proposed() -> None:
             "none": Layout(shards=8),
         }.items()
     }  # fmt: skip
-    assert {name: one and one.why for name, one in refused.items()} == {
+    assert {name: refusal and refusal.why for name, refusal in refused.items()} == {
         "heads": "8 heads cannot be shared evenly",
         "blocks": "the model has 8 blocks",
         "batch": "a batch of 24 does not divide evenly",
@@ -68,18 +72,23 @@ def test_what_the_library_refuses_is_not_proposed() -> None:
 def test_the_best_is_the_best_of_all() -> None:
     """No layout, played, is faster than the first choice; and one layout is kept of each mesh and strategy."""
     ways = ("all-reduce",)
-    found = plan(model(), cluster(), ways=ways)
+    planned = plan(model(), cluster(), ways=ways)
     everything = [
         predict(layout, model(), cluster())
         for axes in axes_of(8)
         if refusal_of(axes, model()) is None
         for layout in layouts_with(axes, model(), ways)
     ]
-    assert found.looked_at == len(everything)
-    fastest = min(one.seconds for one in everything if one.memory <= cluster().memory)
-    assert found.best[0].seconds == pytest.approx(fastest, rel=0.005)
-    assert [one.seconds for one in found.best] == sorted(one.seconds for one in found.best) or len(found.best) == 5
-    axes = [(one.layout.replicas, one.layout.stages, one.layout.shards, one.layout.tensor) for one in found.best]
+    assert planned.looked_at == len(everything)
+    fastest = min(prediction.seconds for prediction in everything if prediction.memory <= cluster().memory)
+    assert planned.best[0].seconds == pytest.approx(fastest, rel=0.005)
+    assert [prediction.seconds for prediction in planned.best] == sorted(
+        prediction.seconds for prediction in planned.best
+    ) or len(planned.best) == 5
+    axes = [
+        (prediction.layout.replicas, prediction.layout.stages, prediction.layout.shards, prediction.layout.tensor)
+        for prediction in planned.best
+    ]
     assert len(set(axes)) == len(axes) == 5
 
 
@@ -87,38 +96,38 @@ def test_of_those_that_are_as_fast_the_one_with_the_fewest_pieces_comes_first() 
     """But none whose steps teach less."""
     slow: dict[str, Any] = {"overlaps": False}
     everything = plan(model(), cluster(**slow), best=1000).best
-    fastest, few = everything[0], next(one for one in everything if one.layout.stages == 1)
+    fastest, few = everything[0], next(prediction for prediction in everything if prediction.layout.stages == 1)
     assert fastest.layout.stages > 1 and few.layout.strategy == "local-sgd"
     assert plan(model(), cluster(**slow), as_fast=1e-9).best[0].layout == fastest.layout
-    found = plan(model(), cluster(**slow), as_fast=0.5)
-    first = found.best[0].layout
+    planned = plan(model(), cluster(**slow), as_fast=0.5)
+    first = planned.best[0].layout
     assert first.stages == 1 and first.strategy in ("", "all-reduce")
-    assert found.best[1].layout == fastest.layout
-    assert any(one.why.startswith("hardly faster: at best ") for one in found.losers)
+    assert planned.best[1].layout == fastest.layout
+    assert any(loser.why.startswith("hardly faster: at best ") for loser in planned.losers)
     near = plan(model(), cluster(**slow), as_fast=1.001 * few.seconds / fastest.seconds - 1).best[0].layout
     assert near.strategy in ("", "all-reduce")
 
 
 def test_tensor_across_hosts_is_dear() -> None:
-    found = plan(model(), cluster())
-    assert all(one.layout.tensor <= 4 for one in found.best)
-    (why,) = [one.why for one in found.losers if one.what == "tensor=8"]
+    planned = plan(model(), cluster())
+    assert all(prediction.layout.tensor <= 4 for prediction in planned.best)
+    (why,) = [loser.why for loser in planned.losers if loser.what == "tensor=8"]
     assert "times as long; sums over the tensor axis take" in why
 
 
 def test_what_does_not_fit_loses() -> None:
     """16 bytes of each parameter on one worker are too many."""
     numbers = SIZES.numbers
-    found = plan(model(), cluster(memory=12 * numbers))
-    assert all(one.memory <= 12 * numbers for one in found.best)
-    (why,) = [one.why for one in found.losers if one.what == "replicas=8"]
+    planned = plan(model(), cluster(memory=12 * numbers))
+    assert all(prediction.memory <= 12 * numbers for prediction in planned.best)
+    (why,) = [loser.why for loser in planned.losers if loser.what == "replicas=8"]
     assert why.startswith("at least ") and why.endswith(f" GB on a worker that has {12 * numbers / 1e9:.3g} GB")
 
 
 def test_where_nothing_fits_the_smallest_is_known() -> None:
-    found = plan(model(), cluster(memory=1000))
-    assert not found.best and found.smallest is not None
-    assert found.smallest.memory > 1000
+    planned = plan(model(), cluster(memory=1000))
+    assert not planned.best and planned.smallest is not None
+    assert planned.smallest.memory > 1000
 
 
 def test_where_nothing_can_be() -> None:
@@ -127,5 +136,5 @@ def test_where_nothing_can_be() -> None:
 
 
 def test_axes_can_be_limited() -> None:
-    found = plan(model(), cluster(), longest={"stages": 1, "tensor": 1})
-    assert {(one.layout.stages, one.layout.tensor) for one in found.best} == {(1, 1)}
+    planned = plan(model(), cluster(), longest={"stages": 1, "tensor": 1})
+    assert {(prediction.layout.stages, prediction.layout.tensor) for prediction in planned.best} == {(1, 1)}

@@ -26,13 +26,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_two_workers_time_each_axis(server: RunServer, script: str) -> None:
-    told = timed(script, ["10"], server=server)
-    pieces = told["times"]["pieces"]
+    measurements = timed(script, ["10"], server=server)
+    pieces = measurements["times"]["pieces"]
     assert set(pieces) == {"shards", "tensor"}
-    for one in pieces.values():
-        assert all(one[what] > 0 for what in ("outside", "model", "backward", "update"))
-        assert all(one["processor"][what] > 0 for what in ("model", "backward", "update"))
-    assert 0 < told["times"]["processor"] <= 1 and "crowding" not in told["times"]
+    for piece in pieces.values():
+        assert all(piece[name] > 0 for name in ("outside", "model", "backward", "update"))
+        assert all(piece["processor"][name] > 0 for name in ("model", "backward", "update"))
+    assert 0 < measurements["times"]["processor"] <= 1 and "crowding" not in measurements["times"]
     assert pieces["shards"]["fixed"] == [0, 0]
     assert all(0 < share <= 1 for share in pieces["tensor"]["fixed"])
 
@@ -44,13 +44,13 @@ def test_a_script_that_ends_there_is_timed_alone(
     """By then it has made as many steps alone."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", "if quorate.join().size > 1: sys.exit()"))
     assert timed(script, ["10"], ["shards"], server=server)["times"]["pieces"] == {}
-    told = capfd.readouterr().err
-    assert "quorate: shards=2 was not timed: " in told and "no worker used it" in told
+    said = capfd.readouterr().err
+    assert "quorate: shards=2 was not timed: " in said and "no worker used it" in said
 
 
 def test_seconds_of_runs_at_once_are_means() -> None:
-    one, other = ({"blocks": {"a": [1.0 * by, 2.0 * by]}, "examples": 4, "steps": 4} for by in (1, 3))
-    assert mean_of([one, other]) == {"blocks": {"a": [2.0, 4.0]}, "examples": 4, "steps": 4}
+    first, second = ({"blocks": {"a": [1.0 * by, 2.0 * by]}, "examples": 4, "steps": 4} for by in (1, 3))
+    assert mean_of([first, second]) == {"blocks": {"a": [2.0, 4.0]}, "examples": 4, "steps": 4}
 
 
 @pytest.mark.slow
@@ -65,11 +65,11 @@ def test_a_script_without_end_is_timed_for_a_while(server: RunServer, script: st
 def test_a_crowd_is_timed_as_one(server: RunServer, script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Two workers for each of two cores: after two runs at once, as asked for, come four."""
     Path(script).write_text(DIVIDED.replace("quorate.join()", 'print("here"); quorate.join()'))
-    told = timed(script, ["10"], axes=(), at_once=2, crowd=2.0, server=server)
+    measurements = timed(script, ["10"], axes=(), at_once=2, crowd=2.0, server=server)
     said = capfd.readouterr().err
     assert said.count("here") == 6 and "quorate: running it 4 times at once\n" in said
-    assert told["times"]["crowding"] >= 1.0
-    assert told["times"]["blocks"] and told["times"]["examples"] == 10
+    assert measurements["times"]["crowding"] >= 1.0
+    assert measurements["times"]["blocks"] and measurements["times"]["examples"] == 10
 
 
 def test_a_crowd_takes_longer_than_its_share(server: RunServer, monkeypatch: pytest.MonkeyPatch) -> None:

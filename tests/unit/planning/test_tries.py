@@ -14,26 +14,26 @@ TENSOR, SHARDS, STAGES = Layout(tensor=2), Layout(shards=2, zero=2), Layout(stag
 
 def ranked(*layouts: Layout) -> list[Prediction]:
     return [
-        Prediction(layout=one, seconds=1.0 + place, memory=0.0, sent=0.0, bubble=0.0, parts={})
-        for place, one in enumerate(layouts)
+        Prediction(layout=layout, seconds=1.0 + place, memory=0.0, sent=0.0, bubble=0.0, parts={})
+        for place, layout in enumerate(layouts)
     ]
 
 
-def layouts(found: list[Prediction]) -> list[Layout]:
-    return [one.layout for one in found]
+def layouts(predictions: list[Prediction]) -> list[Layout]:
+    return [prediction.layout for prediction in predictions]
 
 
 def test_one_of_each_kind_comes_before_the_next_of_the_ranking() -> None:
     second, both = Layout(shards=2, zero=3), Layout(shards=2, tensor=2, zero=2)
-    found = candidates(ranked(SHARDS, second, both, TENSOR, TWO, STAGES))
-    assert layouts(found) == [SHARDS, TWO, both, STAGES, second, TENSOR]
+    order = candidates(ranked(SHARDS, second, both, TENSOR, TWO, STAGES))
+    assert layouts(order) == [SHARDS, TWO, both, STAGES, second, TENSOR]
     assert candidates([]) == []
 
 
 def test_what_runs_alike_is_tried_once() -> None:
     accumulates, interleaved = Layout(tensor=2, microbatches=8), Layout(stages=2, schedule="interleaved", chunks=2)
-    found = candidates(ranked(accumulates, TENSOR, STAGES, interleaved))
-    assert layouts(found) == [accumulates, STAGES, interleaved]
+    order = candidates(ranked(accumulates, TENSOR, STAGES, interleaved))
+    assert layouts(order) == [accumulates, STAGES, interleaved]
 
 
 def test_a_step_of_fewer_batches_is_made_more_often() -> None:
@@ -49,17 +49,19 @@ def test_layouts_take_turns_and_the_fastest_measured_is_first() -> None:
         calls.append((layout, turn))
         return "broken" if layout == SHARDS else [{TWO: 5.0, TENSOR: 2.0}[layout] + turn] * 3
 
-    found = tried(ranked(SHARDS, TWO, TENSOR, STAGES), 2, run, lambda layout: 2.0 if layout == TENSOR else 1.0, turns=3)
+    results = tried(
+        ranked(SHARDS, TWO, TENSOR, STAGES), 2, run, lambda layout: 2.0 if layout == TENSOR else 1.0, turns=3
+    )
     assert calls == [(SHARDS, 0), *((layout, turn) for turn in range(3) for layout in (TWO, TENSOR))]
-    assert [(one.foreseen.layout, one.seconds, one.taken, one.steps) for one in found[:2]] == [
+    assert [(result.foreseen.layout, result.seconds, result.taken, result.steps) for result in results[:2]] == [
         (TWO, 6.0, 6.0, 9),
         (TENSOR, pytest.approx(6.0), 3.0, 9),
     ]
-    assert found[2] == Tried(foreseen=found[2].foreseen, why="broken") and found[2].foreseen.layout == SHARDS
+    assert results[2] == Tried(foreseen=results[2].foreseen, why="broken") and results[2].foreseen.layout == SHARDS
 
 
 def test_what_fails_in_a_later_turn_has_failed() -> None:
-    found = tried(
+    results = tried(
         ranked(TWO, TENSOR), 2, lambda layout, turn: "gone" if turn and layout == TWO else [1.0], lambda _: 1.0, turns=2
     )
-    assert [(one.foreseen.layout, one.why) for one in found] == [(TENSOR, None), (TWO, "gone")]
+    assert [(result.foreseen.layout, result.why) for result in results] == [(TENSOR, None), (TWO, "gone")]

@@ -1,4 +1,4 @@
-"""What workers that wait for each other take more than one."""
+"""The additional seconds of workers that wait for each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorate.planning.waiting import slowest, spread_of, waited
 
 DRAW = random.Random(3)
 SPREAD = sorted(DRAW.lognormvariate(0.0, 0.2) for _ in range(501))
-SPREAD = [one / statistics.median(SPREAD) for one in SPREAD]
+SPREAD = [seconds / statistics.median(SPREAD) for seconds in SPREAD]
 
 
 def test_steps_over_those_around_them() -> None:
@@ -25,9 +25,9 @@ def test_steps_over_those_around_them() -> None:
 def test_a_machine_that_becomes_slow_is_no_slow_worker() -> None:
     """Three runs that take twice as long from their middle on."""
     runs = [[1.0] * 40 + [2.0] * 40 for _ in range(3)]
-    found = spread_of(runs)
-    assert len(found) == 240 and sum(one == 1.0 for one in found) >= 232
-    assert slowest(found, 8) == 1.0
+    spread = spread_of(runs)
+    assert len(spread) == 240 and sum(ratio == 1.0 for ratio in spread) >= 232
+    assert slowest(spread, 8) == 1.0
 
 
 def test_what_varies_by_worker_is_kept() -> None:
@@ -43,9 +43,9 @@ def test_the_slowest_of_many_draws(workers: int) -> None:
 
 
 def test_more_workers_have_a_slower_one() -> None:
-    found = [slowest(SPREAD, workers) for workers in (1, 2, 3, 8, 100, 10**9)]
-    assert found[0] == 1.0 and found == sorted(found) and found[2] > found[1] > 1.02
-    assert found[-1] == pytest.approx(SPREAD[-1]), "never slower than what was seen"
+    factors = [slowest(SPREAD, workers) for workers in (1, 2, 3, 8, 100, 10**9)]
+    assert factors[0] == 1.0 and factors == sorted(factors) and factors[2] > factors[1] > 1.02
+    assert factors[-1] == pytest.approx(SPREAD[-1]), "never slower than what was seen"
     assert slowest([], 8) == slowest([1.0] * 5, 8) == slowest([1.0], 8) == 1.0
 
 

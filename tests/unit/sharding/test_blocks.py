@@ -92,8 +92,8 @@ def test_in_words() -> None:
         in_words(blocks_of(model))
         == "2 blocks of Block (transformer.h.0 to transformer.h.1), and the rest as one piece"
     )
-    found = in_words(named_blocks(model, ["transformer.h.0"]), of_stages=True)
-    assert found == "1 block of Block (transformer.h.0) on the first worker of the pipeline"
-    assert in_words(named_blocks(model, ["transformer.h.0"])) == found.replace(
+    words = in_words(named_blocks(model, ["transformer.h.0"]), of_stages=True)
+    assert words == "1 block of Block (transformer.h.0) on the first worker of the pipeline"
+    assert in_words(named_blocks(model, ["transformer.h.0"])) == words.replace(
         " on the first worker of the pipeline", ", and the rest as one piece"
     )

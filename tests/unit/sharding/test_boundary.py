@@ -1,4 +1,4 @@
-"""What crosses between a device and its host is counted; what is kept there lies in memory, or in mapped files."""
+"""Copies between a device and its host are counted; host tensors lie in memory, or in mapped files."""
 
 from __future__ import annotations
 

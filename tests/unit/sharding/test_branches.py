@@ -33,14 +33,14 @@ def test_one_process_has_all_of_them(how: Any) -> None:
     combine = (lambda both: both[0] * both[1]) if how == "called" else how
     a, b = first(x), second(x)
     wanted: dict[str, Any] = {"tuple": (a, b), "concatenate": torch.cat([a, b], 1), "sum": a + b, "called": a * b}
-    found = quorate.branches([first, second], combine)(x)
-    assert all(map(torch.equal, found, wanted[how])) if how == "tuple" else torch.equal(found, wanted[how])
+    combined = quorate.branches([first, second], combine)(x)
+    assert all(map(torch.equal, combined, wanted[how])) if how == "tuple" else torch.equal(combined, wanted[how])
 
 
 def test_each_is_given_its_own() -> None:
     def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = quorate.branches([nn.ReLU(), nn.Tanh()], inputs="each")(x, y)
-        return found
+        outputs: tuple[Tensor, Tensor] = quorate.branches([nn.ReLU(), nn.Tanh()], inputs="each")(x, y)
+        return outputs
 
     x, y = torch.randn(3), torch.randn(3)
     assert all(map(torch.equal, both(x, y), (x.relu(), y.tanh())))

@@ -22,11 +22,11 @@ from quorate.wire.virtual.world import VirtualWorld
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 NUMEL = 6
-"""Of a piece."""
+"""Elements of a piece."""
 
 
 def numbers(rank: int, size: int, dtype: torch.dtype) -> Tensor:
-    """What `rank` has for everyone; sums of it depend on their order."""
+    """The numbers of `rank` for everyone; sums of them depend on their order."""
     draw = torch.Generator().manual_seed(rank)
     return (torch.randn(size * NUMEL, generator=draw, dtype=torch.float64) * 3.0**rank).to(dtype)
 
@@ -42,16 +42,16 @@ def test_all_gather(size: int, dtype: torch.dtype, is_async: bool) -> None:
     def task(wire: Wire) -> Tensor:
         gather = WireAllGather(pieces_of(wire))
         out = gather.allocate([size * NUMEL], dtype=dtype, device=torch.device("cpu"))
-        mine = out.chunk(size)[wire.rank]  # as FSDP gives it
-        mine.copy_(numbers(wire.rank, 1, dtype))
-        work = gather(out, mine, None, async_op=is_async)
+        own_piece = out.chunk(size)[wire.rank]  # as FSDP gives it
+        own_piece.copy_(numbers(wire.rank, 1, dtype))
+        work = gather(out, own_piece, None, async_op=is_async)
         assert (work is not None) is is_async
         if work is not None:
             assert work.wait()
         return out.clone()
 
     wanted = torch.cat([numbers(rank, 1, dtype) for rank in range(size)])
-    assert all(torch.equal(found, wanted) for found in VirtualWorld(size).run(task))
+    assert all(torch.equal(gathered, wanted) for gathered in VirtualWorld(size).run(task))
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -61,36 +61,36 @@ def test_all_gather(size: int, dtype: torch.dtype, is_async: bool) -> None:
 def test_reduce_scatter_adds_in_order_of_rank(size: int, dtype: torch.dtype, operation: str, hosts: int) -> None:
     def task(wire: Wire) -> Tensor:
         scatter = WireReduceScatter(pieces_of(wire))
-        given = scatter.allocate([size * NUMEL], dtype=dtype, device=torch.device("cpu"))
-        given.copy_(numbers(wire.rank, size, dtype))
-        before, out = given.clone(), torch.empty(NUMEL, dtype=dtype)
-        work = scatter(out, given, None, getattr(dist.ReduceOp, operation), async_op=True)
+        gradient = scatter.allocate([size * NUMEL], dtype=dtype, device=torch.device("cpu"))
+        gradient.copy_(numbers(wire.rank, size, dtype))
+        before, out = gradient.clone(), torch.empty(NUMEL, dtype=dtype)
+        work = scatter(out, gradient, None, getattr(dist.ReduceOp, operation), async_op=True)
         assert work is not None
         work.wait()
         wire.barrier().wait()
-        assert torch.equal(given, before)
+        assert torch.equal(gradient, before)
         return out
 
     places = [rank * hosts // size for rank in range(size)]
-    found = VirtualWorld(size, network=Network(hosts=places)).run(task)
+    sums = VirtualWorld(size, network=Network(hosts=places)).run(task)
     whole = sum_in_order([numbers(rank, size, dtype) for rank in range(size)], places)
     wanted = whole / size if operation == "AVG" else whole
-    assert torch.equal(torch.cat(found), wanted)
+    assert torch.equal(torch.cat(sums), wanted)
 
 
 @pytest.mark.parametrize("calls", [1, 3])
 def test_what_stays_of_a_sum_is_in_memory_of_its_own(calls: int) -> None:
-    """As FSDP allocates: the input, which is lent to the others, and the output, which becomes the gradient."""
+    """FSDP allocates like this: the input, which is lent to the others, and the output, which becomes the gradient."""
 
     def task(wire: Wire) -> list[bool]:
         pieces = pieces_of(wire)
         lent, scatter = pieces.allocate, WireReduceScatter(pieces)
-        given, where = list[int](), torch.device("cpu")
+        addresses, where = list[int](), torch.device("cpu")
 
         def allocate(size: Sequence[int], **how: Any) -> Tensor:
-            found = lent(size, **how)
-            given.append(found.data_ptr())
-            return found
+            memory = lent(size, **how)
+            addresses.append(memory.data_ptr())
+            return memory
 
         pieces.allocate = allocate  # type: ignore[method-assign]
         are_lent = list[bool]()
@@ -98,14 +98,14 @@ def test_what_stays_of_a_sum_is_in_memory_of_its_own(calls: int) -> None:
             there = scatter.allocate([2 * NUMEL], dtype=torch.float32, device=where).fill_(1.0)
             out = scatter.allocate([NUMEL], dtype=torch.float32, device=where)
             scatter(out, there, None, dist.ReduceOp.SUM)
-            are_lent += [there.data_ptr() in given, out.data_ptr() in given]
+            are_lent += [there.data_ptr() in addresses, out.data_ptr() in addresses]
         return are_lent
 
     assert VirtualWorld(2).run(task) == [[True, False] * calls] * 2
 
 
 def test_several_are_under_way_at_once() -> None:
-    """As FSDP has them: the next block is gathered while this one is used."""
+    """FSDP does this: the next block is gathered while this one is used."""
 
     def task(wire: Wire) -> list[Tensor]:
         gather, made = WireAllGather(pieces_of(wire)), []
@@ -137,11 +137,11 @@ def test_each_sends_the_pieces_of_the_others() -> None:
 
 def test_waits_are_told() -> None:
     def task(wire: Wire) -> float:
-        told = list[float]()
-        pieces = Pieces(wire, Traffic(waited=told.append))
+        waits = list[float]()
+        pieces = Pieces(wire, Traffic(waited=waits.append))
         wire.clock.sleep(2.0 * wire.rank)
         pieces.meet("here")
-        return sum(told)
+        return sum(waits)
 
     first, second = VirtualWorld(2).run(task)
     assert first > 1.9 and second < 0.1

@@ -57,15 +57,15 @@ def by_loops(logits: Tensor, top_k: int, factor: float | None, groups: int) -> t
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_routes(top_k: int, factor: float | None, groups: int) -> None:
     logits = drawn(24, COUNT) * 2
-    found = route(logits, top_k, factor, groups)
+    routes = route(logits, top_k, factor, groups)
     pairs, balance, z = by_loops(logits, top_k, factor, groups)
-    told = zip(found.token.tolist(), found.expert.tolist(), found.gate.tolist(), strict=True)
-    assert {(token, expert): gate for token, expert, gate in told} == pytest.approx(pairs)
-    assert found.expert.tolist() == sorted(found.expert.tolist())
-    assert found.dropped == 24 * top_k - len(pairs)
-    assert found.dropped > 0 or factor in (None, 1.25)
-    assert float(found.balance_loss) == pytest.approx(balance)
-    assert float(found.z_loss) == pytest.approx(z)
+    computed = zip(routes.token.tolist(), routes.expert.tolist(), routes.gate.tolist(), strict=True)
+    assert {(token, expert): gate for token, expert, gate in computed} == pytest.approx(pairs)
+    assert routes.expert.tolist() == sorted(routes.expert.tolist())
+    assert routes.dropped == 24 * top_k - len(pairs)
+    assert routes.dropped > 0 or factor in (None, 1.25)
+    assert float(routes.balance_loss) == pytest.approx(balance)
+    assert float(routes.z_loss) == pytest.approx(z)
 
 
 def test_capacity() -> None:
@@ -93,37 +93,37 @@ def layer(*, top_k: int = 2, factor: float | None = 1.0, groups: int = 1) -> Any
 
 
 def test_outputs_are_sums_of_experts() -> None:
-    one, x = layer(factor=0.5), drawn(4, 6, DIM)
-    pairs, _, _ = by_loops(one.router(x.view(-1, DIM)).detach(), 2, 0.5, 1)
+    experts, x = layer(factor=0.5), drawn(4, 6, DIM)
+    pairs, _, _ = by_loops(experts.router(x.view(-1, DIM)).detach(), 2, 0.5, 1)
     wanted = torch.zeros(24, 3, dtype=torch.float64)
     for (token, expert), gate in pairs.items():
-        w1, b1, w2, b2 = (p[expert] for p in one.experts.parameters())
+        w1, b1, w2, b2 = (p[expert] for p in experts.experts.parameters())
         wanted[token] += gate * (torch.tanh(x.view(-1, DIM)[token] @ w1.T + b1) @ w2.T + b2)
-    torch.testing.assert_close(one(x), wanted.view(4, 6, 3))
+    torch.testing.assert_close(experts(x), wanted.view(4, 6, 3))
     assert (wanted == 0).all(1).any(), "some tokens are to be dropped"
-    assert one.dropped == 48 - len(pairs)
+    assert experts.dropped == 48 - len(pairs)
 
 
 def test_experts_begin_differently_and_all_have_gradients() -> None:
-    one = layer(top_k=1, factor=None)
-    assert [p.shape[0] for p in one.experts.parameters()] == [COUNT] * 4
-    assert len({float(x[0, 0]) for x in one.experts[0].weight.detach()}) == COUNT
-    one(drawn(1, DIM)).sum().backward()
-    assert all(p.grad is not None for p in one.parameters())
-    assert one.balance_loss.grad_fn is not None
-    assert copy.deepcopy(one).balance_loss is None
+    experts = layer(top_k=1, factor=None)
+    assert [p.shape[0] for p in experts.experts.parameters()] == [COUNT] * 4
+    assert len({float(x[0, 0]) for x in experts.experts[0].weight.detach()}) == COUNT
+    experts(drawn(1, DIM)).sum().backward()
+    assert all(p.grad is not None for p in experts.parameters())
+    assert experts.balance_loss.grad_fn is not None
+    assert copy.deepcopy(experts).balance_loss is None
 
 
 def spread(wire: Wire, x: Tensor, factor: float | None, meter: Meter | None = None) -> Any:
     """The layer as it is on one of several workers."""
-    one = layer(factor=factor)
-    for module in one.experts.modules():
+    experts = layer(factor=factor)
+    for module in experts.experts.modules():
         for key, p in list(module.named_parameters(recurse=False)):
             setattr(module, key, nn.Parameter(p.detach().chunk(wire.size)[wire.rank].clone()))
-    one.spread_(Exchange(Metered(wire.channel("experts"), meter or Meter()), Traffic()))
-    y = one(x)
-    (y.square().sum() + one.balance_loss + one.z_loss).backward()
-    return one, y.detach()
+    experts.spread_(Exchange(Metered(wire.channel("experts"), meter or Meter()), Traffic()))
+    y = experts(x)
+    (y.square().sum() + experts.balance_loss + experts.z_loss).backward()
+    return experts, y.detach()
 
 
 @pytest.mark.parametrize("factor", [None, 0.5, 1.0])
@@ -132,20 +132,26 @@ def test_workers_are_one_process(size: int, factor: float | None) -> None:
     x = drawn(size, 8, DIM)
 
     def task(wire: Wire) -> Any:
-        mine = x[wire.rank].clone().requires_grad_()
-        one, y = spread(wire, mine, factor)
-        return y, mine.grad, one.dropped, one.router.weight.grad, [p.grad for p in one.experts.parameters()]
+        own_tokens = x[wire.rank].clone().requires_grad_()
+        experts, y = spread(wire, own_tokens, factor)
+        return (
+            y,
+            own_tokens.grad,
+            experts.dropped,
+            experts.router.weight.grad,
+            [p.grad for p in experts.experts.parameters()],
+        )
 
-    found = VirtualWorld(size).run(task)
-    one, given = layer(factor=factor, groups=size), x.clone().requires_grad_()
-    y = one(given)
-    (y.square().sum() + size * (one.balance_loss + one.z_loss)).backward()
-    torch.testing.assert_close(torch.stack([each[0] for each in found]), y.detach())
-    torch.testing.assert_close(torch.stack([each[1] for each in found]), given.grad)
-    assert sum(each[2] for each in found) == one.dropped
-    torch.testing.assert_close(sum(each[3] for each in found), one.router.weight.grad)
-    for place, p in enumerate(one.experts.parameters()):
-        torch.testing.assert_close(torch.cat([each[4][place] for each in found]) * size, p.grad)
+    ends = VirtualWorld(size).run(task)
+    experts, tokens = layer(factor=factor, groups=size), x.clone().requires_grad_()
+    y = experts(tokens)
+    (y.square().sum() + size * (experts.balance_loss + experts.z_loss)).backward()
+    torch.testing.assert_close(torch.stack([each[0] for each in ends]), y.detach())
+    torch.testing.assert_close(torch.stack([each[1] for each in ends]), tokens.grad)
+    assert sum(each[2] for each in ends) == experts.dropped
+    torch.testing.assert_close(sum(each[3] for each in ends), experts.router.weight.grad)
+    for place, p in enumerate(experts.experts.parameters()):
+        torch.testing.assert_close(torch.cat([each[4][place] for each in ends]) * size, p.grad)
 
 
 def test_workers_may_have_different_numbers_of_tokens() -> None:
@@ -164,13 +170,13 @@ def test_what_is_sent() -> None:
 
     def task(wire: Wire) -> tuple[int, int]:
         meter = Meter()
-        one, _ = spread(wire, x[wire.rank].clone().requires_grad_(), 1.0, meter)
-        chosen = route(one.router(x[wire.rank]), 2, 1.0).expert // (COUNT // size)
+        experts, _ = spread(wire, x[wire.rank].clone().requires_grad_(), 1.0, meter)
+        chosen = route(experts.router(x[wire.rank]), 2, 1.0).expert // (COUNT // size)
         return int(meter.bytes_out.total()), int((chosen != wire.rank).sum())
 
-    found = VirtualWorld(size).run(task)
-    elsewhere, counts = sum(pairs for _, pairs in found), size * 8 * (COUNT - COUNT // size)
-    assert sum(sent for sent, _ in found) == counts + 2 * elsewhere * (DIM + 3) * 8
+    counted = VirtualWorld(size).run(task)
+    elsewhere, counts = sum(pairs for _, pairs in counted), size * 8 * (COUNT - COUNT // size)
+    assert sum(sent for sent, _ in counted) == counts + 2 * elsewhere * (DIM + 3) * 8
 
 
 def an_expert() -> nn.Module:
@@ -197,9 +203,9 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_refused(name: str) -> None:
     call, words = WRONG[name]
-    with pytest.raises(ConfigurationError) as found:
+    with pytest.raises(ConfigurationError) as caught:
         call()
-    assert words in str(found.value)
+    assert words in str(caught.value)
 
 
 def test_experts_that_differ_are_refused() -> None:

@@ -58,13 +58,13 @@ class Pair(nn.Module):
             self.add_module(name, module)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.second(self.between(self, self.first(x)))
-        return found
+        output: Tensor = self.second(self.between(self, self.first(x)))
+        return output
 
 
 def _norm(net: Any, x: Tensor) -> Tensor:
-    found: Tensor = net.norm(x)
-    return found
+    output: Tensor = net.norm(x)
+    return output
 
 
 APART: dict[str, nn.Module] = {

@@ -83,8 +83,8 @@ def test_what_crosses_in_a_step() -> None:
     """Each gradient to the host, each parameter back; in the first step parameters to the host as well."""
     training, seen = Training(memory=HostMemory()), []
 
-    def look(one: Training) -> None:
-        seen.append((one.boundary.to_host_bytes, one.boundary.to_device_bytes))
+    def look(state: Training) -> None:
+        seen.append((state.boundary.to_host_bytes, state.boundary.to_device_bytes))
 
     training.train(3, look)
     whole = 4 * NUMBERS
@@ -118,20 +118,20 @@ def test_options_are_those_of_the_step() -> None:
 
 
 def test_a_closure_is_called_once_and_hooks_see_a_step() -> None:
-    training, told = Training(memory=HostMemory()), list[str]()
-    training.optimizer.register_step_pre_hook(lambda *_: told.append("before"))
-    training.optimizer.register_step_post_hook(lambda *_: told.append("after"))
+    training, calls = Training(memory=HostMemory()), list[str]()
+    training.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    training.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
 
     def closure() -> Tensor:
-        told.append("closure")
+        calls.append("closure")
         return training.backward()
 
     loss = training.step(closure)
-    assert loss.requires_grad and sorted(told) == ["after", "before", "closure"] and told[-1] == "after"
+    assert loss.requires_grad and sorted(calls) == ["after", "before", "closure"] and calls[-1] == "after"
 
 
 def test_16_bits_have_32_on_the_host() -> None:
-    """As a training in float32 whose parameters are rounded for each pass; half of the bytes cross."""
+    """It equals a training in float32 whose parameters are rounded for each pass; half of the bytes cross."""
     training = Training("momentum", HostMemory(), torch.bfloat16)
     masters = [p.detach().float().requires_grad_() for p in training.model.parameters()]
     optimizer = SGD(masters, **KINDS["momentum"][1])
@@ -190,7 +190,7 @@ def test_state_goes_on_without_the_host_and_back() -> None:
 def delayed(steps: int, kind: str = "adamw", *, pauses: Sequence[int] = ()) -> list[list[Tensor]]:
     """The parameters after each step, where a step's gradient is seen one step later, but for pauses behind a step."""
     shown, masters = Training(kind), Training(kind)
-    found = []
+    steps_shown = []
     for number in range(steps):
         shown.backward()
         shown.model.load_state_dict(masters.model.state_dict())
@@ -200,14 +200,14 @@ def delayed(steps: int, kind: str = "adamw", *, pauses: Sequence[int] = ()) -> l
         masters.optimizer.param_groups[0]["lr"] *= 0.9
         if number in pauses:
             shown.model.load_state_dict(masters.model.state_dict())
-        found.append(shown.numbers)
-    return [*found, masters.numbers]
+        steps_shown.append(shown.numbers)
+    return [*steps_shown, masters.numbers]
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adamw", "fused"])
 def test_a_delayed_update_is_one_gradient_behind(kind: str) -> None:
     training = Training(kind, HostMemory(), delays=True)
-    found = []
+    shown = []
     for number in range(5):
         training.backward()
         training.step()
@@ -215,14 +215,14 @@ def test_a_delayed_update_is_one_gradient_behind(kind: str) -> None:
         training.optimizer.zero_grad()
         if number == 2:
             training.host.catch_up()  # type: ignore[union-attr]
-        found.append(training.numbers)
+        shown.append(training.numbers)
         if number == 3:
             assert next(iter(training.optimizer.state_dict()["state"].values())), "it waits for the step under way"
     training.host.catch_up()  # type: ignore[union-attr]
-    found.append(training.numbers)
+    shown.append(training.numbers)
     wanted = delayed(5, kind, pauses=[2])
-    assert [equal(a, b) for a, b in zip(found, wanted, strict=True)] == [True] * 6
-    assert not equal(found[0], found[1]) and training.boundary.to_device_bytes == 5 * 4 * NUMBERS
+    assert [equal(a, b) for a, b in zip(shown, wanted, strict=True)] == [True] * 6
+    assert not equal(shown[0], shown[1]) and training.boundary.to_device_bytes == 5 * 4 * NUMBERS
 
 
 def test_writing_while_a_step_is_under_way_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What a worker holds of a model in shards, by the formulas."""
+"""Bytes that a worker holds of a model in shards, by the formulas."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_in_float32() -> None:
 
 def test_alone_all_modes_are_one() -> None:
     model = Model(sizes=[size()], buffers=10, activations=7)
-    found = {held(model, zero, 1) for zero in MODES}
-    assert len(found) == 1
-    (one,) = found
-    assert (one.parameters, one.gradients, one.optimizer) == (4 * 8192 + 10, 4 * 8192, 8 * 8192)
-    assert one.total == 16 * 8192 + 17
+    by_mode = {held(model, zero, 1) for zero in MODES}
+    assert len(by_mode) == 1
+    (only,) = by_mode
+    assert (only.parameters, only.gradients, only.optimizer) == (4 * 8192 + 10, 4 * 8192, 8 * 8192)
+    assert only.total == 16 * 8192 + 17
 
 
 def test_what_is_gathered() -> None:
@@ -62,16 +62,16 @@ def test_in_half_precision_what_is_gathered_is_half() -> None:
 
 
 def test_rows_are_rounded_up_and_other_state_is_whole() -> None:
-    found = held(Model(sizes=[size(7, width=3, kept_apart=4)], buffers=5), 3, 4)
-    assert (found.parameters, found.gradients, found.optimizer) == (2 * 3 * 4 + 5, 2 * 3 * 4, 2 * 3 * 8 + 4)
+    on_worker = held(Model(sizes=[size(7, width=3, kept_apart=4)], buffers=5), 3, 4)
+    assert (on_worker.parameters, on_worker.gradients, on_worker.optimizer) == (2 * 3 * 4 + 5, 2 * 3 * 4, 2 * 3 * 8 + 4)
     single = Size(numbers=1, rows=1, bytes=4, gathered_bytes=4)
     assert held(Model(sizes=[single]), 3, 4).parameters == 4
 
 
 def test_what_is_frozen_has_no_gradient() -> None:
     model = Model(sizes=[size(64, "a"), size(64, "b", is_trained=False, kept_like=0)])
-    found = held(model, 3, 2)
-    assert (found.parameters, found.gradients, found.optimizer) == (64 * 8 * 4, 32 * 8 * 4, 32 * 8 * 8)
+    on_worker = held(model, 3, 2)
+    assert (on_worker.parameters, on_worker.gradients, on_worker.optimizer) == (64 * 8 * 4, 32 * 8 * 4, 32 * 8 * 8)
 
 
 def test_numbers_that_are_sent() -> None:

@@ -69,7 +69,7 @@ def test_the_bits_of_steps_on_dtensors(mesh: DeviceMesh, kind: str) -> None:
             gradients(mesh, parameters, step)
             kept = {p: dict(state) for p, state in optimizer.state.items()}
             if is_on_pieces:
-                OnPieces().step(optimizer, lambda one: type(one).step(one) and None)
+                OnPieces().step(optimizer, lambda on_pieces: type(on_pieces).step(on_pieces) and None)
                 for p, state in kept.items():
                     same = [key for key, x in state.items() if isinstance(x, DTensor) and optimizer.state[p][key] is x]
                     assert same == [key for key, x in state.items() if isinstance(x, DTensor)]

@@ -19,7 +19,7 @@ def look(world: World) -> None:
     mesh: DeviceMesh = world.mesh(tensor=2)["tensor"]
     for placement, shape in ((Shard(0), (6, 4)), (Replicate(), (3, 4)), (Shard(1), (3, 8))):
         here = torch.randn(3, 4, generator=torch.Generator().manual_seed(world.rank))
-        found = []
+        gradients = []
         for way in (plain_piece, lambda p: p.to_local()):
             whole = DTensor.from_local(
                 here.clone(), mesh, [placement], run_check=False, shape=shape, stride=(shape[1], 1)
@@ -29,8 +29,8 @@ def look(world: World) -> None:
             (second,) = torch.autograd.grad((local_of(first) * here).sum(), p)
             (way(p) ** 2).sum().backward()
             assert isinstance(p.grad, DTensor)
-            found.append([p.grad, second])
-        for ours, theirs in zip(*found, strict=True):
+            gradients.append([p.grad, second])
+        for ours, theirs in zip(*gradients, strict=True):
             assert ours.placements == theirs.placements == (placement,) and ours.shape == theirs.shape == shape
             assert ours.stride() == theirs.stride() and torch.equal(local(ours), local(theirs))
         assert as_piece_of(p, here.bfloat16()).dtype == torch.bfloat16

@@ -59,14 +59,14 @@ ALONE: dict[str, Refused] = {
         "a mesh needs real processes, since torch's collectives do not connect virtual workers",
     ),
 }
-"""As they are refused in any world."""
+"""Calls that are refused in any world."""
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_refused_calls(name: str) -> None:
-    one = ALONE[name]
-    (said,) = VirtualWorld(1).run(joined(lambda world: refused(one.call)))
-    assert said == one.words
+    case = ALONE[name]
+    (said,) = VirtualWorld(1).run(joined(lambda world: refused(case.call)))
+    assert said == case.words
 
 
 def sharded() -> Any:
@@ -128,14 +128,14 @@ SPREAD: dict[str, Refused] = {
     ),
     "unequal shares": Refused(dealt_out, "a model in shards needs the same number of batches on every worker"),
 }
-"""As they are refused on two real workers, which stay together."""
+"""Calls that are refused on two real workers, which stay together."""
 
 
 def all_refused(world: Any) -> dict[str, str]:
-    told = {name: refused(one.call) for name, one in SPREAD.items()}
-    told["sizes"] = refused(lambda: world.mesh(replicas=3))
+    sentences = {name: refused(case.call) for name, case in SPREAD.items()}
+    sentences["sizes"] = refused(lambda: world.mesh(replicas=3))
     assert world.mesh(shards=2) is world.mesh(replicas=1)
-    return told
+    return sentences
 
 
 def test_refused_on_real_workers() -> None:
@@ -147,17 +147,17 @@ def test_refused_on_real_workers() -> None:
 
 
 def first_refused(world: Any) -> dict[str, str]:
-    return {name: refused(one.call) for name, one in FIRST.items()}
+    return {name: refused(case.call) for name, case in FIRST.items()}
 
 
 def test_refused_on_new_workers() -> None:
-    for told in run_real_world(2, first_refused, 60.0):
-        for name, said in told.items():
+    for sentences in run_real_world(2, first_refused, 60.0):
+        for name, said in sentences.items():
             assert said.startswith(FIRST[name].words), name
 
 
 def usual_share(world: Any) -> str:
-    """Of a loader behind a strategy that does not wait, over a model in shards."""
+    """The default share of a loader after a strategy that does not wait, over a model in shards."""
     spread = quorate.parallelize(model(), world.mesh(replicas=2))
     optimizer: Any = quorate.distribute(SGD(spread.parameters()), spread, "quorum")
     share = quorate.shard(TOKENS, 2, shuffle=True).share

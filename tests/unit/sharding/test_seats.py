@@ -1,4 +1,4 @@
-"""Where a worker is in a mesh, and whom it reaches from there."""
+"""The seat of a worker in a mesh, and the groups that it reaches from there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorate.wire.virtual.world import VirtualWorld
 
 @dataclass
 class Mesh:
-    """What is asked of torch's; making one of those needs real processes."""
+    """The part of torch's mesh that is used; making one of those needs real processes."""
 
     mesh: torch.Tensor
     mesh_dim_names: tuple[str, ...] | None
@@ -31,26 +31,26 @@ def ranks(*shape: int) -> torch.Tensor:
 
 
 def seats(mesh: Any, size: int) -> list[tuple[Axes, int, int, list[int], list[int], Any]]:
-    """Of each worker: the axes, its replica and shard, whom it reaches across and within, and what each replica has."""
+    """Each worker's axes, replica and shard, the ranks across and within, and the ranks of each replica."""
 
     def task(wire: Wire) -> tuple[Axes, int, int, list[int], list[int], Any]:
         seat = seat_in(mesh, wire)
-        mine = torch.tensor([wire.rank])
-        across, within = (torch.cat(group.all_gather(mine).wait()).tolist() for group in (seat.across, seat.within))
+        own_rank = torch.tensor([wire.rank])
+        across, within = (torch.cat(group.all_gather(own_rank).wait()).tolist() for group in (seat.across, seat.within))
         return seat.axes, seat.replica, seat.shard, across, within, seat.workers
 
     return VirtualWorld(size).run(task)
 
 
 def test_two_replicas_of_three_shards() -> None:
-    found = seats(Mesh(ranks(2, 3), ("replicas", "shards")), 6)
-    assert found[4] == (Axes(2, 3), 1, 1, [1, 4], [3, 4, 5], [[0, 1, 2], [3, 4, 5]])
-    assert [seat[1:3] for seat in found] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    every_seat = seats(Mesh(ranks(2, 3), ("replicas", "shards")), 6)
+    assert every_seat[4] == (Axes(2, 3), 1, 1, [1, 4], [3, 4, 5], [[0, 1, 2], [3, 4, 5]])
+    assert [seat[1:3] for seat in every_seat] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
 def test_a_mesh_of_the_axes_the_other_way_round() -> None:
-    found = seats(Mesh(ranks(2, 2), ("shards", "replicas")), 4)
-    assert found[1] == (Axes(2, 2), 1, 0, [0, 1], [1, 3], [[0, 2], [1, 3]])
+    every_seat = seats(Mesh(ranks(2, 2), ("shards", "replicas")), 4)
+    assert every_seat[1] == (Axes(2, 2), 1, 0, [0, 1], [1, 3], [[0, 2], [1, 3]])
 
 
 def test_a_mesh_of_shards_alone() -> None:
@@ -58,20 +58,20 @@ def test_a_mesh_of_shards_alone() -> None:
 
 
 def test_ranks_in_an_order_of_the_scripts_own() -> None:
-    found = seats(Mesh(torch.tensor([[0, 2], [1, 3]]), ("replicas", "shards")), 4)
-    assert found[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
+    every_seat = seats(Mesh(torch.tensor([[0, 2], [1, 3]]), ("replicas", "shards")), 4)
+    assert every_seat[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
 
 
 def test_a_third_axis() -> None:
     def task(wire: Wire) -> tuple[Any, ...]:
         seat = seat_in(Mesh(ranks(2, 3, 2), ("replicas", "shards", "tensor")), wire)  # type: ignore[arg-type]
-        mine = torch.tensor([wire.rank])
+        own_rank = torch.tensor([wire.rank])
         groups = (seat.across, seat.within, seat.beside, seat.together)
-        return seat.replica, seat.shard, seat.part, [torch.cat(g.all_gather(mine).wait()).tolist() for g in groups]
+        return seat.replica, seat.shard, seat.part, [torch.cat(g.all_gather(own_rank).wait()).tolist() for g in groups]
 
-    found = VirtualWorld(12).run(task)
-    assert found[9] == (1, 1, 1, [[3, 9], [6, 7, 8, 9, 10, 11], [7, 9, 11], [8, 9]])
-    assert {seat[:3] for seat in found} == {(r, s, t) for r in range(2) for s in range(3) for t in range(2)}
+    every_seat = VirtualWorld(12).run(task)
+    assert every_seat[9] == (1, 1, 1, [[3, 9], [6, 7, 8, 9, 10, 11], [7, 9, 11], [8, 9]])
+    assert {seat[:3] for seat in every_seat} == {(r, s, t) for r in range(2) for s in range(3) for t in range(2)}
 
 
 @pytest.mark.parametrize(

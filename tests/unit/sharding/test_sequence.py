@@ -14,8 +14,8 @@ from quorate.sharding.tensor.plan import sequence_plan
 
 def test_in_one_process_it_is_the_attention_of_torch() -> None:
     q, k, v = (torch.randn(2, heads, 5, 4) for heads in (4, 2, 2))
-    found = quorate.sequence_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.3)
-    assert torch.equal(found, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.3))
+    attended = quorate.sequence_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.3)
+    assert torch.equal(attended, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.3))
     assert quorate.sequence_piece(q) is q
 
 

@@ -19,17 +19,17 @@ NBYTES = 4 * 6 * 4 * 1000
 
 
 def summed(shape: tuple[int, ...], strange: bool = False) -> Any:
-    """Of one worker: the sum, that of an all-reduce, and the bytes that it has sent for the former."""
+    """For one worker: the sum, that of an all-reduce, and the bytes that it has sent for the former."""
 
     def task(wire: Wire) -> tuple[torch.Tensor, torch.Tensor, int]:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(wire.rank))
         x = x.transpose(0, -1) if strange else x
         metered = Metered(wire)
         group, mesh = GroupWire(metered, range(wire.size)), Any
-        found = Together(group, Traffic(), mesh).sum(x)  # type: ignore[arg-type]
+        total = Together(group, Traffic(), mesh).sum(x)  # type: ignore[arg-type]
         sent = metered.meter.total_out
         whole = GroupWire(wire, range(wire.size)).all_reduce(x.clone(memory_format=torch.contiguous_format)).wait()
-        return found, whole, sent
+        return total, whole, sent
 
     return task
 
@@ -38,21 +38,21 @@ def summed(shape: tuple[int, ...], strange: bool = False) -> Any:
 @pytest.mark.parametrize("strange", [False, True])
 def test_a_large_sum_is_sent_in_pieces(size: int, strange: bool) -> None:
     """2 (T - 1) / T of it, and the bits of a sum that is sent whole."""
-    for found, whole, sent in VirtualWorld(size).run(summed(LARGE, strange)):
-        assert found.shape == whole.shape and torch.equal(found, whole) and found.is_contiguous()
+    for total, whole, sent in VirtualWorld(size).run(summed(LARGE, strange)):
+        assert total.shape == whole.shape and torch.equal(total, whole) and total.is_contiguous()
         assert sent == 2 * (size - 1) * NBYTES // size
 
 
 def test_a_small_sum_is_sent_whole() -> None:
-    for found, whole, sent in VirtualWorld(3).run(summed((4, 10))):
-        assert torch.equal(found, whole) and sent == 2 * 160
+    for total, whole, sent in VirtualWorld(3).run(summed((4, 10))):
+        assert torch.equal(total, whole) and sent == 2 * 160
 
 
 def test_pieces_of_an_uneven_sum_are_about_equal() -> None:
-    for found, whole, sent in VirtualWorld(3).run(summed((4, 5000))):
-        assert torch.equal(found, whole) and 80000 * 4 / 3 <= sent + 512 <= 80000 * 4 / 3 + 1024
+    for total, whole, sent in VirtualWorld(3).run(summed((4, 5000))):
+        assert torch.equal(total, whole) and 80000 * 4 / 3 <= sent + 512 <= 80000 * 4 / 3 + 1024
 
 
 def test_an_empty_sum() -> None:
-    for found, whole, _ in VirtualWorld(3).run(summed((0, 4))):
-        assert found.shape == whole.shape == (0, 4)
+    for total, whole, _ in VirtualWorld(3).run(summed((0, 4))):
+        assert total.shape == whole.shape == (0, 4)

@@ -36,7 +36,7 @@ class Model(nn.Module):
 
 def test_what_is_found() -> None:
     plan = quorate.tensor_plan(Model(Attention()), 2)
-    inputs = {f"blocks.0.{one}_proj": "columns" for one in "qkv"}
+    inputs = {f"blocks.0.{letter}_proj": "columns" for letter in "qkv"}
     assert plan == inputs | {"blocks.0.o_proj": "rows", "tokens": "embedding", "head": "head"}
     assert plan.piece_of("blocks.0.q_proj") == (12, 24) and plan.piece_of("blocks.0.o_proj") == (24, 12)
 

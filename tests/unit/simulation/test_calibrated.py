@@ -1,4 +1,4 @@
-"""What is learnt from a run: its latency, its work, and then the run itself."""
+"""The calibration by a run: its latency, its times, and then the run itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LATENCY = 0.003
 @pytest.mark.parametrize("workers", [2, 5])
 def test_a_run_is_told_as_it_was(tmp_path: Path, strategy: str, workers: int) -> None:
     make_simulated_run(tmp_path / "run", strategy, COMPUTE, latency=LATENCY, workers=workers)
-    found = calibrated(str(tmp_path / "run"))
-    assert found.links.latency == pytest.approx(LATENCY, rel=0.05)
-    assert found.busy.before(1, 3) == pytest.approx(COMPUTE(1, 3), abs=1e-5)
-    held = {one.name: one for one in held_against(found)}
+    calibration = calibrated(str(tmp_path / "run"))
+    assert calibration.links.latency == pytest.approx(LATENCY, rel=0.05)
+    assert calibration.busy.before(1, 3) == pytest.approx(COMPUTE(1, 3), abs=1e-5)
+    held = {figure.name: figure for figure in held_against(calibration)}
     assert abs(held["steps per second"].off) < 0.05  # a microsecond decides who is in a round
     rounds = held.get("rounds per second")
     assert (rounds is None) == (strategy in ("sgp", "d-psgd"))
@@ -35,9 +35,9 @@ def test_what_was_injected_is_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "run" / "rank-2.jsonl"
     text = path.read_text()
     path.write_text(text.replace('"delay":0.0,', '"delay":0.01,'))
-    found = calibrated(str(tmp_path / "run"))
-    assert found.undelayed.before(2, 0) == pytest.approx(found.busy.before(2, 0) - 0.01)
-    assert found.undelayed.before(1, 0) == found.busy.before(1, 0)
+    calibration = calibrated(str(tmp_path / "run"))
+    assert calibration.undelayed.before(2, 0) == pytest.approx(calibration.busy.before(2, 0) - 0.01)
+    assert calibration.undelayed.before(1, 0) == calibration.busy.before(1, 0)
 
 
 def test_a_figure_holds_within_ten_percent() -> None:

@@ -23,13 +23,13 @@ def test_counted_calls_answer_as_calls_do(seed: int) -> None:
     for _ in range(300):
         rank, kind = draw.randrange(size), draw.random()
         computing = draw.choice([None, max(0, plain.started - draw.randrange(4))])
-        for one in (plain, counted):
+        for calls in (plain, counted):
             if kind < 0.6:
-                one.called(rank, plain.started - (kind < 0.1), computing)
+                calls.called(rank, plain.started - (kind < 0.1), computing)
             elif kind < 0.8:
-                one.rode(rank, plain.started)
+                calls.rode(rank, plain.started)
             else:
-                one.completed(plain.started)
+                calls.completed(plain.started)
         assert counted.may_start() == plain.may_start()
         if plain.may_start():
             started += 1
@@ -41,9 +41,9 @@ def test_counted_calls_answer_as_calls_do(seed: int) -> None:
 
 
 def test_who_is_drawn_is_who_may_start() -> None:
-    one = CountedCalls(Agreed(size=4, wait_for="designated", seed=3))
-    for rank in {0, 1, 2, 3} - {one.drawn}:
-        one.called(rank, 0)
-        assert not one.may_start() or len(one.callers) == 4
-    one.called(one.drawn, 0)
-    assert one.may_start()
+    calls = CountedCalls(Agreed(size=4, wait_for="designated", seed=3))
+    for rank in {0, 1, 2, 3} - {calls.drawn}:
+        calls.called(rank, 0)
+        assert not calls.may_start() or len(calls.callers) == 4
+    calls.called(calls.drawn, 0)
+    assert calls.may_start()

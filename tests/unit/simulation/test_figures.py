@@ -19,7 +19,7 @@ FREE = "0:1e30"
 """A network that costs nothing."""
 
 
-def told(
+def figures_for(
     strategy: str, workers: int, steps: int = 50, *, late: str | None = None, network: str = FREE, **settings: Any
 ) -> Figures:
     imbalance = None if late is None else parse_imbalance(late, seed=1, size=workers)
@@ -36,25 +36,25 @@ def told(
 @pytest.mark.parametrize("strategy", sorted({*known()} - {"post-local-sgd"}))
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_where_all_are_equal_and_nothing_costs_nobody_waits(strategy: str, workers: int) -> None:
-    found = told(strategy, workers)
-    assert found.steps_per_second == pytest.approx(10.0 * workers, rel=1e-6)
-    assert found.no_wait_share == pytest.approx(1.0, rel=1e-6)
-    assert found.waiting_share == pytest.approx(0.0, abs=1e-9)
-    assert found.communication_share == pytest.approx(0.0, abs=1e-9)
+    figures = figures_for(strategy, workers)
+    assert figures.steps_per_second == pytest.approx(10.0 * workers, rel=1e-6)
+    assert figures.no_wait_share == pytest.approx(1.0, rel=1e-6)
+    assert figures.waiting_share == pytest.approx(0.0, abs=1e-9)
+    assert figures.communication_share == pytest.approx(0.0, abs=1e-9)
 
 
 def test_all_wait_for_the_one_that_is_late() -> None:
-    found = told("all-reduce", 8, late="one-of:100ms")
-    assert found.rounds_per_second == pytest.approx(5.0, rel=1e-6)
-    assert found.waiting_share == pytest.approx(7 / 8 * 0.1 / 0.2, rel=1e-6)
-    assert found.no_wait_share == pytest.approx((0.1 + 0.1 / 8) / 0.2, rel=0.02)
+    figures = figures_for("all-reduce", 8, late="one-of:100ms")
+    assert figures.rounds_per_second == pytest.approx(5.0, rel=1e-6)
+    assert figures.waiting_share == pytest.approx(7 / 8 * 0.1 / 0.2, rel=1e-6)
+    assert figures.no_wait_share == pytest.approx((0.1 + 0.1 / 8) / 0.2, rel=0.02)
 
 
 def test_with_a_quorum_of_one_nobody_waits_for_the_slow_one() -> None:
-    found = told("eager-solo", 4, 200, late="rank:3:x4")
-    assert found.steps_per_second == pytest.approx(3 * 10.0 + 2.5, rel=0.02)
-    assert found.contributors == pytest.approx(3.25, rel=0.02)
-    assert found.staleness_p50 == 0.0 and found.staleness_p95 in (3.0, 4.0)
+    figures = figures_for("eager-solo", 4, 200, late="rank:3:x4")
+    assert figures.steps_per_second == pytest.approx(3 * 10.0 + 2.5, rel=0.02)
+    assert figures.contributors == pytest.approx(3.25, rel=0.02)
+    assert figures.staleness_p50 == 0.0 and figures.staleness_p95 in (3.0, 4.0)
 
 
 def test_every_contribution_counts_once() -> None:
@@ -63,25 +63,25 @@ def test_every_contribution_counts_once() -> None:
     busy = Modelled(compute=Constant(0.1), imbalance=late)
     case = Case(workers=4, steps=100, parameters=10, busy=busy, links=links_from("1ms:1GB"))
     played = times_of("quorum", {"wait_for": "all", "overlap": True}).play(case)
-    taken = sum(count for one in played.rounds for count in one.stalenesses.values())
+    taken = sum(count for formed in played.rounds for count in formed.stalenesses.values())
     assert len(played.rank) - 40 < taken <= len(played.rank)  # what came after the last round is pending
-    assert taken > 2 * sum(one.contributors for one in played.rounds)
+    assert taken > 2 * sum(formed.contributors for formed in played.rounds)
 
 
 def test_the_bound_holds_the_others_back() -> None:
-    found = told("bounded-staleness", 4, 200, late="rank:3:x40", max_staleness=2)
-    assert found.steps_per_second < 3 * 2.0
-    assert found.staleness_p95 is not None and found.staleness_p95 <= 2.0
+    figures = figures_for("bounded-staleness", 4, 200, late="rank:3:x40", max_staleness=2)
+    assert figures.steps_per_second < 3 * 2.0
+    assert figures.staleness_p95 is not None and figures.staleness_p95 <= 2.0
 
 
 def test_local_steps_wait_once_in_a_period() -> None:
-    each, rare = (told("local-sgd", 8, 64, late="one-of:100ms", sync_every=period) for period in (1, 16))
+    each, rare = (figures_for("local-sgd", 8, 64, late="one-of:100ms", sync_every=period) for period in (1, 16))
     assert rare.steps_per_second > 1.2 * each.steps_per_second
     assert rare.rounds_per_second == pytest.approx(rare.steps_per_second / 8 / 16, rel=0.2)
 
 
 def test_what_leaves_one_worker_shares_its_port() -> None:
-    ports, mesh = (told("eager-solo", 8, network=f"0:1MB{kind}") for kind in ("", ":mesh"))
+    ports, mesh = (figures_for("eager-solo", 8, network=f"0:1MB{kind}") for kind in ("", ":mesh"))
     assert ports.communication_share > 2 * mesh.communication_share
 
 
@@ -132,9 +132,9 @@ def test_the_stretch_is_that_in_which_all_are_at_work() -> None:
     for rank, seconds in enumerate((1.0, 3.0)):
         for step in range(10):
             played.step(rank, step * seconds, step * seconds, 0.0, step * seconds, (step + 1) * seconds)
-    found = figures_of(played, 2, 10)
-    assert found.seconds == pytest.approx(10.0 - 3.0)
-    assert found.steps_per_second == pytest.approx(1.0 + 1 / 3)
+    figures = figures_of(played, 2, 10)
+    assert figures.seconds == pytest.approx(10.0 - 3.0)
+    assert figures.steps_per_second == pytest.approx(1.0 + 1 / 3)
 
 
 def test_quantiles_of_counts() -> None:
@@ -147,5 +147,5 @@ def test_parts_travel_while_the_rest_is_computed() -> None:
     """100 MB at 1 GB/s are 0.1 s of a ring of two; the backward pass of 0.2 s hides all but the last part."""
     compute = Trace([0.3])
     case = Case(workers=2, steps=20, parameters=25_000_000, busy=Modelled(compute=compute), links=links_from("0:1GB"))
-    found = figures_of(times_of("all-reduce", {}).play(case), 2, 20)
-    assert 0.3 < found.step_p50 < 0.31
+    figures = figures_of(times_of("all-reduce", {}).play(case), 2, 20)
+    assert 0.3 < figures.step_p50 < 0.31

@@ -61,11 +61,11 @@ def test_one_port_is_shared_and_a_mesh_is_not() -> None:
 
 
 def test_of_workers_on_hosts_the_hosts_send() -> None:
-    one, hosts = links_from("1ms:1MB"), links_from("1ms:1MB:per-host=8")
-    assert hosts.all_reduce(1000, 32) == one.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == (0, 0)
-    assert hosts.sent_by_all(1000, 32) == 2 * 3 * 1000 and one.sent_by_all(1000, 4) == 2 * 3 * 1000
+    alone, hosts = links_from("1ms:1MB"), links_from("1ms:1MB:per-host=8")
+    assert hosts.all_reduce(1000, 32) == alone.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == (0, 0)
+    assert hosts.sent_by_all(1000, 32) == 2 * 3 * 1000 and alone.sent_by_all(1000, 4) == 2 * 3 * 1000
     assert hosts.in_pieces(1 << 20, 32) == pytest.approx(2 * (1e-3 + 3 / 4 * (1 << 20) / 1e6))
-    assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is one.in_pieces(1 << 20, 32) is None
+    assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is alone.in_pieces(1 << 20, 32) is None
 
 
 @pytest.mark.parametrize("nbytes", [0, 4, 1 << 20, (1 << 20) + 1, 100_000_003])

@@ -37,20 +37,20 @@ def row(strategy: str, workers: int, *, is_recorded: bool = False) -> Row:
 def test_every_one_of_many_strategies_is_dashed_in_its_own_way(counts: tuple[int, ...]) -> None:
     rows = [row(f"strategy-{number}", workers) for number in range(10) for workers in counts]
     tree = ElementTree.fromstring(picture(rows, "many"))
-    lines = [one for one in tree.iter() if one.get("class") in ("line", "outline")]
+    lines = [element for element in tree.iter() if element.get("class") in ("line", "outline")]
     assert len(lines) == (10 if len(counts) == 1 else 30)
-    assert all(one.get("stroke-dasharray") for one in lines)
-    assert len({one.get("stroke-dasharray") for one in lines}) >= 7  # then markers and colours tell them apart
+    assert all(element.get("stroke-dasharray") for element in lines)
+    assert len({element.get("stroke-dasharray") for element in lines}) >= 7  # then markers and colours tell them apart
 
 
 def test_what_was_recorded_is_full() -> None:
     tree = ElementTree.fromstring(picture([row("a", 8, is_recorded=True), row("a", 8)], "one"))
-    (solid,) = [one for one in tree.iter() if one.get("class") == "solid"]
+    (solid,) = [element for element in tree.iter() if element.get("class") == "solid"]
     assert solid.get("stroke-dasharray") is None
-    words = [one.text for one in tree.iter(f"{SVG}text")]
+    words = [element.text for element in tree.iter(f"{SVG}text")]
     assert "a (recorded)" in words and "a" in words
 
 
 def test_names_are_no_markup() -> None:
     tree = ElementTree.fromstring(picture([row("<b>&", 8)], "a < b & c"))
-    assert "<b>&" in [one.text for one in tree.iter(f"{SVG}text")]
+    assert "<b>&" in [element.text for element in tree.iter(f"{SVG}text")]

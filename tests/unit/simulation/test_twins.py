@@ -101,7 +101,7 @@ def test_every_step_ends_when_it_does_in_the_virtual_world(strategy: str, settin
     world = VirtualWorld(SIZE, compute=COMPUTE, network=network)
     theirs = world.run(lambda wire: trained(wire, strategy, settings))
     run = played(strategy, tuple(settings.items()), SIZE)
-    ours = [[end for one, end in zip(run.rank, run.end, strict=True) if one == rank] for rank in range(SIZE)]
+    ours = [[end for other, end in zip(run.rank, run.end, strict=True) if other == rank] for rank in range(SIZE)]
     until = min(ends[-1] for ends in theirs) - LATENCY  # who has ended calls no more, which times alone leave out
     compared = 0
     for rank in range(SIZE):
@@ -133,7 +133,7 @@ def test_codes_take_what_they_take_in_the_virtual_world(strategy: str, settings:
     case = twin(strategy, settings, Links(text="", latency=LATENCY, bandwidth=SLOW, is_mesh=True))
     run = times_of(strategy, reduction_in(strategy, settings)[0]).play(case)
     for rank in range(SIZE):
-        ours = [end for one, end in zip(run.rank, run.end, strict=True) if one == rank]
+        ours = [end for other, end in zip(run.rank, run.end, strict=True) if other == rank]
         assert ours == pytest.approx(theirs[rank], abs=5e-5), rank
     assert run.bytes_out == pytest.approx(sum(sent), rel=0.001)
     assert run.coding == 0
@@ -168,12 +168,12 @@ def test_parts_share_links_as_they_do_in_the_virtual_world(
         case = replace(case, codes=codes_of(reduction, coded, size, case.nbytes, CodingCost(), matrices))
     run = times_of(strategy, own).play(case)
     for rank in range(size):
-        ours = [end for one, end in zip(run.rank, run.end, strict=True) if one == rank]
+        ours = [end for other, end in zip(run.rank, run.end, strict=True) if other == rank]
         assert ours == pytest.approx(theirs[rank], abs=5e-5), rank
 
 
 def in_parts(wire: Wire, strategy: str, settings: dict[str, Any], parts: Sequence[int], steps: int) -> list[float]:
-    """As `trained`, with gradients in `parts`."""
+    """The same as `trained`, with gradients in `parts`."""
     current.enter(wire, thread_only=True)
     join()
     shapes = [(2,), *((1, numel) for numel in parts)]
@@ -190,7 +190,7 @@ def in_parts(wire: Wire, strategy: str, settings: dict[str, Any], parts: Sequenc
 
 
 def twin(strategy: str, settings: dict[str, Any], links: Links | None = None, size: int = SIZE, **cost: float) -> Case:
-    """Of the model of `trained`: one matrix, and a bias that is not written small."""
+    """The case of the model of `trained`: one matrix, and a bias that is not compressed."""
     case = Case(
         workers=size,
         steps=STEPS,
@@ -215,9 +215,11 @@ def twin(strategy: str, settings: dict[str, Any], links: Links | None = None, si
     ],
 )
 def test_encoding_and_decoding_take_their_time(settings: dict[str, Any], vectors: tuple[float, float]) -> None:
-    """Of so many vectors in each step of a worker, one after the other with what travels."""
+    """Coding so many vectors in each step of a worker takes its time, before and after their messages."""
     cost = {"encode": 3e-8, "decode": 1e-8}
-    free, dear = (times_of("all-reduce", {}).play(twin("all-reduce", settings, **one)) for one in ({}, cost))
+    free, dear = (
+        times_of("all-reduce", {}).play(twin("all-reduce", settings, **arguments)) for arguments in ({}, cost)
+    )
     seconds = (PARAMETERS - 1) * (vectors[0] * cost["encode"] + vectors[1] * cost["decode"])
     assert dear.coding == pytest.approx(STEPS * SIZE * seconds)
     assert max(dear.end) - max(free.end) == pytest.approx(STEPS * seconds, rel=0.1)

@@ -1,4 +1,4 @@
-"""Archives of examples (`.tar`): members whose names differ in their suffix only are one example, as of WebDataset."""
+"""Archives of examples (`.tar`): members whose names differ only in their suffix are one example, as in WebDataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = "__key__"
 
 
 class _Members:
-    """Those of an archive, by example; read where they lie."""
+    """The members of an archive, by example; read in place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,19 +39,19 @@ class _Members:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         key = self._keys[number]
-        found: dict[str, Any] = {KEY: key}
+        members: dict[str, Any] = {KEY: key}
         with self._path.open("rb") as file:
             for suffix, begin, size in self._examples[key]:
                 file.seek(begin)
                 data = file.read(size)
                 if len(data) < size:
                     raise ValueError(f"it ends within {key}.{suffix}")
-                found[suffix] = _value(suffix, data)
-        return found
+                members[suffix] = _value(suffix, data)
+        return members
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The key of an example, and the suffix of a member: behind the first dot of the name itself."""
+    """Return the key of an example, and the suffix of a member: the part after the first dot of its base name."""
     folder, _, own = name.rpartition("/")
     stem, _, suffix = own.partition(".")
     return f"{folder}/{stem}" if folder else stem, suffix
@@ -72,7 +72,7 @@ def _value(suffix: str, data: bytes) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Tar(Kind):
-    """Archives, not compressed; an example is a dict: its members by suffix, and its name under "__key__"."""
+    """Uncompressed archives; an example is a dict: its members by suffix, and its name under "__key__"."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".tar",)
 

@@ -43,7 +43,7 @@ class Npy(Kind):
 
 
 class _Windows:
-    """Windows of tokens, one behind the other; each begins with the last token of the one before."""
+    """Successive windows of tokens; each begins with the last token of the one before."""
 
     def __init__(self, tokens: Any, length: int) -> None:
         self._tokens, self._length = tokens, length
@@ -62,9 +62,10 @@ class Tokens(Kind):
 
     suffixes: ClassVar[tuple[str, ...]] = (".bin",)
     length: int = 0
-    """Tokens that a model reads at a time; a window has one more, since each is to be told from those before it."""
+    """Tokens that a model reads at a time; a window has one more, since each token is predicted from those before it.
+    """
     dtype: str = "uint16"
-    """How a token is written: "uint8", "uint16", "int32", "uint32" or "int64"."""
+    """The type of a token: "uint8", "uint16", "int32", "uint32" or "int64"."""
 
     def __post_init__(self) -> None:
         if self.length < 1:

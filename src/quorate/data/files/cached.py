@@ -1,4 +1,4 @@
-"""Copies of files in a folder of this host: each is fetched once, by whichever process of the host needs it first."""
+"""Copies of files in a folder of this host: each is fetched once, by the first process of the host that needs it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from quorate.core.telling import tell
 
 @dataclass(frozen=True)
 class Cache:
-    """One in `folder`. A copy is known by the path, the size and the time of what it is of."""
+    """A cache in `folder`. A copy is identified by path, size and time of its original."""
 
     folder: Path
 
     def near(self, path: Path) -> Path:
-        """A copy of `path`; itself where there is no room for one, which is said."""
+        """Return a copy of `path`; where there is no room for one, `path` itself, with a message."""
         about = path.stat()
-        known = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
-        copy = self.folder / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}{path.suffix}"
+        identity = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
+        copy = self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}{path.suffix}"
         if _is_whole(copy, about.st_size):
             return copy
         try:

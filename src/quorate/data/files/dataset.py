@@ -15,7 +15,7 @@ from quorate.core.errors import BadFile, MissingExtra
 from quorate.core.telling import tell
 from quorate.data.files.cached import Cache
 from quorate.data.files.kinds import Kind, Opened
-from quorate.data.files.listing import Found
+from quorate.data.files.listing import Listing
 
 OPEN = 16
 """Files that one process keeps open."""
@@ -26,7 +26,7 @@ class Files(Dataset[Any]):
 
     def __init__(
         self,
-        found: Found,
+        listing: Listing,
         kind: Kind,
         counts: Sequence[int],
         *,
@@ -35,14 +35,14 @@ class Files(Dataset[Any]):
         cache: Cache | None,
         transform: Callable[[Any], Any] | None,
     ) -> None:
-        self.folder, self.names, self.kind = found.folder, found.names, kind
+        self.folder, self.names, self.kind = listing.folder, listing.names, kind
         self.counts = tuple(counts)
         self._ends = list(itertools.accumulate(counts))
         self._rank, self._skips, self._cache, self._transform = rank, skips, cache, transform
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._bad: set[int] = set()
         self._lock = Lock()
-        """Guards what is open: it may be read for others beside this worker's own thread."""
+        """Guards open files, which another thread may read for other workers."""
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -54,7 +54,7 @@ class Files(Dataset[Any]):
         return example if self._transform is None else self._transform(example)
 
     def read(self, number: int) -> Any:
-        """Example `number`, as it is in its file; the next one that can be read, where that is to be."""
+        """Return example `number` as it is in its file; or, with `skips`, the next readable one."""
         for tried in range(len(self)):
             place = (number + tried) % len(self)
             file = bisect.bisect_right(self._ends, place)

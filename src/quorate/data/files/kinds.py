@@ -1,4 +1,4 @@
-"""What kinds of files there are, and what is asked of each."""
+"""The interface of kinds of files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Opened(Protocol):
 
 
 class Kind(ABC):
-    """How files of one kind are read. A frozen dataclass: its fields are the options of `quorate.files`."""
+    """A reader of files of one kind. A frozen dataclass: its fields are the options of `quorate.files`."""
 
     suffixes: ClassVar[tuple[str, ...]]
-    """Of the names of such files."""
+    """Suffixes of the names of such files."""
 
     def prepared(self, names: Sequence[str]) -> Kind:
-        """Knowing all files that there are, by their names below the folder that was given."""
+        """Return the kind for these files, by their names below the given folder."""
         return self
 
     def count(self, path: Path) -> int:
-        """How many examples are in a file; whatever is raised says that it is damaged."""
+        """Return how many examples are in a file; any error means that it is damaged."""
         return len(self.open(path, ""))
 
     @abstractmethod
     def open(self, path: Path, name: str) -> Opened:
-        """The examples of a file. `path` may be a copy of it, `name` is its own."""
+        """Return the examples of a file. `path` may be a copy of it, `name` is its own."""

@@ -1,4 +1,4 @@
-"""Which files there are: found by every worker, looked at by one each, and the same on all."""
+"""Lists of files: found by every worker, checked by one each, and the same on all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, type[Kind]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class Listing:
     """Files below a folder."""
 
     folder: Path
@@ -47,22 +47,22 @@ class Found:
 
 @dataclass(frozen=True)
 class Together:
-    """Those that look at files at the same place: all workers, or this one by itself."""
+    """The workers that look at files at the same place: all, or this one alone."""
 
     rank: int
     gather: Callable[[Any], Mapping[int, Any]]
-    """Everyone's plain JSON value, by rank."""
+    """Returns everyone's plain JSON value, by rank."""
     place: Place | None = None
-    """That of a worker that is not by itself."""
+    """The place of a worker that is not alone."""
 
 
 def alone(rank: int = 0) -> Together:
-    """One by itself, as before `quorate.join()`, or where it joins a training under way."""
+    """Return a single worker, as before `quorate.join()`, or where it joins a running training."""
     return Together(rank, lambda said: {rank: said})
 
 
 def together() -> Together:
-    """All that have joined."""
+    """Return all workers that have joined."""
     try:
         place = here()
     except ConfigurationError:
@@ -74,19 +74,19 @@ def together() -> Together:
     def gather(said: Any) -> Mapping[int, Any]:
         carried = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8)
         if left is None:
-            found = dict(enumerate(wire.all_gather(carried).wait()))
+            texts = dict(enumerate(wire.all_gather(carried).wait()))
         else:
-            found = {rank: one.tensors[0] for rank, one in left.gather(Message((carried,)), "files").wait().items()}
-        return {rank: json.loads(bytes(x.tolist())) for rank, x in found.items()}
+            texts = {
+                rank: message.tensors[0] for rank, message in left.gather(Message((carried,)), "files").wait().items()
+            }
+        return {rank: json.loads(bytes(x.tolist())) for rank, x in texts.items()}
 
     return Together(wire.rank, gather, place)
 
 
-def find(where: str | os.PathLike[str] | Sequence[str], kind: str | None) -> Found:
-    """The files that `where` names: one, all in a folder and below it, or what a pattern fits.
-
-    Raises `ConfigurationError` where there is none, and where the kind is unknown or not to be seen.
-    """
+def find(where: str | os.PathLike[str] | Sequence[str], kind: str | None) -> Listing:
+    """Return the files that `where` names: one, all in a folder and below it, or those that match a pattern. Raises
+    `ConfigurationError` where there is none, and where the kind is unknown or unclear."""
     if kind is not None and kind not in KINDS:
         raise unknown("kind of files", kind, KINDS)
     if isinstance(where, str | os.PathLike):
@@ -100,7 +100,7 @@ def find(where: str | os.PathLike[str] | Sequence[str], kind: str | None) -> Fou
     if not fit:
         of = f"of kind {kind!r} ({', '.join(suffixes)})" if kind is not None else f"ending in {', '.join(suffixes)}"
         raise ConfigurationError(f"there is no file {of} at {where}")
-    return Found(folder, tuple(path.relative_to(folder).as_posix() for path in fit), kind or _kind_of(fit))
+    return Listing(folder, tuple(path.relative_to(folder).as_posix() for path in fit), kind or _kind_of(fit))
 
 
 def _at(where: Path) -> tuple[Path, list[Path]]:
@@ -113,60 +113,58 @@ def _at(where: Path) -> tuple[Path, list[Path]]:
 
 
 def _until_magic(parts: Iterable[str]) -> list[str]:
-    found = []
+    fixed = []
     for part in parts:
         if glob.has_magic(part):
             break
-        found.append(part)
-    return found
+        fixed.append(part)
+    return fixed
 
 
 def _kind_of(paths: Sequence[Path]) -> str:
-    found = {name for path in paths for name, kind in KINDS.items() if path.suffix.lower() in kind.suffixes}
-    if len(found) > 1:
-        raise ConfigurationError(f"there are files of several kinds: give kind=, one of {', '.join(sorted(found))}")
-    return found.pop()
+    kinds = {name for path in paths for name, kind in KINDS.items() if path.suffix.lower() in kind.suffixes}
+    if len(kinds) > 1:
+        raise ConfigurationError(f"there are files of several kinds: give kind=, one of {', '.join(sorted(kinds))}")
+    return kinds.pop()
 
 
-def agree(found: Found, all_of: Together, *, skips: bool) -> Found:
-    """The same files on every worker: those that all have, where it `skips`; else raises `ConfigurationError` for one
-    that some do not have."""
-    digest = hashlib.sha256("\n".join(found.names).encode()).hexdigest()
+def agree(listing: Listing, all_of: Together, *, skips: bool) -> Listing:
+    """Return the same files on every worker: those that all have, if it `skips`. Otherwise raises `ConfigurationError`
+    for a file that some do not have."""
+    digest = hashlib.sha256("\n".join(listing.names).encode()).hexdigest()
     if len(set(all_of.gather(digest).values())) == 1:
-        return found
-    told = {rank: set(names) for rank, names in all_of.gather(list(found.names)).items()}
-    shared = set.intersection(*told.values())
-    missing = sorted(set.union(*told.values()) - shared)
-    ranks = [rank for rank, names in told.items() if missing[0] not in names]
+        return listing
+    names_by_rank = {rank: set(names) for rank, names in all_of.gather(list(listing.names)).items()}
+    shared = set.intersection(*names_by_rank.values())
+    missing = sorted(set.union(*names_by_rank.values()) - shared)
+    ranks = [rank for rank, names in names_by_rank.items() if missing[0] not in names]
     more = f", and {len(missing) - 1} more" if missing[1:] else ""
     sentence = f"the file {missing[0]} is missing on {ranks_in_words(ranks)}{more}"
     if not skips or not shared:
         raise ConfigurationError(
             f'{sentence}; every worker must have the same files, unless on_bad_file="skip" skips the others'
         )
-    if all_of.rank == min(told):
+    if all_of.rank == min(names_by_rank):
         tell(f"quorate: {sentence}; left out\n")
-    return Found(found.folder, tuple(sorted(shared)), found.kind)
+    return Listing(listing.folder, tuple(sorted(shared)), listing.kind)
 
 
-def count(found: Found, kind: Kind, all_of: Together, *, skips: bool) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """How many examples are in which files. Each file is looked at by one worker.
-
-    A damaged one is left out on all where it `skips`; else raises `ConfigurationError`.
-    """
+def count(listing: Listing, kind: Kind, all_of: Together, *, skips: bool) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the files that can be read, and their numbers of examples. Each file is checked by one worker. A damaged
+    one is left out on all if it `skips`; otherwise raises `ConfigurationError`."""
     own = sorted(all_of.gather(None))
-    mine = found.names[own.index(all_of.rank) :: len(own)]
-    told = all_of.gather({name: _counted(kind, found.folder / name) for name in mine})
-    by_rank = {name: rank for rank, some in told.items() for name in some}
-    counts = {name: said for some in told.values() for name, said in some.items()}
-    bad = [name for name in found.names if isinstance(counts[name], str)]
+    own_names = listing.names[own.index(all_of.rank) :: len(own)]
+    counts_by_rank = all_of.gather({name: _counted(kind, listing.folder / name) for name in own_names})
+    by_rank = {name: rank for rank, some in counts_by_rank.items() for name in some}
+    counts = {name: said for some in counts_by_rank.values() for name, said in some.items()}
+    bad = [name for name in listing.names if isinstance(counts[name], str)]
     for name in bad:
-        sentence = f"rank {by_rank[name]} cannot read {found.folder / name}: {counts[name]}"
-        if not skips or len(bad) == len(found.names):
+        sentence = f"rank {by_rank[name]} cannot read {listing.folder / name}: {counts[name]}"
+        if not skips or len(bad) == len(listing.names):
             raise ConfigurationError(f'{sentence}; repair it, or skip such files with on_bad_file="skip"')
-        if all_of.rank == min(told):
+        if all_of.rank == min(counts_by_rank):
             tell(f"quorate: {sentence}; left out\n")
-    names = tuple(name for name in found.names if not isinstance(counts[name], str))
+    names = tuple(name for name in listing.names if not isinstance(counts[name], str))
     return names, tuple(counts[name] for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Files that every worker has for itself, as parts of one dataset that lie on different hosts."""
+"""Files that every worker has for itself, as parts of one dataset on different hosts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.utils.data import Dataset
 
 
 class OwnFiles(Dataset[Any]):
-    """The examples of all workers, in order of rank, of which this one can read its own; `read` gives one of these by
-    its number among them. `shard` deals out to each its own."""
+    """The examples of all workers, in order of rank, of which this one can read its own. `read` returns one of these by
+    its number among them. `shard` gives each worker its own examples."""
 
     def __init__(self, read: Callable[[int], Any], rank: int, counts: Sequence[int]) -> None:
         self._own, self._rank = read, rank

@@ -18,7 +18,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def image_from(data: bytes) -> Tensor:
-    """Red, green and blue of an image: uint8 of shape (3, height, width). Raises `MissingExtra`."""
+    """Return red, green and blue of an image: uint8 of shape (3, height, width). Raises `MissingExtra`."""
     try:
         from PIL import Image
     except ImportError:
@@ -67,5 +67,5 @@ def _class_of(name: str) -> str:
 
 
 def decoded(suffix: str, data: bytes) -> Any:
-    """What a member of an archive holds, by its suffix; as bytes where that is not known."""
+    """Return a decoded member of an archive, by its suffix; as bytes where that is unknown."""
     return image_from(data) if suffix in SUFFIXES else data

@@ -1,4 +1,4 @@
-"""Files that one worker reads for all: the others ask it for examples, and get them over the wire."""
+"""Files that one worker reads for all: the others request examples from it, over the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAG = "examples"
 
 
 def packed(example: Any, tensors: list[Tensor]) -> Any:
-    """`example` as JSON, its tensors and bytes appended to `tensors`."""
+    """Return `example` as JSON, with its tensors and bytes appended to `tensors`."""
     if isinstance(example, Tensor):
         tensors.append(example)
         return {"tensor": len(tensors) - 1}
@@ -30,9 +30,9 @@ def packed(example: Any, tensors: list[Tensor]) -> Any:
     return {"plain": example}
 
 
-def unpacked(told: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
-    """The inverse of `packed`."""
-    ((kind, value),) = told.items()
+def unpacked(packed_example: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
+    """Return the example that was `packed`."""
+    ((kind, value),) = packed_example.items()
     if kind == "tensor":
         return tensors[value].clone()
     if kind == "bytes":
@@ -40,13 +40,13 @@ def unpacked(told: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
     if kind == "dict":
         return {key: unpacked(each, tensors) for key, each in value}
     if kind in ("tuple", "list"):
-        found = [unpacked(each, tensors) for each in value]
-        return tuple(found) if kind == "tuple" else found
+        items = [unpacked(each, tensors) for each in value]
+        return tuple(items) if kind == "tuple" else items
     return value
 
 
 class Reader:
-    """Of one worker: a task beside it that answers the others; `read` gives an example by its number."""
+    """A task beside one worker that answers the others; `read` returns an example by its number."""
 
     def __init__(self, wire: Wire, read: Callable[[int], Any]) -> None:
         self._wire, self._read = wire, read
@@ -62,12 +62,14 @@ class Reader:
             if "close" in message.header:
                 return
             tensors: list[Tensor] = []
-            told: dict[str, Any]
+            header: dict[str, Any]
             try:
-                told = {"examples": [packed(self._read(number), tensors) for number in message.header["numbers"]]}
+                header = {"examples": [packed(self._read(number), tensors) for number in message.header["numbers"]]}
             except (BadFile, MissingExtra) as error:
-                told, tensors = {"error": str(error)}, []
-            self._wire.send(Message(tuple(tensors), told, shared=True), source, f"{_TAG}/{message.header['sequence']}")
+                header, tensors = {"error": str(error)}, []
+            self._wire.send(
+                Message(tuple(tensors), header, shared=True), source, f"{_TAG}/{message.header['sequence']}"
+            )
 
     def close(self) -> None:
         """End the task."""
@@ -76,7 +78,7 @@ class Reader:
 
 
 class RemoteFiles(Dataset[Any]):
-    """The examples that worker `reader` reads. In the process of the worker only, as they come over its wire."""
+    """The examples that worker `reader` reads. For the worker's process only, as they come over its wire."""
 
     def __init__(self, wire: Wire, reader: int, length: int, transform: Callable[[Any], Any] | None) -> None:
         self._wire, self._reader, self._length, self._transform = wire, reader, length, transform
@@ -88,7 +90,7 @@ class RemoteFiles(Dataset[Any]):
         return self._length
 
     def ask(self, numbers: Sequence[int]) -> None:
-        """Ask for examples that are fetched soon."""
+        """Request examples that are fetched soon."""
         self._sequence += 1
         header = {"sequence": self._sequence, "numbers": [int(number) for number in numbers]}
         self._questions.send(Message(header=header), self._reader, _TAG)
@@ -104,8 +106,8 @@ class RemoteFiles(Dataset[Any]):
         _, message = self._asked.pop(tuple(numbers)).wait()
         if "error" in message.header:
             raise BadFile(message.header["error"], (self._reader,))
-        found = [unpacked(each, message.tensors) for each in message.header["examples"]]
-        return found if self._transform is None else [self._transform(each) for each in found]
+        examples = [unpacked(each, message.tensors) for each in message.header["examples"]]
+        return examples if self._transform is None else [self._transform(each) for each in examples]
 
     def __getitem__(self, number: int) -> Any:
         if not -len(self) <= number < len(self):

@@ -20,7 +20,7 @@ def _parquet() -> Any:
 
 
 class _Rows:
-    """Those of a table. The group of rows that was read last is kept, as a file is read in groups."""
+    """The rows of a table. The group of rows that was read last is kept, as a file is read in groups."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self._file = _parquet().ParquetFile(path)
@@ -49,7 +49,7 @@ class Parquet(Kind):
 
     suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
     columns: tuple[str, ...] = ()
-    """Only these; none: all."""
+    """Columns to read; none: all."""
 
     def open(self, path: Path, name: str) -> Opened:
         return _Rows(path, tuple(self.columns))

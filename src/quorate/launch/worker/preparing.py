@@ -46,10 +46,10 @@ def prepare(place: Place, chosen: Overrides) -> None:
     data.share = chosen.share
     if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
         meshes = place.context(Meshes)
-        meshes.told = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
-        deal_to(place, meshes.told)
-        meshes.told_zero = None if chosen.zero is None else stage_of(chosen.zero)
-        meshes.told_offload = offload_of(chosen.offload)
+        meshes.axes = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
+        deal_to(place, meshes.axes)
+        meshes.zero = None if chosen.zero is None else stage_of(chosen.zero)
+        meshes.offload = offload_of(chosen.offload)
     asked = [asked_strategy(chosen), asked_mesh(chosen, wire.size)]
     if any(asked):
         place.context(Undistributed).watch(place, " ".join(filter(None, asked)))

@@ -1,4 +1,4 @@
-"""`Experts`: a layer of many modules of one kind, of which each token goes through a few. Needs torch."""
+"""`Experts`: a layer of many modules of one kind, with each token sent to a few of them. Imports torch."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Experts(Module):
         self._exchange: Exchange | None = None
 
     def spread_(self, exchange: Exchange) -> None:
-        """From now on each worker has the parameters of count / S experts, those of its rank, and of no others."""
+        """Give each worker from now on the parameters of the count / S experts of its rank only."""
         self._exchange = exchange
 
     def forward(self, x: Tensor) -> Tensor:
-        """The experts' outputs. Raises `ConfigurationError` for other widths, and for tokens that do not divide."""
+        """Return the outputs. Raises `ConfigurationError` for other widths, and for tokens that do not divide."""
         if x.shape[-1] != self.dim:
             raise ConfigurationError(f"Experts takes tokens of {self.dim} numbers, not {x.shape[-1]}")
         flat = x.reshape(-1, self.dim)
@@ -89,26 +89,27 @@ class Experts(Module):
             raise ConfigurationError(f"{len(flat)} tokens cannot be cut into groups={self.groups} of equal size")
         routes = route(self.router(flat), self.top_k, self.capacity_factor, self.groups)
         self.balance_loss, self.z_loss, self.dropped = routes.balance_loss, routes.z_loss, routes.dropped
-        given = routes.expert.bincount(minlength=self.count)
-        y = self._there_and_back(flat[routes.token], given)
+        counts = routes.expert.bincount(minlength=self.count)
+        y = self._there_and_back(flat[routes.token], counts)
         weighted = y * routes.gate.to(y.dtype).view(-1, *[1] * (y.dim() - 1))
-        found = weighted.new_zeros(len(flat), *y.shape[1:]).index_add(0, routes.token, weighted)
-        return found.view(*x.shape[:-1], *y.shape[1:])
+        outputs = weighted.new_zeros(len(flat), *y.shape[1:]).index_add(0, routes.token, weighted)
+        return outputs.view(*x.shape[:-1], *y.shape[1:])
 
-    def _there_and_back(self, rows: Tensor, given: Tensor) -> Tensor:
-        """What experts make of `rows`, of which expert i takes the next `given[i]`."""
+    def _there_and_back(self, rows: Tensor, sent: Tensor) -> Tensor:
+        """Return the outputs of experts for `rows`, of which expert i takes the next `sent[i]`."""
         exchange = self._exchange
         if exchange is None:
-            return self._computed(rows, given.tolist(), 1)
-        counts = exchange.counts(given)
-        came = exchange.rows(rows, given.view(exchange.size, -1).sum(1).tolist())
+            return self._computed(rows, sent.tolist(), 1)
+        counts = exchange.counts(sent)
+        received = exchange.rows(rows, sent.view(exchange.size, -1).sum(1).tolist())
         numbers = torch.arange(counts.shape[1], device=counts.device).repeat(exchange.size)
         order = numbers.repeat_interleave(counts.flatten()).argsort(stable=True)
-        y = self._computed(came[order], counts.sum(0).tolist(), exchange.size)
+        y = self._computed(received[order], counts.sum(0).tolist(), exchange.size)
         return exchange.rows(y[order.argsort()], counts.sum(1).tolist())
 
     def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
-        """By the experts that are here. Each is called, also without a token, so that all parameters get gradients.
+        """Return the outputs of local experts. Each is called, even without tokens, so that all parameters get
+        gradients.
 
         Gradients of a replica are means over its workers, and those of experts come from the tokens of all of them.
         """
@@ -123,16 +124,16 @@ class Experts(Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what the last call has left, as tensors with a graph cannot be copied."""
+        """Leave out the results of the last call, as tensors with a graph cannot be copied."""
         return {**self.__dict__, "balance_loss": None, "z_loss": None}
 
     def extra_repr(self) -> str:
-        """As in torch."""
+        """The settings, for `print`."""
         return f"count={self.count}, dim={self.dim}, top_k={self.top_k}, capacity_factor={self.capacity_factor}"
 
 
 def _here(p: Any, workers: int) -> Tensor:
-    """The rows of a stack that are here; their gradient will be divided by `workers`."""
+    """Return the local rows of a stack; their gradient will be divided by `workers`."""
     stack: Tensor = plain_piece(p) if hasattr(p, "to_local") else p.view_as(p)
     if workers > 1 and stack.requires_grad:
         stack.register_hook(lambda gradient: gradient / workers)
@@ -140,17 +141,19 @@ def _here(p: Any, workers: int) -> Tensor:
 
 
 def _stacked(experts: list[Module]) -> Module:
-    """The first one, each of its parameters being those of all."""
-    first, told = experts[0], [dict(one.named_parameters(remove_duplicate=False)) for one in experts]
-    if any({n: p.shape for n, p in one.items()} != {n: p.shape for n, p in told[0].items()} for one in told):
+    """Return the first expert with each of its parameters replaced by the stack of all."""
+    first, parameters = experts[0], [dict(expert.named_parameters(remove_duplicate=False)) for expert in experts]
+    if any(
+        {n: p.shape for n, p in named.items()} != {n: p.shape for n, p in parameters[0].items()} for named in parameters
+    ):
         raise ConfigurationError("expert() made experts with different parameters; all have the same names and shapes")
-    if not told[0] or len(told[0]) != len(list(first.parameters())) or any(True for _ in first.buffers()):
+    if not parameters[0] or len(parameters[0]) != len(list(first.parameters())) or any(True for _ in first.buffers()):
         raise ConfigurationError(
             f"{type(first).__name__} is not an expert: it has no parameters, or tied ones, or buffers, of which each "
             "expert would need its own"
         )
-    for name, p in told[0].items():
+    for name, p in parameters[0].items():
         path, _, key = name.rpartition(".")
-        stack = torch.stack([one[name].detach() for one in told])
+        stack = torch.stack([named[name].detach() for named in parameters])
         setattr(first.get_submodule(path), key, Parameter(stack, p.requires_grad))
     return first

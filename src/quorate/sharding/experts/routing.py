@@ -1,4 +1,4 @@
-"""Which experts a token goes to, what is dropped, and the losses that keep experts busy: functions of numbers alone."""
+"""The routing of tokens to experts: capacities, dropped tokens, and the losses that balance experts. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Routes:
     """The M pairs of a token and an expert that are computed, in order of experts."""
 
     token: Tensor
-    """(M,): the places of tokens in the batch."""
+    """Positions of tokens in the batch: (M,)."""
     expert: Tensor
-    """(M,): the numbers of experts, in ascending order."""
+    """Numbers of experts, in ascending order: (M,)."""
     gate: Tensor
-    """(M,): what the expert's output is multiplied by; with a graph."""
+    """Factors of the experts' outputs; with a graph: (M,)."""
     dropped: int
-    """Pairs that found their expert full."""
+    """Pairs whose expert was full."""
     balance_loss: Tensor
-    """E sum_i f_i P_i, without a coefficient; 1 where all experts are given as much."""
+    """E sum_i f_i P_i, without a coefficient; 1 where all experts are chosen equally often."""
     z_loss: Tensor
     """The mean of (log sum exp of a token's logits) squared, without a coefficient."""
 
 
 def capacity_of(tokens: int, count: int, top_k: int, factor: float | None) -> int:
-    """How many tokens of a group an expert takes: ceil(factor k T / E); all of them where `factor` is None."""
+    """Return how many tokens of a group an expert takes: ceil(factor k T / E); all of them where `factor` is None."""
     if factor is None:
         return tokens
     return min(tokens, math.ceil(factor * top_k * tokens / count))
@@ -58,14 +58,14 @@ def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int
     group = torch.arange(tokens, device=logits.device) // max(each, 1)
     place = (group.unsqueeze(1) * count + chosen).t().flatten()  # one for each group and expert; first choices first
     order = place.argsort(stable=True)
-    given = place.bincount(minlength=groups * count)
-    position = torch.arange(len(order), device=logits.device) - (given.cumsum(0) - given)[place[order]]
+    demand = place.bincount(minlength=groups * count)
+    position = torch.arange(len(order), device=logits.device) - (demand.cumsum(0) - demand)[place[order]]
     kept = order[position < capacity_of(each, count, top_k, capacity_factor)]
     expert = chosen.t().flatten()[kept]
     by_expert = expert.argsort(stable=True)
     kept = kept[by_expert]
 
-    share = given.view(groups, count).to(probability.dtype) / max(each * top_k, 1)
+    share = demand.view(groups, count).to(probability.dtype) / max(each * top_k, 1)
     mean = probability.view(groups, each, count).mean(1) if tokens else probability.new_zeros(groups, count)
     z = logits.logsumexp(-1).square()
     return Routes(

@@ -1,4 +1,4 @@
-"""A batch in micro-batches, and what a model gives of these as one again."""
+"""A batch in micro-batches, and a model's outputs for them as one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ class MicroBatch:
     kwargs: dict[str, Any]
     size: int
     share: float
-    """Of all examples of the batch."""
+    """Its share of the examples of the batch."""
 
 
 def micro_batches(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> list[MicroBatch]:
-    """At most `count`, as even as can be. Cut along dimension 0 is every tensor that is as long there as the first one;
-    what else there is goes with each of them. Raises `ConfigurationError` without any tensor, or examples."""
+    """Divide a batch into at most `count` micro-batches, as even as possible.
+
+    Every tensor with as many rows as the first one is cut along dimension 0; other arguments are passed with each
+    micro-batch. Raises `ConfigurationError` without any tensor, or examples.
+    """
     leaves, spec = pytree.tree_flatten((args, kwargs))
     first = next((x for x in leaves if isinstance(x, Tensor) and x.dim()), None)
     if first is None or not len(first):
@@ -36,16 +39,16 @@ def micro_batches(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> 
     parts = [
         x.split(sizes) if isinstance(x, Tensor) and x.dim() and len(x) == size else [x] * len(sizes) for x in leaves
     ]
-    found = []
+    batches = []
     for number, many in enumerate(sizes):
         own_args, own_kwargs = pytree.tree_unflatten([part[number] for part in parts], spec)
-        found.append(MicroBatch(own_args, own_kwargs, many, many / size))
-    return found
+        batches.append(MicroBatch(own_args, own_kwargs, many, many / size))
+    return batches
 
 
 def parts_of(tree: Any, batches: Sequence[MicroBatch]) -> list[Any]:
-    """What belongs to each micro-batch of targets (tensors, in lists and dictionaries) of the whole batch."""
-    sizes = [one.size for one in batches]
+    """Divide targets (tensors, in lists and dictionaries) of the full batch by micro-batch."""
+    sizes = [batch.size for batch in batches]
     leaves, spec = pytree.tree_flatten(tree)
     for x in leaves:
         if isinstance(x, Tensor) and x.dim() and len(x) != sum(sizes):
@@ -56,43 +59,45 @@ def parts_of(tree: Any, batches: Sequence[MicroBatch]) -> list[Any]:
 
 @dataclass
 class Merged:
-    """What a model gives of a whole batch."""
+    """A model's outputs for a full batch."""
 
     tensors: list[Tensor]
     """Without a graph."""
     learns: list[bool]
-    """Which have gradients."""
+    """Whether each has gradients."""
     leaves: tuple[Any, ...]
-    """Of the tree; tensors stand in the places of `tensors`."""
+    """Leaves of the tree; tensors here mark the places of `tensors`."""
     spec: Any
     parts: list[list[Tensor]] = field(default_factory=list)
-    """Of each micro-batch, with their graphs; in the last stage."""
+    """Tensors of each micro-batch, with their graphs; in the last stage."""
     batches: Sequence[MicroBatch] = ()
 
     def tree(self, tensors: Sequence[Tensor]) -> Any:
-        """With these in their places."""
+        """Return the tree of outputs with these tensors."""
         left = iter(tensors)
         return pytree.tree_unflatten([next(left) if isinstance(x, Tensor) else x for x in self.leaves], self.spec)
 
     def ends(self, number: int) -> list[Tensor]:
-        """Where the backward pass of a micro-batch begins."""
+        """Return the tensors from which the backward pass of a micro-batch begins."""
         return [x for x, learns in zip(self.parts[number], self.learns, strict=True) if learns]
 
     def gradients(self, every: Sequence[Tensor], number: int) -> list[Tensor]:
-        """Of `ends`, from those of all tensors."""
-        begin, one = sum(batch.size for batch in self.batches[:number]), self.batches[number]
-        found = []
+        """Return the gradients of `ends`, from the gradients of all tensors."""
+        begin, microbatch = sum(batch.size for batch in self.batches[:number]), self.batches[number]
+        gradients = []
         for gradient, x, learns in zip(every, self.parts[number], self.learns, strict=True):
             if learns:
                 is_number = not x.dim()
-                found.append(gradient * one.share if is_number else gradient[begin : begin + one.size])
+                gradients.append(
+                    gradient * microbatch.share if is_number else gradient[begin : begin + microbatch.size]
+                )
         self.parts[number] = []
-        return found
+        return gradients
 
 
 def merged(outputs: Sequence[Any], batches: Sequence[MicroBatch]) -> Merged:
-    """Tensors behind one another along dimension 0; of single numbers the mean, weighted by examples. What is no tensor
-    is that of the first. Raises `ConfigurationError` for other tensors."""
+    """Join outputs along dimension 0; single numbers become the mean, weighted by examples. Other values are those of
+    the first micro-batch. Raises `ConfigurationError` for other tensors."""
     trees = [pytree.tree_flatten(output) for output in outputs]
     leaves, spec = trees[0]
     places = [place for place, x in enumerate(leaves) if isinstance(x, Tensor)]
@@ -100,9 +105,9 @@ def merged(outputs: Sequence[Any], batches: Sequence[MicroBatch]) -> Merged:
     tensors = []
     for column in zip(*parts, strict=True):
         if all(not x.dim() for x in column):
-            whole = sum(x.detach() * one.share for x, one in zip(column, batches, strict=True))
+            whole = sum(x.detach() * batch.share for x, batch in zip(column, batches, strict=True))
             tensors.append(torch.as_tensor(whole))
-        elif all(x.dim() and len(x) == one.size for x, one in zip(column, batches, strict=True)):
+        elif all(x.dim() and len(x) == batch.size for x, batch in zip(column, batches, strict=True)):
             tensors.append(torch.cat([x.detach() for x in column]))
         else:
             raise ConfigurationError(

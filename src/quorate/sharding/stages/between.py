@@ -1,4 +1,4 @@
-"""What stages give each other: activations forward, and their gradients backward."""
+"""Messages between stages: activations forward, and their gradients backward."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quorate.sharding.traffic import Traffic
 
 
 class Between:
-    """The workers of one pipeline, seen from one of them; `way` is "f" (forward) or "b" (backward)."""
+    """The workers of one pipeline, as one of them sees them; `way` is "f" (forward) or "b" (backward)."""
 
     def __init__(self, layout: Layout, wire: Wire, traffic: Traffic) -> None:
         self._layout, self._wire, self._traffic = layout, wire, traffic
 
     def give(self, run: Run, way: str, transfer: int, number: int, stage: int, x: Tensor | None) -> None:
-        """Give another stage a tensor, or (backward) nothing, where it has no gradient."""
+        """Send another stage a tensor, or (backward) nothing, where it has no gradient."""
         to = self._layout.owner(stage)
         if to == self._wire.rank:
             run.handed[way, transfer, number] = x
@@ -27,7 +27,7 @@ class Between:
         run.sends.append(self._wire.send(Message(tensors, {"learns": learns}), to, f"{way}{transfer}.{number}"))
 
     def take(self, run: Run, way: str, transfer: int, number: int, stage: int) -> Tensor | None:
-        """What another stage has given; one that requires gradients where it does there."""
+        """Receive a tensor from another stage; it requires gradients where it does there."""
         source = self._layout.owner(stage)
         if source == self._wire.rank:
             x = run.handed.pop((way, transfer, number))
@@ -40,7 +40,7 @@ class Between:
         return x.requires_grad_() if message.header["learns"] and way == "f" else x
 
     def settle(self, run: Run) -> None:
-        """Wait until what was sent is on its way."""
+        """Wait until the sends have completed."""
         for work in run.sends:
             self._traffic.wait_along(work, self._wire.clock)
         run.sends.clear()

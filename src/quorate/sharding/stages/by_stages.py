@@ -1,4 +1,4 @@
-"""A model in stages over the workers of a pipeline: cut, in place. Importing this takes torch a second.
+"""A model in stages over the workers of a pipeline, cut in place. Importing this module imports torch.
 
 The schedule of a model is chosen by simulating each schedule with the measured times of its stages.
 """
@@ -33,14 +33,12 @@ from quorate.sharding.traffic import Along
 from quorate.wire.metered import Metered
 
 _MICROBATCHES = 4
-"""For each worker of a pipeline, by default."""
+"""The default for each worker of a pipeline."""
 
 
 def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, shards: int, zero: Zero) -> Stages:
-    """Where `model` is cut for so many workers of a pipeline; the same on all workers of `wire`, which all call it.
-
-    Raises `ConfigurationError` for a model that has too few blocks, and for unknown schedules.
-    """
+    """Return the cut of `model` for so many workers; the same on all workers of `wire`, which all call it. Raises
+    `ConfigurationError` for a model that has too few blocks, and for unknown schedules."""
     units, example = units_of(model), _as_args(chosen.example, model)
     costs, order = cut.costs_by_size(units), list(range(len(units)))
     if example is not None:
@@ -57,7 +55,9 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
     count = _MICROBATCHES * workers if count is None else count
     layout = _layout(units, costs, workers, count, chosen, is_resharded=shards > 1 and zero == 3)
     stage_of = _cut(units, costs, layout, chosen.cuts)
-    names = [name for name, p in model.named_parameters() if not any(p is one for unit in units for one in _all(unit))]
+    names = [
+        name for name, p in model.named_parameters() if not any(p is inside for unit in units for inside in _all(unit))
+    ]
     if shards > 1:
         _check_shared(units, stage_of, layout)
     used = {} if example is None else used_by(model, units, names, example)
@@ -93,7 +93,7 @@ def _all(unit: Unit) -> list[Parameter]:
 
 
 def _as_args(example: Any, model: Module) -> tuple[Any, ...] | None:
-    """With tensors where the model is."""
+    """Return the example as arguments, with tensors on the model's device."""
     if example is None:
         return None
     device = next((p.device for p in model.parameters()), None)
@@ -104,7 +104,6 @@ def _as_args(example: Any, model: Module) -> tuple[Any, ...] | None:
 def _measured(
     model: Module, units: Sequence[Unit], example: tuple[Any, ...], wire: Wire
 ) -> tuple[list[Cost], list[int]]:
-    """By rank 0, for all."""
     key = f"{wire.name}/stages"
     if wire.rank == 0:
         costs, order = cut.measured_costs(model, units, example)
@@ -126,7 +125,7 @@ def _layout(
     if refused:
         raise ConfigurationError(refused)
     if schedule.is_split and is_resharded:
-        others = ", ".join(name for name, one in SCHEDULES.items() if not one.is_split)
+        others = ", ".join(name for name, other in SCHEDULES.items() if not other.is_split)
         raise ConfigurationError(
             f"{layout.schedule} makes backward passes in two halves, between which parameters have to stay gathered, "
             f"and zero=3 gives them back; take zero=2, or a schedule of {others}"
@@ -135,7 +134,7 @@ def _layout(
 
 
 def _chunks(cuts: Cuts, workers: int) -> int:
-    """Stages of a worker under a schedule that takes any number: as many as the names make, or else two."""
+    """Return the stages of a worker under a schedule that takes any number: by the names, or else two."""
     stages = 0 if isinstance(cuts, str) else len(cuts) + 1
     return max(2, stages // workers) if stages % workers == 0 else 2
 
@@ -154,7 +153,7 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
 
 
 def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
-    """Take what belongs to other stages off `model`, in place, and let a call of it go through all stages."""
+    """Remove the layers of other stages from `model`, in place, and let a call of it go through all stages."""
     along = seat.traffic.along = Along()
     wire = Metered(Metered(seat.along.channel(name), seat.traffic.meter), along.meter)
     layout, worker = stages.layout, seat.stage
@@ -180,18 +179,18 @@ def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
 
 
 def _tied(model: Module, stages: Stages) -> list[tuple[list[tuple[int, str]], list[int]]]:
-    """Parameters of several workers: under which name each of these has it, and the workers."""
-    found: dict[int, dict[int, str]] = {}
+    """Return the parameters of several workers: each one's name on each worker, and the workers."""
+    names_by_worker: dict[int, dict[int, str]] = {}
     for unit, stage in zip(stages.units, stages.stage_of, strict=True):
         for key, p in unit.module.named_parameters(remove_duplicate=False):
             if p.requires_grad:
-                found.setdefault(id(p), {}).setdefault(stages.layout.owner(stage), f"{unit.name}.{key}")
-    shared = [sorted(names.items()) for names in found.values() if len(names) > 1]
+                names_by_worker.setdefault(id(p), {}).setdefault(stages.layout.owner(stage), f"{unit.name}.{key}")
+    shared = [sorted(names.items()) for names in names_by_worker.values() if len(names) > 1]
     return [(names, [worker for worker, _ in names]) for names in shared]
 
 
 def _take_off(module: Module, own: set[int], shapes: Shapes, only: str | None = None) -> None:
-    """Tensors of `module` become ones without numbers, and no parameters or buffers any more."""
+    """Replace tensors of `module` by ones without numbers, which are no parameters or buffers any more."""
     for kind in (module._parameters, module._buffers):
         for key, x in list(kind.items()):
             if x is None or (only is not None and key != only):
@@ -205,14 +204,17 @@ def _take_off(module: Module, own: set[int], shapes: Shapes, only: str | None = 
 
 _MOST_CHUNKS = 4
 _WORTH = 0.98
-"""A schedule that comes later in the list has to take less than this share of the best so far."""
+"""A later schedule in the list must take less than this share of the best time so far."""
 
 
 def choose(
     units: Sequence[Unit], costs: Sequence[Cost], workers: int, microbatches: int, *, is_resharded: bool
 ) -> Layout:
-    """The layout whose step is shortest, sending taking no time. Simpler ones come first, and win where others gain
-    less than 2 %. Raises `ConfigurationError` where no schedule can be run."""
+    """Return the layout with the shortest step, if sending takes no time.
+
+    Simpler layouts come first, and win where others gain less than 2 %. Raises `ConfigurationError` where no schedule
+    can be run.
+    """
     best: tuple[float, Layout] | None = None
     refused = ""
     for name, schedule in SCHEDULES.items():
@@ -237,7 +239,7 @@ def choose(
 
 
 def seconds_of(layout: Layout, units: Sequence[Unit], costs: Sequence[Cost]) -> float:
-    """Of one step in which each micro-batch takes these costs. Raises `ConfigurationError` for too few blocks."""
+    """Return the seconds of one step. Raises `ConfigurationError` for too few blocks."""
     stage_of = cut_evenly(units, [cost.both for cost in costs], layout.stages)
     forward, backward = [0.0] * layout.stages, [0.0] * layout.stages
     for stage, cost in zip(stage_of, costs, strict=True):

@@ -1,4 +1,4 @@
-"""What a script says of stages, and what a model in stages does not go with."""
+"""The settings of a script for stages, and features that stages do not support."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cuts = Literal["auto", "memory"] | Sequence[str]
 
 @dataclass(frozen=True)
 class StageChoice:
-    """The arguments of `parallelize` by their names there."""
+    """The arguments of `parallelize`, under their names there."""
 
     cuts: Cuts = "auto"
     schedule: str = "1f1b"
@@ -27,7 +27,7 @@ class StageChoice:
 
 
 def check_stages(model: Module, *, is_on_meta: bool, offload: Offload | None, tensor: object) -> None:
-    """Raise `ConfigurationError` for what does not compose with stages."""
+    """Raise `ConfigurationError` for settings that cannot be combined with stages."""
     refused = {
         "a model on the meta device; make it on the CPU": is_on_meta,
         'offload="all"; "optimizer" and "disk" go': offload == "all",
@@ -35,6 +35,6 @@ def check_stages(model: Module, *, is_on_meta: bool, offload: Offload | None, te
         "quorate.Experts, whose routes depend on numbers": any(isinstance(part, Experts) for part in model.modules()),
         "quorate.branches; cut their modules into stages instead": bool(branches_in(model)),
     }
-    for what, is_asked in refused.items():
+    for setting, is_asked in refused.items():
         if is_asked:
-            raise ConfigurationError(f"stages cannot be combined with {what}")
+            raise ConfigurationError(f"stages cannot be combined with {setting}")

@@ -1,8 +1,8 @@
 """`torch.nn.utils.clip_grad_norm_` over a model in stages: the norm is that of all stages' gradients.
 
-torch's function forms the norm of the gradients it is given, which are those of one stage here, and takes either plain
-tensors or pieces. What it calls is wrapped, once in a process: gradients of a model in stages have their norm over the
-stages, and each number counts once; all others go straight through.
+torch's function forms the norm of the gradients passed to it, which are those of one stage here, and takes either plain
+tensors or pieces. The functions that it calls are wrapped, once in a process: gradients of a model in stages have their
+norm over the stages, and each number counts once; other gradients go to torch's functions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""With the thread of each, which is the one that trains."""
+"""The thread of each ending, in which it is trained."""
 _SMALL = 1e-6
-"""As in torch."""
+"""The same constant as in torch."""
 
 
 def norms_over_stages(ending: Ending) -> None:
-    """From now on, of gradients of this model."""
+    """Let torch clip gradients of this model by their norm over all stages from now on."""
     with _lock:
         _models[ending] = threading.get_ident()
         plain: Any = clip_grad._get_total_norm
@@ -44,17 +44,17 @@ def norms_over_stages(ending: Ending) -> None:
             error_if_nonfinite: bool = False,
             foreach: bool | None = None,
         ) -> Tensor:
-            given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-            found = next((one for one in _own() if _is_of(one, given)), None)
-            frozen = [one for one in _own() if not any(True for _ in one.trained())]
-            if not given and len(frozen) == 1:
-                found = frozen[0]
-            if found is None:
-                same: Tensor = plain(given, norm_type, error_if_nonfinite, foreach)
+            gradients = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+            ending = next((candidate for candidate in _own() if _is_of(candidate, gradients)), None)
+            frozen = [candidate for candidate in _own() if not any(True for _ in candidate.trained())]
+            if not gradients and len(frozen) == 1:
+                ending = frozen[0]
+            if ending is None:
+                same: Tensor = plain(gradients, norm_type, error_if_nonfinite, foreach)
                 return same
-            counted = {id(p.grad) for p in found.counted()}
-            norm = _here([x for x in given if id(x) in counted], float(norm_type), foreach, plain)
-            whole: Tensor = found.over_stages(norm, float(norm_type))
+            counted = {id(p.grad) for p in ending.counted()}
+            norm = _here([x for x in gradients if id(x) in counted], float(norm_type), foreach, plain)
+            whole: Tensor = ending.over_stages(norm, float(norm_type))
             if error_if_nonfinite and not bool(torch.isfinite(whole)):
                 raise RuntimeError(
                     f"the norm (of order {norm_type}) of the gradients of all stages is {whole}, and "
@@ -70,10 +70,10 @@ def norms_over_stages(ending: Ending) -> None:
         def clip(
             parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
         ) -> None:
-            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            gradients = [p.grad for p in given if p.grad is not None]
-            if not any(_is_of(one, gradients) for one in _own()):
-                clips(given, max_norm, total_norm, foreach)
+            listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            gradients = [p.grad for p in listed if p.grad is not None]
+            if not any(_is_of(candidate, gradients) for candidate in _own()):
+                clips(listed, max_norm, total_norm, foreach)
                 return
             factor = torch.clamp(max_norm / (total_norm + _SMALL), max=1.0)
             for x in gradients:
@@ -83,20 +83,20 @@ def norms_over_stages(ending: Ending) -> None:
 
 
 def _own() -> list[Any]:
-    """Of this worker, where several are in one process."""
-    mine = threading.get_ident()
-    return [one for one, thread in list(_models.items()) if thread == mine]
+    """Return the endings of this worker, where several workers are in one process."""
+    own_thread = threading.get_ident()
+    return [ending for ending, thread in list(_models.items()) if thread == own_thread]
 
 
-def _is_of(ending: Ending, given: list[Tensor]) -> bool:
+def _is_of(ending: Ending, gradients: list[Tensor]) -> bool:
     here = {id(p.grad) for p in ending.trained() if p.grad is not None}
-    return any(id(x) in here for x in given)
+    return any(id(x) in here for x in gradients)
 
 
-def _here(given: list[Tensor], norm_type: float, foreach: bool | None, plain: Any) -> Tensor:
-    """Of this worker's gradients, plain ones and pieces, of each kind by itself."""
+def _here(gradients: list[Tensor], norm_type: float, foreach: bool | None, plain: Any) -> Tensor:
+    """Return the norm of this worker's gradients; plain tensors and pieces have separate norms first."""
     kinds: dict[Any, list[Tensor]] = {}
-    for x in given:
+    for x in gradients:
         sharded: Any = x
         kinds.setdefault((sharded.device_mesh, sharded.placements) if is_sharded(x) else None, []).append(x)
     norms = []

@@ -1,4 +1,4 @@
-"""How long a step of a pipeline takes, from how long each pass takes: played by events, and by formula."""
+"""The duration of a step of a pipeline, from that of each pass: simulated, and by formula."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Place = tuple[str, int, int]
 """The forward pass, or the gradient of the input, of a stage for a micro-batch."""
 
 _NEARLY = 1e-12
-"""Of the time by then: what is left of a pass that has ended, by rounding."""
+"""A share of the current time: less than this remains of a pass, by rounding, when it has ended."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """One step of a pipeline."""
+    """One simulated step of a pipeline."""
 
     seconds: float
     """From its first pass to its last."""
     busy: tuple[float, ...]
-    """Seconds that each worker computes."""
+    """Seconds for which each worker computes."""
 
     @property
     def bubble(self) -> tuple[float, ...]:
@@ -39,21 +39,21 @@ def clock(
     overlap: bool = True,
     cores: float | None = None,
 ) -> Clock:
-    """Play one step. Raises `ConfigurationError` for an order in which workers wait for each other for ever.
+    """Simulate one step. Raises `ConfigurationError` for an order in which workers wait for each other for ever.
 
     Args:
-        order: What each worker computes, one after another: it begins with one when that one's inputs are there and the
-            one before has ended.
+        order: The passes of each worker in their order. A pass begins when its inputs are there and the worker's
+            preceding pass has ended.
         forward: Seconds of the forward pass of each stage, for one micro-batch.
-        backward: As above, of the gradient of the input.
-        weight: As above, of the gradient of the weights. A whole backward pass ("B") takes both, and its gradient is
-            sent on when it has ended.
-        send: Seconds that activations, and gradients, are under way from a stage to the next one on another worker.
-        overlap: Whether a worker computes while what it sends is under way. Messages do not wait for each other.
-        cores: On how many cores all workers together compute. Where more compute at a time, all are slowed down alike.
-            None: each has one of its own.
+        backward: Seconds of the gradient of the input, as in `forward`.
+        weight: Seconds of the gradient of the weights, as in `forward`. A full backward pass ("B") takes both, and its
+            gradient is sent when it has ended.
+        send: Seconds that activations, and gradients, take from a stage to the next one on another worker.
+        overlap: Whether a worker computes while it sends. Messages do not wait for each other.
+        cores: The number of cores on which all workers together compute. If more compute at a time, all are slowed
+            down alike. None: each has one of its own.
 
-    Cost: with `cores` every pass is looked at by every worker.
+    Cost: with `cores`, one check of every worker for every pass.
     """
     if cores is None or cores >= len(order):
         return _Play(order, forward, backward, weight, send, overlap).played()
@@ -75,7 +75,9 @@ class _Play:
             FORWARD: forward,
             INPUT: backward,
             WEIGHT: weight,
-            BACKWARD: [one + other for one, other in zip(backward, weight, strict=True)],
+            BACKWARD: [
+                input_seconds + weight_seconds for input_seconds, weight_seconds in zip(backward, weight, strict=True)
+            ],
         }
         self.owner = {action.stage: worker for worker, actions in enumerate(order) for action in actions}
         self.last = max(self.owner, default=-1)
@@ -101,7 +103,6 @@ class _Play:
         return Clock(max(self.free, default=0.0), tuple(self.busy))
 
     def _check(self, next_of: Sequence[int]) -> None:
-        """Raises `ConfigurationError` where not all of the order was played."""
         for worker, number in enumerate(next_of):
             if number < len(self.order[worker]):
                 stage, kind, microbatch = self.order[worker][number]
@@ -120,12 +121,12 @@ class _Play:
         return [(FORWARD, stage, microbatch), *behind]
 
     def _make(self, worker: int, action: Action) -> Place:
-        """Play `action`; what others may have waited for."""
+        """Play `action`; return the place that other workers may wait for."""
         begun = max([self.free[worker], *(self._arrived(place, worker) for place in self._needed(action))])
         return self._end(worker, action, begun + self.seconds[action.kind][action.stage])
 
     def _end(self, worker: int, action: Action, ended: float) -> Place:
-        """`action` has ended then; what others may have waited for."""
+        """End `action` at that time; return the place that other workers may wait for."""
         stage, kind, microbatch = action
         made = (INPUT if kind == BACKWARD else kind, stage, microbatch)
         self.done[made] = ended
@@ -145,7 +146,7 @@ class _OnCores(_Play):
     def played_on(self, cores: float) -> Clock:
         next_of = [0] * len(self.order)
         left: dict[int, float] = {}
-        """Seconds of the passes that are under way, as on a core of their own."""
+        """Remaining seconds of passes in progress, as on a core of their own."""
         now = 0.0
         while True:
             begins = {
@@ -155,14 +156,14 @@ class _OnCores(_Play):
                 and next_of[worker] < len(actions)
                 and (at := self._may_begin(worker, actions[next_of[worker]])) is not None
             }
-            for worker in [one for one, at in begins.items() if at <= now]:
+            for worker in [candidate for candidate, at in begins.items() if at <= now]:
                 action = self.order[worker][next_of[worker]]
                 left[worker] = self.seconds[action.kind][action.stage]
                 del begins[worker]
             if not left and not begins:
                 break
             speed = min(1.0, cores / len(left)) if left else 1.0
-            until = min([*(now + one / speed for one in left.values()), *begins.values()])
+            until = min([*(now + remaining / speed for remaining in left.values()), *begins.values()])
             for worker in list(left):
                 left[worker] -= (until - now) * speed
                 if left[worker] <= _NEARLY * max(until, 1.0):
@@ -174,7 +175,7 @@ class _OnCores(_Play):
         return Clock(max(self.free, default=0.0), tuple(self.busy))
 
     def _may_begin(self, worker: int, action: Action) -> float | None:
-        """From when on; None where what it needs is not there yet."""
+        """Return the time from which it may begin; None where an input is not there yet."""
         needed = self._needed(action)
         if any(place not in self.done for place in needed):
             return None
@@ -182,14 +183,14 @@ class _OnCores(_Play):
 
 
 def bubble_by_formula(schedule: str, workers: int, chunks: int, microbatches: int) -> float:
-    """The share of a step in which a worker does not compute, of p workers of v equal stages and m micro-batches.
+    """Return the share of a step in which a worker is idle, of p workers of v equal stages and m micro-batches.
 
     Messages take no time, and each part of a backward pass takes as long as a forward pass. `gpipe` and `1f1b`:
     (p - 1) / (m + p - 1). `interleaved-1f1b` where m is a multiple of p, and `looped-bfs` from m = p on:
-    (p - 1) / (v m + p - 1) (Narayanan et al. 2021, section 2.2; Lamy-Poirier 2023, section 3). Where the backward pass
-    is in two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1);
+    (p - 1) / (v m + p - 1) (Narayanan et al. 2021, section 2.2; Lamy-Poirier 2023, section 3). With a backward pass in
+    two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1);
     `interleaved-zero-bubble` where m is a multiple of p, `zbv` from m = 2p - 1 on, `dualpipev` always. The paper's zero
-    is for steps that begin on each worker as soon as it has ended the last; here a step ends for all.
+    is for steps that begin on each worker as soon as its last one has ended; here a step ends for all.
     """
     idle = (workers - 1) * (1 if schedule_named(schedule).is_split else 3)
     return idle / (3 * chunks * microbatches + idle)

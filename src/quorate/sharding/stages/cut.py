@@ -1,4 +1,4 @@
-"""Where a model is cut into stages: as even as the units allow, by what was measured, or by their parameters."""
+"""The cut of a model into stages: as even as the units allow, by measured times, or by their parameters."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ from quorate.core.errors import ConfigurationError
 from quorate.sharding.stages.units import Unit, gated
 
 _TIMES = 2
-"""Each unit is measured so often; the shortest counts."""
+"""Measurements of each unit; the shortest counts."""
 _BYTES_KEPT = 4
-"""Parameters, gradients, and about two numbers of the optimizer, for each number."""
+"""Bytes of parameters, gradients, and about two numbers of the optimizer, for each number."""
 
 
 @dataclass
 class Cost:
-    """Of one unit, for the examples that it was measured with."""
+    """The cost of one unit, for the examples with which it was measured."""
 
     forward: float
-    """Seconds; where nothing was measured, numbers that are multiplied."""
+    """Seconds; without a measurement, multiplied numbers."""
     backward: float
     activations: int = 0
     """Bytes that are kept for the backward pass."""
 
     @property
     def both(self) -> float:
-        """Of both passes."""
+        """The cost of both passes."""
         return self.forward + self.backward
 
 
 def costs_by_size(units: Sequence[Unit]) -> list[Cost]:
-    """Numbers that take part in products, which a linear layer uses once a position; those of embeddings are looked up.
-
-    Of convolutions this says little, as it depends on the size of the image.
-    """
+    """Return the numbers of matrices, which a linear layer uses once a position; embeddings are only looked up. For
+    convolutions this is a poor estimate, as their cost depends on the size of the image."""
     return [Cost(float(size), 2.0 * size) for size in map(_multiplied, units)]
 
 
@@ -55,18 +53,18 @@ def _multiplied(unit: Unit) -> int:
 
 
 def measured_costs(model: Module, units: Sequence[Unit], example: tuple[Any, ...]) -> tuple[list[Cost], list[int]]:
-    """Call `model` with `example`, and measure each unit's forward and backward pass; also the order of first calls.
+    """Call `model` with `example`, and measure each unit's forward and backward pass.
 
-    Buffers and random numbers are as before, and no gradient is left. Memory: the whole model, and the activations of
-    one unit at a time.
+    Returns the costs, and the order of first calls. Buffers and random numbers are restored, and no gradient remains.
+    Memory: the full model, and the activations of one unit at a time.
     """
-    found = [Cost(0.0, 0.0) for _ in units]
+    costs = [Cost(0.0, 0.0) for _ in units]
     calls: list[int] = []
 
     def called(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if number not in calls:
             calls.append(number)
-        return _measured(units[number].module, args, kwargs, found[number])
+        return _measured(units[number].module, args, kwargs, costs[number])
 
     buffers = [(x, x.clone()) for x in model.buffers()]
     with torch.random.fork_rng(devices=[]), torch.no_grad(), gated(units, called):
@@ -74,7 +72,7 @@ def measured_costs(model: Module, units: Sequence[Unit], example: tuple[Any, ...
     with torch.no_grad():
         for x, before in buffers:
             x.copy_(before)
-    return found, calls
+    return costs, calls
 
 
 def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cost: Cost) -> Any:
@@ -84,11 +82,11 @@ def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cos
     best, kept = (float("inf"), float("inf")), 0
     output: Any = None
     for _ in range(_TIMES):
-        given = [
+        inputs = [
             x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
             for x in leaves
         ]
-        own_args, own_kwargs = pytree.tree_unflatten(given, spec)
+        own_args, own_kwargs = pytree.tree_unflatten(inputs, spec)
         kept = 0
 
         def keep(x: Tensor) -> Tensor:
@@ -101,7 +99,7 @@ def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cos
             output = module(*own_args, **own_kwargs)
             forward = _now(along) - begin
         ends = [x for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
-        wanted = [*parameters, *(x for x in given if isinstance(x, Tensor) and x.requires_grad)]
+        wanted = [*parameters, *(x for x in inputs if isinstance(x, Tensor) and x.requires_grad)]
         begin = _now(along)
         if ends and wanted:
             torch.autograd.grad(ends, wanted, [torch.ones_like(x) for x in ends], allow_unused=True)
@@ -111,16 +109,16 @@ def _measured(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], cos
 
 
 def _now(tensors: Sequence[Tensor]) -> float:
-    """In seconds, once their GPU has calculated what it was given."""
+    """Return the time in seconds, once the GPUs of `tensors` have completed their work."""
     for device in {p.device for p in tensors if p.device.type == "cuda"}:
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def cut_evenly(units: Sequence[Unit], costs: Sequence[float], stages: int) -> list[int]:
-    """The stage of each unit, so that the most costly stage is as cheap as can be.
+    """Return the stage of each unit, so that the most costly stage is as cheap as possible.
 
-    Cuts are made in front of blocks, and behind the last one. Cost: O(units^2 x stages). Raises `ConfigurationError`
+    Cuts are made before blocks, and after the last one. Cost: O(units^2 x stages). Raises `ConfigurationError`
     where there are fewer places than cuts.
     """
     places = [0, *(place for place in range(1, len(units)) if _may_begin(units, place))]
@@ -143,13 +141,13 @@ def cut_evenly(units: Sequence[Unit], costs: Sequence[float], stages: int) -> li
             best[stage][end] = min(
                 (max(best[stage - 1][begin][0], sums[end] - sums[begin]), -begin) for begin in range(stage - 1, end)
             )
-    found, end = [0] * len(units), count
+    stage_of, end = [0] * len(units), count
     for stage in range(stages, 0, -1):
         begin = -best[stage][end][1]
         for place in range(places[begin], ends[end - 1]):
-            found[place] = stage - 1
+            stage_of[place] = stage - 1
         end = begin
-    return found
+    return stage_of
 
 
 def _may_begin(units: Sequence[Unit], place: int) -> bool:
@@ -157,14 +155,14 @@ def _may_begin(units: Sequence[Unit], place: int) -> bool:
 
 
 def cut_by_names(units: Sequence[Unit], names: Sequence[str], stages: int) -> list[int]:
-    """The stage of each unit, where stages begin with these. Raises `ConfigurationError`."""
-    known = {unit.name: place for place, unit in enumerate(units)}
-    wrong = next((name for name in names if name not in known), None)
+    """Return the stage of each unit, where stages begin with these. Raises `ConfigurationError`."""
+    place_of = {unit.name: place for place, unit in enumerate(units)}
+    wrong = next((name for name in names if name not in place_of), None)
     if wrong is not None:
         raise ConfigurationError(
-            f'stages has "{wrong}", which is not a module that a stage could begin with; known: {_few(list(known))}'
+            f'stages has "{wrong}", which is not a module that a stage could begin with; known: {_few(list(place_of))}'
         )
-    begins = [known[name] for name in names]
+    begins = [place_of[name] for name in names]
     if begins != sorted(set(begins)) or 0 in begins:
         raise ConfigurationError(
             "stages must list the first module of each stage but the first, in the order of the model"
@@ -179,7 +177,7 @@ def _few(names: list[str]) -> str:
 
 
 def memory_of(units: Sequence[Unit], costs: Sequence[Cost], held: int) -> list[float]:
-    """Bytes of each unit, with the activations of `held` micro-batches."""
+    """Return the bytes of each unit, with the activations of `held` micro-batches."""
     return [
         float(_BYTES_KEPT * sum(p.numel() * p.element_size() for p in unit.module.parameters()))
         + held * cost.activations
@@ -190,18 +188,18 @@ def memory_of(units: Sequence[Unit], costs: Sequence[Cost], held: int) -> list[f
 def in_words(
     units: Sequence[Unit], costs: Sequence[Cost], stage_of: Sequence[int], workers: Sequence[int], *, is_measured: bool
 ) -> str:
-    """A table of the stages."""
+    """Return a table of the stages."""
     head = ["stage", "worker", "modules", "parameters", "ms" if is_measured else "share"]
     head += ["kept MB"] * is_measured
     rows = [head]
     total = sum(cost.both for cost in costs) or 1.0
     for stage, worker in enumerate(workers):
-        own = [place for place, one in enumerate(stage_of) if one == stage]
+        own = [place for place, unit_stage in enumerate(stage_of) if unit_stage == stage]
         names = [units[place].name for place in own]
-        what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        modules = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         seconds = sum(costs[place].both for place in own)
         size = sum(units[place].size for place in own)
-        row = [str(stage), str(worker), what, f"{size:,}"]
+        row = [str(stage), str(worker), modules, f"{size:,}"]
         row += [f"{1e3 * seconds:.1f}" if is_measured else f"{seconds / total:.0%}"]
         row += [f"{sum(costs[place].activations for place in own) / 1e6:.1f}"] * is_measured
         rows.append(row)

@@ -1,4 +1,4 @@
-"""A model that is divided into stages, before anything is taken off it."""
+"""A model that is divided into stages, before any layer is removed from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorate.sharding.stages.units import Unit
 
 @dataclass
 class Stages:
-    """A model that is about to be cut: every worker has the whole of it."""
+    """The division of a model that is about to be cut: every worker still holds all of it."""
 
     layout: Layout
     units: list[Unit]
@@ -24,18 +24,18 @@ class Stages:
     words: str
 
     def here(self, worker: int) -> list[Unit]:
-        """The units of a worker."""
+        """Return the units of a worker."""
         own = self.layout.stages_of(worker)
         return [unit for unit, stage in zip(self.units, self.stage_of, strict=True) if stage in own]
 
     @property
     def cut(self) -> list[list[str]]:
-        """What each worker has: units, and parameters outside of these."""
+        """The units of each worker, and its parameters outside of units, by name."""
         names = [[unit.name for unit in self.here(worker)] for worker in range(self.layout.workers)]
         for name, stage in self.direct.items():
             names[self.layout.owner(stage)].append(name)
         return names
 
     def blocks(self, worker: int) -> list[tuple[str, Module]]:
-        """The modules of a worker, each once, by name."""
+        """Return the modules of a worker, each once, by name."""
         return list({id(unit.module): (unit.name, unit.module) for unit in self.here(worker)}.values())

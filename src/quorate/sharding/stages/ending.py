@@ -1,4 +1,4 @@
-"""What is done around the passes of a step: what several workers have is made equal, and who listens is told."""
+"""The work around the passes of a step: gradients of shared parameters are summed, and their hooks are called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorate.sharding.stages.division import Stages
 
 
 class Ending:
-    """Of one worker's part of a model in stages."""
+    """The end of each step, for one worker's part of a model in stages."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Ending:
         wire: Wire,
         tied: list[tuple[list[tuple[int, str]], list[int]]],
     ) -> None:
-        """`wire` has the workers of the pipeline; of `tied` parameters each has the names and the workers."""
+        """`wire` has the workers of the pipeline; `tied` has the names and the workers of each tied parameter."""
         self.model, self._stages, self._seat, self._wire = model, stages, seat, wire
         worker = seat.stage
         self._tied: list[tuple[str, Wire]] = [
@@ -39,13 +39,13 @@ class Ending:
         self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
         self._summed = {name for name, _ in self._tied} | set(self._direct if seat.beside.size > 1 else ())
         self.shared = [(sorted({name for _, name in names}), _of(stages, names[0][1])) for names, _ in tied]
-        """Of each parameter that several workers have: its names there, and a tensor of its shape."""
+        """Each tied parameter: its names on the workers, and a tensor of its shape."""
         self._before: dict[str, Tensor] = {}
         self._sharded: list[Any] = []
         self._syncs = True
 
     def shards(self, modules: list[Any], *, zero: Zero) -> None:
-        """These are FSDP2's, each for itself. With ZeRO 1 gradients of `optimizer.accumulate()` are not reduced."""
+        """Take the modules that FSDP2 has sharded. With ZeRO 1, `optimizer.accumulate()` does not reduce gradients."""
         self._sharded, is_accumulated = modules, zero == 1
         if is_accumulated:
             self._seat.traffic.reduces = self._reduces
@@ -54,17 +54,17 @@ class Ending:
         self._syncs = syncs
 
     def direct_of(self, stage: int) -> list[str]:
-        """The parameters of a stage that are here, and lie outside of its modules."""
+        """Return the parameters of a stage that are here, and lie outside of its modules."""
         return [name for name in self._direct if self._stages.direct[name] == stage]
 
     @property
     def owners(self) -> list[Module]:
-        """The modules that have parameters of this worker outside of the modules that make up stages."""
+        """The modules that have parameters of this worker outside of the modules of stages."""
         return [self.model.get_submodule(name.rpartition(".")[0]) for name in self._direct]
 
     @contextmanager
     def plain_here(self) -> Iterator[None]:
-        """Inside, parameters outside of modules are plain tensors, where they lie on workers of the tensor axis."""
+        """Inside, parameters outside of modules are plain tensors, if they are pieces along the tensor axis."""
         kept: list[tuple[Module, str, Any]] = []
         for name in self._direct:
             module, _, key = name.rpartition(".")
@@ -81,14 +81,14 @@ class Ending:
                 owner._parameters[key] = p
 
     def begins(self) -> None:
-        """Passes only add to gradients, which are reduced over shards when all have been made."""
+        """Begin passes that only add to gradients, which are reduced over shards when all passes have ended."""
         for module in self._sharded:
             module.set_is_last_backward(False)
             module.set_reshard_after_backward(False)
             module.set_requires_gradient_sync(False)
 
     def backward_begins(self) -> None:
-        """Gradients that are summed over workers are formed anew, as those of earlier backward passes have been."""
+        """Begin new gradients of tied parameters, as those of earlier backward passes have been summed already."""
         self._before = {}
         for name in self._summed:
             p = self.model.get_parameter(name)
@@ -96,7 +96,7 @@ class Ending:
                 self._before[name], p.grad = p.grad, None
 
     def ended(self) -> None:
-        """All passes of a step have been made."""
+        """Reduce gradients when all passes of a step have ended."""
         with self._seat.traffic.pausing():
             if self._syncs:
                 for module in self._sharded:
@@ -116,33 +116,33 @@ class Ending:
 
     @property
     def cut(self) -> list[list[str]]:
-        """What each worker of the pipeline has: modules and parameters, by name."""
+        """The modules and parameters of each worker of the pipeline, by name."""
         return self._stages.cut
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """What of the state of the whole model is other workers'."""
+        """The names in the full model's state dictionary that other workers hold."""
         here = self.model.state_dict().keys()
         others = {name for worker, names in enumerate(self.cut) if worker != self._seat.stage for name in names}
         hollow = {
-            key for key in here if key.endswith("_extra_state") and any(key.startswith(f"{one}.") for one in others)
+            key for key in here if key.endswith("_extra_state") and any(key.startswith(f"{name}.") for name in others)
         }
         return frozenset(self._stages.shapes.model.state_dict().keys() - here | hollow)
 
     def trained(self) -> Iterator[Parameter]:
-        """The worker's, each once."""
+        """Yield this worker's trained parameters, each once."""
         return (p for p in self.model.parameters() if p.requires_grad)
 
     def counted(self) -> Iterator[Parameter]:
-        """Those that no worker of an earlier stage has as well."""
+        """Yield the parameters that no worker of an earlier stage has."""
         return (p for name, p in self.model.named_parameters() if name not in self._counted_elsewhere)
 
     def holders(self, p: Tensor) -> int:
-        """How many workers of the pipeline have this parameter."""
+        """Return how many workers of the pipeline have this parameter."""
         return next((group.size for name, group in self._tied if self.model.get_parameter(name) is p), 1)
 
     def _mean_over_shards(self) -> None:
-        """Of parameters outside of modules that are in shards, which all shards have whole."""
+        """Average gradients of parameters outside of sharded modules, which all shards hold in full."""
         beside = self._seat.beside
         if beside.size == 1:
             return
@@ -153,7 +153,6 @@ class Ending:
                 x.copy_(self._seat.traffic.wait(beside.all_reduce(x.contiguous()), beside.clock) / beside.size)
 
     def _sums_of_tied(self) -> None:
-        """Of parameters that several stages have."""
         for name, group in self._tied:
             p = self.model.get_parameter(name)
             if p.grad is None:
@@ -162,20 +161,20 @@ class Ending:
             x.copy_(self._seat.traffic.wait_along(group.all_reduce(x.contiguous()), group.clock))
 
     def _share_bad_news(self) -> None:
-        """A gradient that is not finite in one stage is so in all: a step of the whole model is left out, or none."""
-        mine = [local(p.grad) for p in self.trained() if p.grad is not None]
-        sums = [x.sum().double().cpu() for x in mine if x.numel()]
+        """Make a gradient not finite in all stages if it is in one, so that all stages skip the step, or none."""
+        gradients = [local(p.grad) for p in self.trained() if p.grad is not None]
+        sums = [x.sum().double().cpu() for x in gradients if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
-        told = self._seat.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
-        if not is_bad and any(bool(one) for one in told):
-            x = next((x for x in mine if x.numel()), None)
+        flags = self._seat.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
+        if not is_bad and any(bool(flag) for flag in flags):
+            x = next((x for x in gradients if x.numel()), None)
             if x is not None:
                 x[(0,) * x.dim()] = float("nan")
 
     def over_stages(self, norm: Tensor, norm_type: float) -> Tensor:
-        """That of all stages' gradients."""
-        mine = norm.detach().cpu().double().reshape(())
-        power = mine**norm_type if norm_type != float("inf") else mine
+        """Return the norm of all stages' gradients."""
+        own_norm = norm.detach().cpu().double().reshape(())
+        power = own_norm**norm_type if norm_type != float("inf") else own_norm
         every = torch.stack(self._seat.traffic.wait(self._wire.all_gather(power), self._wire.clock))
         whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
@@ -186,16 +185,16 @@ def _of(stages: Stages, name: str) -> Tensor:
 
 
 def _reduce(module: Any) -> None:
-    """What FSDP2 does at the end of a last backward pass."""
+    """Make FSDP2 reduce, as at the end of a last backward pass."""
     from torch.distributed.fsdp import fully_shard
 
     module.set_is_last_backward(True)
     module.set_reshard_after_backward(True)
     module.set_requires_gradient_sync(True)
     state: Any = fully_shard.state(module)  # type: ignore[attr-defined]
-    for one in state._state_ctx.all_states:
-        groups = getattr(one, "_fsdp_param_groups", None)
-        for group in (one._fsdp_param_group,) if groups is None else groups:  # torch has several from 2.13 on
+    for module_state in state._state_ctx.all_states:
+        groups = getattr(module_state, "_fsdp_param_groups", None)
+        for group in (module_state._fsdp_param_group,) if groups is None else groups:  # torch has several from 2.13 on
             if group is not None:
                 group.post_backward()
     state._root_post_backward_final_callback()

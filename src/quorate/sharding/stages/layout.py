@@ -1,4 +1,4 @@
-"""Which worker has which stage, and in which order each computes."""
+"""The stages of each worker, and the order in which each worker computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorate.sharding.stages.orders import (
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a pipeline."""
+    """The layout of a pipeline."""
 
     schedule: str
     workers: int
@@ -31,20 +31,20 @@ class Layout:
 
     @property
     def stages(self) -> int:
-        """Of all workers."""
+        """The stages of all workers."""
         return self.workers * self.chunks
 
     def owner(self, stage: int) -> int:
-        """The worker of a stage."""
+        """Return the worker of a stage."""
         return owner(stage, self.workers, schedule_named(self.schedule).placement)
 
     def stages_of(self, worker: int) -> tuple[int, ...]:
-        """Those of a worker."""
+        """Return the stages of a worker."""
         return stages_of(worker, self.workers, self.chunks, SCHEDULES[self.schedule].placement)
 
     def order(self, microbatches: int) -> Sequence[Sequence[Action]]:
-        """What each worker does. A batch with too few micro-batches for the schedule goes forward as a whole, and then
-        backward."""
+        """Return the actions of each worker. A batch with too few micro-batches for the schedule goes forward through
+        all stages, and then backward."""
         return _order(self, microbatches)
 
 
@@ -52,10 +52,10 @@ class Layout:
 def _order(layout: Layout, microbatches: int) -> Sequence[Sequence[Action]]:
     if not refusal(layout.schedule, layout.workers, layout.chunks, microbatches):
         return order(layout.schedule, layout.workers, layout.chunks, microbatches)
-    found = []
+    actions = []
     for worker in range(layout.workers):
         stages, numbers = layout.stages_of(worker), range(microbatches)
         there = [Action(stage, FORWARD, number) for stage in stages for number in numbers]
         back = [Action(stage, BACKWARD, number) for stage in reversed(stages) for number in numbers]
-        found.append([*there, *back])
-    return found
+        actions.append([*there, *back])
+    return actions

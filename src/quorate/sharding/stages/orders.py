@@ -1,13 +1,13 @@
 """The order in which each worker of a pipeline computes: which stage, which pass, which micro-batch.
 
-A model is cut into stages, one after another, and a batch into micro-batches. A schedule says which worker has which
-stages ("loop": worker r of P has r, r + P, r + 2P; "v": r and 2P - 1 - r), and in which order it makes the passes of
-each micro-batch through each of its stages: forward, and backward at once or in two parts, the gradient of the input
-first and that of the weights later.
+A model is cut into successive stages, and a batch into micro-batches. A schedule assigns stages to workers ("loop":
+worker r of P has r, r + P, r + 2P; "v": r and 2P - 1 - r), and orders the passes of each micro-batch through each of
+its stages: forward, and backward at once or in two parts, the gradient of the input first and that of the weights
+later.
 
 Orders of schedules with several stages a worker are those of torch's classes in `torch.distributed.pipelining`, asked
-of the class itself, so that they are what runs. GPipe and 1F1B are written here, as torch runs them from code of their
-own.
+of the class itself, so that they are exactly what torch runs. GPipe and 1F1B are written here, as torch runs them by
+separate code.
 
 Sources: `gpipe`: Huang et al. 2019 (arXiv 1811.06965); `1f1b` and `interleaved-1f1b`: Narayanan et al. 2021 (arXiv
 2104.04473); `looped-bfs`: Lamy-Poirier 2023 (arXiv 2211.05953); `interleaved-zero-bubble` and `zbv`: Qi et al. 2024
@@ -37,17 +37,17 @@ class Action(NamedTuple):
 
 
 Order = Sequence[Sequence[Action]]
-"""What each worker computes, one after another."""
+"""The actions of each worker, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What a schedule needs."""
+    """The requirements of a schedule."""
 
     in_torch: str
     """The name of its class."""
     chunks: int | None
-    """How many stages a worker has; None: two or more, as asked."""
+    """Stages of a worker; None: two or more, as requested."""
     placement: Placement = "loop"
     is_split: bool = False
     """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered anew between."""
@@ -73,18 +73,18 @@ SCHEDULES = {
 
 
 def schedule_named(name: str) -> Schedule:
-    """A schedule. Raises `ConfigurationError` for what is none."""
+    """Return a schedule. Raises `ConfigurationError` for an unknown name."""
     if name not in SCHEDULES:
         raise ConfigurationError(f'there is no schedule "{name}"; known: {", ".join(SCHEDULES)}')
     return SCHEDULES[name]
 
 
 def refusal(name: str, workers: int, chunks: int, microbatches: int) -> str:
-    """Why `name` cannot be run so, in one sentence; empty where it can."""
+    """Return why `name` cannot be run with these numbers, in one sentence; empty where it can."""
     schedule = schedule_named(name)
-    for number, what in ((workers, "workers"), (chunks, "stages a worker"), (microbatches, "micro-batches")):
+    for number, noun in ((workers, "workers"), (chunks, "stages a worker"), (microbatches, "micro-batches")):
         if number < 1:
-            return f"a pipeline has {what} from 1 on, not {number}"
+            return f"a pipeline has {noun} from 1 on, not {number}"
     if schedule.chunks is not None and chunks != schedule.chunks:
         return f"{name} has {_stages(schedule.chunks)} a worker, not {chunks}"
     if schedule.chunks is None and chunks < 2:
@@ -103,18 +103,18 @@ def _stages(number: int) -> str:
 
 
 def owner(stage: int, workers: int, placement: Placement) -> int:
-    """The worker that has `stage`."""
+    """Return the worker that has `stage`."""
     turn, place = divmod(stage, workers)
     return workers - 1 - place if placement == "v" and turn % 2 else place
 
 
 def stages_of(worker: int, workers: int, chunks: int, placement: Placement) -> tuple[int, ...]:
-    """The stages that `worker` has, from the first."""
+    """Return the stages of `worker`, in order."""
     return tuple(stage for stage in range(workers * chunks) if owner(stage, workers, placement) == worker)
 
 
 def order(schedule: str, workers: int, chunks: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
-    """What each of `workers` computes, one after another, in one step.
+    """Return the actions of each of `workers` in one step, in their order.
 
     Raises `ConfigurationError` for an unknown schedule, and for numbers that it does not run with. Each stage has, for
     each micro-batch, one "F", and one "B" or one "I" and, later, one "W".
@@ -126,24 +126,24 @@ def order(schedule: str, workers: int, chunks: int, microbatches: int) -> tuple[
         return tuple(tuple(_gpipe(worker, microbatches)) for worker in range(workers))
     if schedule == "1f1b":
         return tuple(tuple(_one_forward_one_backward(worker, workers, microbatches)) for worker in range(workers))
-    found = _in_torch(SCHEDULES[schedule].in_torch, workers, chunks, microbatches)
-    return tuple(tuple(_plain(found[worker])) for worker in range(workers))
+    orders = _in_torch(SCHEDULES[schedule].in_torch, workers, chunks, microbatches)
+    return tuple(tuple(_plain(orders[worker])) for worker in range(workers))
 
 
 def peaks(order: Order) -> tuple[int, ...]:
-    """How many activations of one stage for one micro-batch each worker holds at most.
+    """Return how many activations of one stage for one micro-batch each worker holds at most.
 
-    They are held from the forward pass until the gradient of the weights is known. Between the two parts of a backward
-    pass fewer bytes may do than these count.
+    They are held from the forward pass to the gradient of the weights. Between the two parts of a backward pass fewer
+    bytes may be needed than these count.
     """
-    found = []
+    counts = []
     for actions in order:
         now = most = 0
         for action in actions:
             now += {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}.get(action.kind, 0)
             most = max(most, now)
-        found.append(most)
-    return tuple(found)
+        counts.append(most)
+    return tuple(counts)
 
 
 def _gpipe(worker: int, microbatches: int) -> Iterator[Action]:
@@ -154,7 +154,7 @@ def _gpipe(worker: int, microbatches: int) -> Iterator[Action]:
 
 
 def _one_forward_one_backward(worker: int, workers: int, microbatches: int) -> Iterator[Action]:
-    """Narayanan et al., figure 4: as many forward as there are workers behind, then one of each, then what is left."""
+    """Narayanan et al., figure 4: as many forward as workers follow, then both in turn, then backward."""
     ahead = min(microbatches, workers - 1 - worker)
     yield from (Action(worker, FORWARD, microbatch) for microbatch in range(ahead))
     for microbatch in range(microbatches):
@@ -184,5 +184,5 @@ def _plain(actions: Iterable[Any]) -> Iterator[Action]:
     for action in actions:
         if action is None:
             continue
-        for one in action.sub_actions or (action,):
-            yield Action(one.stage_index, one.computation_type.value, one.microbatch_index)
+        for step in action.sub_actions or (action,):
+            yield Action(step.stage_index, step.computation_type.value, step.microbatch_index)

@@ -1,7 +1,4 @@
-"""Running a model in stages: micro-batches go forward and backward through them, in the order of a schedule.
-
-`Passing` is one micro-batch on its way forward through one stage.
-"""
+"""Running a model in stages: micro-batches go forward and backward through them, in the order of a schedule."""
 
 from __future__ import annotations
 
@@ -46,16 +43,16 @@ class Pipeline:
         self.model, self.units, self.stage_of, self.layout, self._shapes = model, units, stage_of, layout, shapes
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
         self._device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
-        """Of this stage."""
+        """The device of this stage."""
         self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
         traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
         self.has_last = self.last in self.stages
         self.ending: Ending
-        """What is done before the first pass of a step, and behind its last."""
+        """Makes the work before the first pass of a step, and after its last."""
         self._job: tuple[Callable[[Any, int], Tensor], Callable[[Tensor], Tensor]] | None = None
-        """Of `step`: the loss, and what is made of it before the backward pass."""
+        """Inside `step`: its `loss` and its `scale`."""
         self._anchor = torch.zeros((), requires_grad=True)
 
     # -- a step by schedule
@@ -67,15 +64,15 @@ class Pipeline:
         loss: Callable[[Any, int], Tensor],
         scale: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Forward and backward passes of one batch; the loss, on every worker.
+        """Make the forward and backward passes of one batch; return the loss, on every worker.
 
-        `loss` is given the last stage's output, and the micro-batch's number, and gives one number; backward begins
-        with what `scale` makes of that.
+        `loss` is called with the last stage's output and the micro-batch's number, and returns one number; the backward
+        pass begins from `scale` of it.
         """
         self._job = loss, scale
         try:
-            found: Tensor = self.model(*args, **kwargs)  # which calls the hooks of the model
-            return found
+            loss_of_batch: Tensor = self.model(*args, **kwargs)  # which calls the hooks of the model
+            return loss_of_batch
         finally:
             self._job = None
 
@@ -101,7 +98,7 @@ class Pipeline:
                 self._do(run, action, end)
             self._between.settle(run)
         self.ending.ended()
-        return self._told(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
+        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
 
     def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
         stage, kind, number = action
@@ -115,20 +112,17 @@ class Pipeline:
         else:
             self._weights(run, stage, number)
 
-    def _told(self, loss: Tensor) -> Tensor:
-        """What the last stage's worker has."""
+    def _broadcast(self, loss: Tensor) -> Tensor:
         root = self.layout.owner(self.last)
-        found = self.traffic.wait_along(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
+        received = self.traffic.wait_along(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
         is_double = next(self.model.parameters()).dtype == torch.float64
-        return found if is_double else found.float()
+        return received if is_double else received.float()
 
     # -- a call of the model
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives, on every worker. A backward pass from it goes through all stages.
-
-        All micro-batches go forward, and later all of them backward (Huang et al. 2019, GPipe, arXiv 1811.06965).
-        """
+        """Return the model's output, on every worker. A backward pass from it goes through all stages. All
+        micro-batches go forward, and later all of them backward (Huang et al. 2019, GPipe, arXiv 1811.06965)."""
         if self._job is not None:
             return self._step(args, kwargs, *self._job)
         learns = torch.is_grad_enabled()
@@ -138,15 +132,14 @@ class Pipeline:
         for stage in self.stages:
             for number in range(len(run.batches)):
                 self._forward(run, stage, number)
-        found = self._outputs(run)
+        outputs = self._outputs(run)
         self._between.settle(run)
-        tensors = found.tensors
-        if learns and any(found.learns):
-            tensors = list(_Piped.apply(self, run, found, self._anchor, *tensors))  # type: ignore[no-untyped-call]
-        return found.tree(tensors)
+        tensors = outputs.tensors
+        if learns and any(outputs.learns):
+            tensors = list(_Piped.apply(self, run, outputs, self._anchor, *tensors))  # type: ignore[no-untyped-call]
+        return outputs.tree(tensors)
 
     def _outputs(self, run: Run) -> Merged:
-        """Of all micro-batches, on every worker."""
         root, route = self.layout.owner(self.last), run.routes[0]
         if not self.has_last:
             _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
@@ -156,17 +149,17 @@ class Pipeline:
                 route.outputs,
                 route.spec,
             )
-        found = merged([run.outputs[number] for number in range(len(run.batches))], run.batches)
+        outputs = merged([run.outputs[number] for number in range(len(run.batches))], run.batches)
         if run.learns:
             for number in range(len(run.batches)):
-                run.kept[self.last, number].ends = found.ends(number)
+                run.kept[self.last, number].ends = outputs.ends(number)
         run.outputs.clear()
-        message = Message(tuple(x.cpu().contiguous() for x in found.tensors), {"learns": found.learns})
+        message = Message(tuple(x.cpu().contiguous() for x in outputs.tensors), {"learns": outputs.learns})
         run.sends += [self.wire.send(message, to, "out") for to in range(self.wire.size) if to != self.wire.rank]
-        return found
+        return outputs
 
-    def backward_of(self, run: Run, found: Merged, gradients: Sequence[Tensor]) -> None:
-        """From gradients of all that the model gave. Raises `ConfigurationError` for a second time."""
+    def backward_of(self, run: Run, outputs: Merged, gradients: Sequence[Tensor]) -> None:
+        """Run the backward pass from gradients of all outputs. Raises `ConfigurationError` for a second time."""
         if not run.kept:
             raise ConfigurationError(
                 "a backward pass through stages can run only once; nothing is kept for a second one"
@@ -175,7 +168,7 @@ class Pipeline:
             self.ending.backward_begins()
             for stage in reversed(self.stages):
                 for number in range(len(run.batches)):
-                    grads = found.gradients(gradients, number) if stage == self.last else []
+                    grads = outputs.gradients(gradients, number) if stage == self.last else []
                     self._backward(run, stage, number, grads, halves=False)
             self._between.settle(run)
         self.ending.ended()
@@ -183,20 +176,18 @@ class Pipeline:
     # -- passes
 
     def meet(self, call: str) -> None:
-        """Wait until all workers of the pipeline have come to the same call. Raises `Mismatch` where one makes another.
-
-        Without it a worker that calls the model alone would wait for the others in vain.
-        """
+        """Wait until all workers of the pipeline have reached the same call. Raises `Mismatch` where one makes another.
+        Without it a worker that calls the model alone would wait for the others for ever."""
         work = self._calls.swap(call, [torch.empty(0)] * self.wire.size)
         self.traffic.wait_along(work, self.wire.clock)
 
-    def _run(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
+    def _run(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, learns: bool) -> Run:
         mode = "training" if self.model.training else "evaluation"
         shapes = [tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        self.meet(f"{what} of a model in {mode} with inputs of {', '.join(map(str, shapes)) or 'no shape'}")
+        self.meet(f"{call} of a model in {mode} with inputs of {', '.join(map(str, shapes)) or 'no shape'}")
         batches = micro_batches(args, kwargs, self.layout.microbatches)
         trains = [module.training for module in self.model.modules()]
-        return Run(batches, [self._shapes.route(one.args, one.kwargs, trains) for one in batches], learns)
+        return Run(batches, [self._shapes.route(batch.args, batch.kwargs, trains) for batch in batches], learns)
 
     def _forward(self, run: Run, stage: int, number: int) -> None:
         batch = run.batches[number]
@@ -217,17 +208,17 @@ class Pipeline:
         roots = list(kept.ends)
         for transfer, x in kept.sent.items():
             if x.requires_grad:
-                came = self._between.take(run, "b", transfer, number, route.transfers[transfer].target)
-                if came is not None:
+                gradient_of_sent = self._between.take(run, "b", transfer, number, route.transfers[transfer].target)
+                if gradient_of_sent is not None:
                     roots.append(x)
-                    grads.append(came.to(x.device))
+                    grads.append(gradient_of_sent.to(x.device))
         pairs = [(x, gradient) for x, gradient in zip(roots, grads, strict=True) if x.requires_grad]
         wanted = [x for x in kept.inputs.values() if x.requires_grad]
         if pairs and halves and wanted:
             from torch.distributed.pipelining._backward import stage_backward_input
 
-            ends, given = [x for x, _ in pairs], [gradient for _, gradient in pairs]
-            _, kept.groups = stage_backward_input(ends, given, wanted, iter(self._parameters(stage)))
+            ends, gradients = [x for x, _ in pairs], [gradient for _, gradient in pairs]
+            _, kept.groups = stage_backward_input(ends, gradients, wanted, iter(self._parameters(stage)))
         elif pairs:
             torch.autograd.backward([x for x, _ in pairs], [gradient for _, gradient in pairs])
         kept.sent, kept.ends = {}, []
@@ -239,7 +230,6 @@ class Pipeline:
             del run.kept[stage, number]
 
     def _weights(self, run: Run, stage: int, number: int) -> None:
-        """The second half of a backward pass."""
         from torch.distributed.pipelining._backward import stage_backward_weight
 
         kept = run.kept.pop((stage, number))
@@ -247,35 +237,35 @@ class Pipeline:
             stage_backward_weight(iter(self._parameters(stage)), kept.groups)
 
     def _parameters(self, stage: int) -> list[Parameter]:
-        """What a stage calculates with now: whole ones, where shards are gathered."""
+        """Return the parameters of a stage in use: gathered ones, where shards are gathered."""
         modules = [u.module for u, other in zip(self.units, self.stage_of, strict=True) if other == stage]
-        found = {id(p): p for module in modules for p in module.parameters()}
+        parameters = {id(p): p for module in modules for p in module.parameters()}
         direct = (self.model.get_parameter(name) for name in self.ending.direct_of(stage))
-        return list((found | {id(p): p for p in direct}).values())
+        return list((parameters | {id(p): p for p in direct}).values())
 
 
 class _Piped(Function):
-    """What a model in stages gives, as autograd sees it."""
+    """The outputs of a model in stages, as autograd sees them."""
 
     @staticmethod
-    def forward(ctx: Any, pipeline: Pipeline, run: Run, found: Merged, anchor: Tensor, *xs: Tensor) -> Any:
-        """The tensors as they are."""
-        ctx.kept = pipeline, run, found
+    def forward(ctx: Any, pipeline: Pipeline, run: Run, merged_outputs: Merged, anchor: Tensor, *xs: Tensor) -> Any:
+        ctx.kept = pipeline, run, merged_outputs
         outputs = tuple(x.view_as(x) for x in xs)
-        ctx.mark_non_differentiable(*(x for x, learns in zip(outputs, found.learns, strict=True) if not learns))
+        ctx.mark_non_differentiable(
+            *(x for x, learns in zip(outputs, merged_outputs.learns, strict=True) if not learns)
+        )
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Through all stages."""
-        pipeline, run, found = ctx.kept
-        pipeline.backward_of(run, found, gradients)
+        pipeline, run, merged_outputs = ctx.kept
+        pipeline.backward_of(run, merged_outputs, gradients)
         return None, None, None, None, *(None for _ in gradients)
 
 
 class Left(BaseException):
-    """The stage has sent all that it makes; what the model does behind that is another worker's affair."""
+    """Raised when the stage has sent all its outputs; other workers calculate the remainder of the model."""
 
 
 class Passing:
@@ -294,7 +284,7 @@ class Passing:
         """Whether a call is no part of the forward pass any more."""
 
     def called(self, unit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the unit gives: calculated, where it is of this stage."""
+        """Return the output of the unit, calculated if it is in this stage."""
         if self.has_ended:
             return self._recomputed(unit, args, kwargs)
         call = next(self._calls, None)
@@ -315,7 +305,7 @@ class Passing:
         return pytree.tree_unflatten(list(call.leaves), call.spec)
 
     def _recomputed(self, unit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same in a backward pass, for `torch.utils.checkpoint`, which calls with what it was called with."""
+        """Repeat a call in a backward pass, for `torch.utils.checkpoint`, which calls with the original arguments."""
         own = [call for call in self._route.calls if call.unit == unit and call.stage == self._stage]
         if len(own) != 1:
             raise ConfigurationError(

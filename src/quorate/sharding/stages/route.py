@@ -1,9 +1,9 @@
-"""What passes from stage to stage when a model is called: found by calling a copy of it that has shapes only.
+"""Tensors that pass from stage to stage in a call of a model, found by calling a copy of it that has shapes only.
 
-Every worker runs the model's own code. On a worker, units of other stages are not calculated: they give tensors that
-have a shape and no numbers (torch's `FakeTensor`), and so does whatever is made of these. Where a unit of the worker's
-stage is called with such a tensor, the numbers come from the stage that made it. Which tensors these are is the same on
-all workers; it is found once for inputs of each shape, without sending anything.
+Every worker runs the model's own code. On a worker, units of other stages are not calculated: they return tensors with
+a shape and no numbers (torch's `FakeTensor`), and so do all operations on these. Where a unit of the worker's stage is
+called with such a tensor, the numbers come from the stage that made it. These tensors are the same on all workers; they
+are found once for inputs of each shape, without sending anything.
 """
 
 from __future__ import annotations
@@ -44,56 +44,56 @@ class Call:
     unit: int
     stage: int
     takes: tuple[tuple[int, int], ...]
-    """Which of the tensors that it is called with come by which transfer."""
+    """Places of received tensors among its arguments, with their transfers."""
     leaves: tuple[Any, ...]
     spec: Any
-    """With `leaves`, what it gives elsewhere: tensors without numbers."""
+    """With `leaves`, its output on other workers: tensors without numbers."""
 
 
 @dataclass
 class Route:
-    """Of inputs of one shape."""
+    """The route for inputs of one shape."""
 
     calls: list[Call] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     outputs: tuple[Any, ...] = ()
-    """What the model gives: where the last stage has made a tensor, one without numbers."""
+    """The model's outputs; tensors of the last stage are without numbers."""
     spec: Any = None
 
     def sent_by(self, stage: int) -> list[int]:
-        """The transfers of a stage."""
-        return [number for number, one in enumerate(self.transfers) if one.source == stage]
+        """Return the transfers from a stage."""
+        return [number for number, transfer in enumerate(self.transfers) if transfer.source == stage]
 
     def taken_by(self, stage: int) -> list[int]:
-        """The transfers to a stage."""
-        return [number for number, one in enumerate(self.transfers) if one.target == stage]
+        """Return the transfers to a stage."""
+        return [number for number, transfer in enumerate(self.transfers) if transfer.target == stage]
 
 
 def _of(x: Any) -> frozenset[int]:
-    """The stages that have made `x` since it last came out of a unit; none where inputs alone have."""
+    """Return the stages that have made `x` since its last unit; none where inputs alone have."""
     return getattr(x, _STAGES, frozenset())
 
 
 class _Follows(TorchDispatchMode):
-    """Notes of which stages tensors are that are made outside of units."""
+    """Marks tensors that are made outside of units with their stages."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         stages = frozenset[int]().union(*map(_of, pytree.tree_leaves((args, kwargs))))
         if stages:
-            mark(found, stages)
-        return found
+            mark(output, stages)
+        return output
 
 
 def mark(tree: Any, stages: frozenset[int]) -> None:
-    """Let all tensors in `tree` be of these, too."""
+    """Add `stages` to the marks of all tensors in `tree`."""
     for x in pytree.tree_leaves(tree):
         if isinstance(x, Tensor):
             setattr(x, _STAGES, _of(x) | stages)
 
 
 class Shapes:
-    """A copy of a model that has no numbers in its units, made before the model is cut. Cost: no memory to speak of."""
+    """A copy of a model without numbers in its units, made before the model is cut. Cost: almost no memory."""
 
     def __init__(self, model: Module, units: Sequence[Unit], stage_of: Sequence[int], direct: dict[str, int]) -> None:
         """`direct` has the stages of parameters outside of units, by name."""
@@ -114,13 +114,13 @@ class Shapes:
         self._routes: dict[Any, Route] = {}
 
     def fake(self, x: Tensor) -> Tensor:
-        """One of the shape of `x`."""
+        """Return a fake tensor like `x`."""
         made: Tensor = self.mode.from_tensor(x.detach())
         return Parameter(made, requires_grad=False) if isinstance(x, Parameter) else made
 
     def route(self, args: tuple[Any, ...], kwargs: dict[str, Any], trains: Sequence[bool]) -> Route:
-        """That of a call; `trains` says of each module whether it is in training. Raises `ConfigurationError` for a
-        model that cannot be computed in these stages."""
+        """Return the route of a call; `trains` has for each module whether it is in training mode. Raises
+        `ConfigurationError` for a model that cannot be computed in these stages."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         shapes = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves)
         casts = tuple((torch.is_autocast_enabled(on), torch.get_autocast_dtype(on)) for on in ("cpu", "cuda"))
@@ -133,7 +133,7 @@ class Shapes:
 
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route:
         route = Route()
-        known: dict[tuple[int, int], int] = {}
+        transfers: dict[tuple[int, int], int] = {}
         held: list[Tensor] = []
         newest = 0
 
@@ -151,17 +151,17 @@ class Shapes:
                     continue
                 source = self._source(x, f"{unit.name} (stage {stage})")
                 key = id(x), stage
-                if key not in known:
-                    known[key] = len(route.transfers)
+                if key not in transfers:
+                    transfers[key] = len(route.transfers)
                     route.transfers.append(Transfer(source, stage))
                     held.append(x)  # so that no other one has its id
-                takes.append((place, known[key]))
+                takes.append((place, transfers[key]))
             with _disable_current_modes():
-                found = self._without_numbers(unit, args, kwargs)
-            mark(found, frozenset({stage}))
-            leaves, spec = pytree.tree_flatten(found)
+                output = self._without_numbers(unit, args, kwargs)
+            mark(output, frozenset({stage}))
+            leaves, spec = pytree.tree_flatten(output)
             route.calls.append(Call(number, stage, tuple(takes), tuple(leaves), spec))
-            return found
+            return output
 
         with _drawing_nothing(), torch.no_grad(), gated(self.units, called), _Follows():  # type: ignore[no-untyped-call]
             output = self.model.forward(*args, **kwargs)
@@ -178,14 +178,14 @@ class Shapes:
 
     def _without_numbers(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            found = unit.module(*args, **kwargs)
+            output = unit.module(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ConfigurationError(
                 f"what {unit.name} does depends on the numbers that it is given ({error}), and stages need its shapes "
                 "beforehand"
             ) from None
         # Outputs that are made of inputs alone have numbers; on workers of other stages they have none.
-        return pytree.tree_map_only(Tensor, self._faked, found)
+        return pytree.tree_map_only(Tensor, self._faked, output)
 
     def _faked(self, x: Tensor) -> Tensor:
         # A new tensor also where a unit gives what it was given, as that one is of another stage.
@@ -204,7 +204,7 @@ class Shapes:
 
 @contextmanager
 def _drawing_nothing() -> Iterator[None]:
-    """Random numbers that are drawn inside are drawn again."""
+    """Inside, draws of random numbers leave the generators unchanged."""
     before = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -215,18 +215,18 @@ def _drawing_nothing() -> Iterator[None]:
 
 
 def used_by(model: Module, units: Sequence[Unit], names: Iterable[str], example: tuple[Any, ...]) -> dict[str, int]:
-    """How many units have been called when each of these parameters, which lie outside of units, is first used."""
+    """Return how many units are called before the first use of each of these parameters, which lie outside of units."""
     from torch.overrides import TorchFunctionMode
 
     wanted = {id(model.get_parameter(name)): name for name in names}
-    found: dict[str, int] = {}
+    uses: dict[str, int] = {}
     calls = 0
 
     class Looks(TorchFunctionMode):
         def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for x in pytree.tree_leaves((args, kwargs)):
                 if id(x) in wanted:
-                    found.setdefault(wanted[id(x)], calls)
+                    uses.setdefault(wanted[id(x)], calls)
             return func(*args, **(kwargs or {}))
 
     def called(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -237,4 +237,4 @@ def used_by(model: Module, units: Sequence[Unit], names: Iterable[str], example:
     if wanted:
         with _drawing_nothing(), torch.no_grad(), gated(units, called), Looks():
             model.forward(*example)
-    return found
+    return uses

@@ -1,4 +1,4 @@
-"""What is kept of one step, or one call, of a model in stages while its passes are made."""
+"""Tensors that are kept for one step, or one call, of a model in stages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from quorate.sharding.stages.route import Route
 
 @dataclass
 class Kept:
-    """Of one micro-batch in one stage, from its forward pass until its backward pass."""
+    """Tensors of one micro-batch in one stage, from its forward pass until its backward pass."""
 
     inputs: dict[int, Tensor] = field(default_factory=dict)
-    """By transfer."""
+    """Inputs by transfer."""
     sent: dict[int, Tensor] = field(default_factory=dict)
     ends: list[Tensor] = field(default_factory=list)
-    """In the last stage: what backward begins with."""
+    """In the last stage: tensors from which the backward pass begins."""
     groups: Any = None
-    """Between the two halves of a backward pass: what the second one begins with."""
+    """Between the two halves of a backward pass: the parameter groups of the second half."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Run:
     learns: bool
     kept: dict[tuple[int, int], Kept] = field(default_factory=dict)
     handed: dict[tuple[str, int, int], Tensor | None] = field(default_factory=dict)
-    """From one stage of this worker to the next."""
+    """Tensors from one stage of this worker to its next."""
     sends: list[Work[None]] = field(default_factory=list)
     outputs: dict[int, Any] = field(default_factory=dict)
-    """Of the last stage, by micro-batch."""
+    """Outputs of the last stage, by micro-batch."""

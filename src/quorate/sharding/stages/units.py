@@ -1,8 +1,8 @@
-"""The modules of which a model's stages are made, and what stands in their place while a stage is computed.
+"""The modules of which a model's stages are made, and their replacement while a stage is computed.
 
 A unit is a module with parameters that lies in one stage: a member of a list of modules (a block), and every module
-outside of such lists that holds none. Modules without parameters belong to no stage: each worker calls them with what
-it has. The same goes for what a model's own code does between units.
+outside of such lists that contains none. Modules without parameters belong to no stage: each worker calls them with the
+tensors it has. The same goes for the model's own code between units.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from torch.nn import Module, ModuleList, Sequential
 
 Called = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]
-"""Told the number of a unit, and what it is called with; gives what the call gives."""
+"""A function of a unit's number and the arguments of a call, which returns the call's result."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Unit:
     module: Module
     parent: Module
     key: str
-    """Under which the parent has it."""
+    """Its key in the parent."""
     is_block: bool
-    """Whether a list holds it."""
+    """Whether it is in a list."""
 
     @property
     def size(self) -> int:
@@ -37,7 +37,7 @@ class Unit:
 
 
 def units_of(model: Module) -> list[Unit]:
-    """In the model's order. A module that is there twice is two units."""
+    """Return the units in the model's order. A module that appears twice is two units."""
     return list(_units(model, "", is_list=_is_list(model)))
 
 
@@ -53,7 +53,7 @@ def _units(module: Module, name: str, *, is_list: bool) -> Iterator[Unit]:
 
 
 def _is_list(module: Module) -> bool:
-    """A class of one's own that is made from `Sequential` is a block, and no list."""
+    """A user's subclass of `Sequential` is a block, and no list."""
     return type(module) in (Sequential, ModuleList)
 
 
@@ -62,14 +62,14 @@ def _is_list_of_several(module: Module) -> bool:
 
 
 def has_numbers(module: Module) -> bool:
-    """Whether it has parameters, or buffers that are kept in checkpoints."""
+    """Return whether the module has parameters, or buffers that are saved in checkpoints."""
     if next(module.parameters(), None) is not None:
         return True
     return any(name not in part._non_persistent_buffers_set for part in module.modules() for name in part._buffers)
 
 
 class Gate:
-    """Stands where a unit was: it is called in its place, and is the unit to whoever looks at it."""
+    """Replaces a unit: calls go to `called`, and attributes are those of the unit."""
 
     def __init__(self, unit: Unit, number: int, called: Called) -> None:
         self.__dict__.update(_unit=unit.module, _number=number, _called=called)
@@ -87,7 +87,7 @@ class Gate:
 
 @contextmanager
 def gated(units: Sequence[Unit], called: Called) -> Iterator[None]:
-    """Inside, `called` is told of each call of a unit, and gives what it gives."""
+    """Inside, `called` is called in place of each unit, and returns its output."""
     gates: list[Any] = [Gate(unit, number, called) for number, unit in enumerate(units)]
     for unit, gate in zip(units, gates, strict=True):
         unit.parent._modules[unit.key] = gate

@@ -1,6 +1,6 @@
-"""What workers that compute layers together send each other: activations, and the gradients of these.
+"""Messages between workers that compute layers together: activations, and their gradients.
 
-Each function is a step of the calculation on one side, and its transpose on the other (Shoeybi et al. 2019,
+Each function is a step of the calculation in one direction, and its transpose in the other (Shoeybi et al. 2019,
 Megatron-LM, arXiv 1909.08053, section 3: f and g; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2, for pieces
 of the sequence). Sums have the same bits on all workers. Gradients of gradients are not formed.
 """
@@ -27,7 +27,7 @@ from quorate.wire.cut import WHOLE_BYTES
 
 
 class Together:
-    """The workers that compute one model's layers together, seen from one of them."""
+    """The workers that compute one model's layers together, as one of them sees them."""
 
     def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
         self.wire, self.traffic, self.mesh = wire, traffic, mesh
@@ -38,61 +38,58 @@ class Together:
         self._last: tuple[ReferenceType[Tensor], Tensor, bool] | None = None
 
     def begin(self) -> None:
-        """A new call of the model: what is left of one that was broken off, or calculated again, is no more."""
+        """Begin a new call of the model, and forget one that was broken off, or calculated again."""
         self._own_draws = self._last = None
 
     def meet(self, call: str) -> None:
-        """Wait until all have come to the same `call`. Raises `Mismatch` where one has come to something else."""
-        mine = torch.tensor([zlib.crc32(call.encode())])
-        found = self.traffic.wait(self.wire.all_gather(mine), self.wire.clock)
-        if any(int(other) != int(mine) for other in found):
+        """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
+        local_digest = torch.tensor([zlib.crc32(call.encode())])
+        digests = self.traffic.wait(self.wire.all_gather(local_digest), self.wire.clock)
+        if any(int(other) != int(local_digest) for other in digests):
             raise Mismatch(f"workers that compute a model together have come to different calls; this one to {call}")
 
     def sum(self, x: Tensor) -> Tensor:
-        """Over all. Cost: 2 (T - 1) / T of it sent; (T - 1) of it where it is small.
+        """Return the sum of `x` over all workers.
 
-        Where T divides it, pieces are exchanged here, without the task that a group's `all_reduce` has. Either way an
-        element is added in the same order.
+        Cost: 2 (T - 1) / T of its bytes sent; (T - 1) of them where it is small. Where T divides its size, pieces are
+        exchanged here, without the task of a group's `all_reduce`. Either way elements are added in the same order.
         """
         if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
             flat = x.detach().contiguous().view(-1)
-            mine = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
-            each = self.traffic.wait(self.wire.all_gather(mine.contiguous()), self.wire.clock)
+            piece = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
+            each = self.traffic.wait(self.wire.all_gather(piece.contiguous()), self.wire.clock)
             return torch.cat(each).view(x.shape)
-        found = x.detach().clone(memory_format=torch.contiguous_format)
-        return self.traffic.wait(self.wire.all_reduce(found), self.wire.clock)
+        total = x.detach().clone(memory_format=torch.contiguous_format)
+        return self.traffic.wait(self.wire.all_reduce(total), self.wire.clock)
 
     def join(self, x: Tensor, dim: int) -> Tensor:
-        """All pieces one behind the other along `dim`. Cost: (T - 1) pieces sent."""
+        """Return all pieces, concatenated along `dim`. Cost: (T - 1) pieces sent."""
         return torch.cat(self.traffic.wait(self.wire.all_gather(x.detach().contiguous()), self.wire.clock), dim)
 
     def piece(self, x: Tensor, dim: int) -> Tensor:
-        """The one that lies here, along `dim`."""
+        """Return this worker's piece of `x` along `dim`."""
         return x.detach().chunk(self.size, dim)[self.rank].contiguous()
 
     def piece_of_sum(self, x: Tensor, dim: int) -> Tensor:
-        """The same of the sum over all. Cost: (T - 1) / T of it sent."""
+        """Return this worker's piece of the sum over all workers. Cost: (T - 1) / T of its bytes sent."""
         turned = x.detach().movedim(dim, 0).contiguous()
-        mine = self.traffic.wait(self.wire.reduce_scatter(turned), self.wire.clock)
-        return mine.view(turned.shape[0] // self.size, *turned.shape[1:]).movedim(0, dim).contiguous()
+        piece = self.traffic.wait(self.wire.reduce_scatter(turned), self.wire.clock)
+        return piece.view(turned.shape[0] // self.size, *turned.shape[1:]).movedim(0, dim).contiguous()
 
     def copied(self, x: Tensor, *, is_piece: bool = False) -> Tensor:
-        """`x`, or all pieces of the sequence of which it is one, for a layer that is cut by columns: its gradient will
-        be the sum over all.
-
-        Layers that are given the same tensor one after the other form that sum once.
-        """
+        """Return `x`, or with `is_piece` all pieces of the sequence, for a layer that is cut by columns. The gradient
+        of `x` is the sum over all workers. Successive layers with the same tensor form that sum once."""
         if self._last is not None and self._last[0]() is x and self._last[2] == torch.is_grad_enabled():
             return self._last[1]
-        found = joined_for_parts(x, self, 1) if is_piece else copied(x, self)
-        self._last = ref(x), found, torch.is_grad_enabled()
-        return found
+        output = joined_for_parts(x, self, 1) if is_piece else copied(x, self)
+        self._last = ref(x), output, torch.is_grad_enabled()
+        return output
 
     def draw_apart(self) -> None:
-        """From now on random numbers differ between these workers, as what is computed does.
+        """Let random numbers differ between these workers from now on.
 
-        Whatever comes depends on the state of the generator alone, so that it comes again where torch calculates
-        activations a second time.
+        They depend on the state of the generator alone, so that they are the same where torch calculates activations a
+        second time.
         """
         if self._own_draws is None:
             seed = int(torch.empty((), dtype=torch.int64).random_())
@@ -103,7 +100,7 @@ class Together:
                 torch.cuda.manual_seed(mixed(seed, self.rank) >> 1)
 
     def draw_alike(self) -> None:
-        """The end of it: all draw the same numbers again."""
+        """Let all workers draw the same random numbers again."""
         self._last = None
         if self._own_draws is not None:
             cpu, gpu = self._own_draws
@@ -114,7 +111,7 @@ class Together:
 
     @contextmanager
     def counting(self, layer: str) -> Iterator[None]:
-        """What is sent inside is of that layer."""
+        """Inside, bytes sent are counted for `layer`."""
         sent, traffic = self.traffic.meter.total_out, self.traffic
         try:
             yield
@@ -123,11 +120,10 @@ class Together:
 
 
 class _Sent(Function):
-    """Calls one method of `Together` forward, and another one backward; none where it is empty."""
+    """Calls one method of `Together` forward, and another one backward; none where the name is empty."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, together: Together, there: str, back: str, dims: tuple[int, ...]) -> Tensor:
-        """What `there` gives."""
         ctx.how = together, back, dims, together.layer
         if not there:
             return x.view_as(x)
@@ -137,7 +133,6 @@ class _Sent(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """What `back` gives."""
         together, back, dims, layer = ctx.how
         if not back:
             return gradient, None, None, None, None
@@ -146,35 +141,35 @@ class _Sent(Function):
 
 
 def _sent(x: Tensor, together: Together, there: str, back: str, *dims: int) -> Tensor:
-    found: Tensor = _Sent.apply(x, together, there, back, dims)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _Sent.apply(x, together, there, back, dims)  # type: ignore[no-untyped-call]
+    return output
 
 
 def copied(x: Tensor, together: Together) -> Tensor:
-    """Nothing forward, the sum backward (f)."""
+    """Return `x`; backward, the sum (f)."""
     return _sent(x, together, "", "sum")
 
 
 def summed(x: Tensor, together: Together) -> Tensor:
-    """The sum forward, nothing backward (g)."""
+    """Return the sum; backward, the gradient (g)."""
     return _sent(x, together, "sum", "")
 
 
 def joined(x: Tensor, together: Together, dim: int) -> Tensor:
-    """All pieces, which all go on with alike: the gradient of each piece is there."""
+    """Return all pieces, used alike on all workers; the gradient of a piece is its piece of the gradient."""
     return _sent(x, together, "join", "piece", dim)
 
 
 def joined_for_parts(x: Tensor, together: Together, dim: int) -> Tensor:
-    """All pieces, of which each worker calculates something else: gradients are summed."""
+    """Return all pieces, used differently on each worker: gradients are summed."""
     return _sent(x, together, "join", "piece_of_sum", dim)
 
 
 def piece_of(x: Tensor, together: Together, dim: int) -> Tensor:
-    """The piece that lies here of what all have."""
+    """Return this worker's piece of a tensor that all have."""
     return _sent(x, together, "piece", "join", dim)
 
 
 def piece_of_sum(x: Tensor, together: Together, dim: int) -> Tensor:
-    """The same of the sum."""
+    """Return this worker's piece of the sum."""
     return _sent(x, together, "piece_of_sum", "join", dim)

@@ -1,8 +1,7 @@
-"""Modules of which several are given an input side by side, each on one of the workers that compute a model together.
+"""Parallel modules with one input, each on one of the workers that compute a model together.
 
-Every worker has the whole input; it calculates the branches that are its, and is given the outputs of the others.
-Backward it is given the gradients of all outputs by what follows, which all calculate alike, and the workers form the
-sum of what their branches say of the input.
+Every worker has the full input, calculates its branches, and receives the outputs of the others. Backward, every worker
+has the gradients of all outputs, and the workers sum their branches' gradients of the input.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _COMBINES, _INPUTS = ("tuple", "concatenate", "sum"), ("same", "each")
 
 
 class Branches(Module):
-    """Made by `branches`. In one process, and where no workers compute layers together, it calculates all of them."""
+    """The result of `branches`. In one process, and without workers that compute layers together, it calculates all."""
 
     def __init__(self, branches: Sequence[Module], combine: Combine, inputs: str, dim: int, costs: list[float]) -> None:
         super().__init__()
@@ -33,14 +32,14 @@ class Branches(Module):
         """Which of them are here; None where all are."""
 
     def forward(self, *inputs: Tensor) -> Any:
-        """The outputs, combined. Raises `ConfigurationError` for another number of inputs than there are branches,
-        where each has its own."""
+        """Return the combined outputs. Raises `ConfigurationError` for another number of inputs than branches, where
+        each has its own."""
         count = len(self.items)
         if self.inputs == "each" and len(inputs) != count:
             raise ConfigurationError(f'{count} branches with inputs="each" were given {len(inputs)} inputs')
         if self.dealt is None:
-            given = [inputs] * count if self.inputs == "same" else [(x,) for x in inputs]
-            outputs = tuple(branch(*own) for branch, own in zip(self.items, given, strict=True))
+            arguments = [inputs] * count if self.inputs == "same" else [(x,) for x in inputs]
+            outputs = tuple(branch(*own) for branch, own in zip(self.items, arguments, strict=True))
         else:
             from quorate.sharding.tensor.dealt import run  # it takes torch a second
 
@@ -60,45 +59,50 @@ def branches(
     dim: int = 1,
     costs: Sequence[float] | None = None,
 ) -> Branches:
-    """A module of `branches`, which lie on different workers where `quorate.parallelize` has a mesh with `tensor`.
+    """Return a module of `branches`, which lie on different workers where `quorate.parallelize` has a mesh with
+    `tensor`.
 
-    All are given the same `inputs`, or with "each" the first one the first input, and so on. Each gives one tensor;
-    `combine` makes of them a "tuple", concatenates them along `dim`, forms their "sum", or is called with the tuple.
-    A module that is there twice, or shares parameters with another one, has these on all workers, and their gradients
-    are summed (Siamese networks; Bromley et al. 1993). Other parameters, and what the optimizer keeps of them, lie on
-    one worker. `costs` says what each takes, in any unit; None: as many as it has parameters. The most costly is dealt
-    first, to the worker that has least by then.
+    Args:
+        branches: The modules; each returns one tensor. A module that appears twice, or shares parameters with another
+            one, has these on all workers, and their gradients are summed (Siamese networks; Bromley et al. 1993). Other
+            parameters, and their optimizer state, lie on one worker.
+        combine: "tuple" returns the outputs as a tuple, "concatenate" joins them along `dim`, "sum" adds them; a
+            function is called with the tuple.
+        inputs: "same" passes all inputs to every branch, "each" the first to the first branch, and so on.
+        dim: The dimension of "concatenate".
+        costs: The cost of each branch, in any unit; None: its number of parameters. The most costly branch is placed
+            first, on the worker with the least load by then.
 
     Cost: each worker sends its outputs to the T - 1 others, and backward 2 (T - 1) / T of the bytes of inputs and of
-    shared parameters that have gradients. It keeps as many numbers as the worker that has most.
+    shared parameters that have gradients. It holds as many numbers as the worker with the most.
 
-    Raises `ConfigurationError` for what are no modules, or nobody's, and for other costs than there are branches.
+    Raises `ConfigurationError` for objects that are no modules, no modules at all, and a wrong number of costs.
     """
-    given = list(branches)
-    if not given or not all(isinstance(branch, Module) for branch in given):
+    modules = list(branches)
+    if not modules or not all(isinstance(branch, Module) for branch in modules):
         raise ConfigurationError("branches must be a list of at least one module")
     if not callable(combine) and combine not in _COMBINES:
         raise unknown("way to combine branches", str(combine), _COMBINES)
     if inputs not in _INPUTS:
         raise unknown("way to give inputs to branches", str(inputs), _INPUTS)
-    if any(isinstance(part, Branches) for branch in given for part in branch.modules()):
+    if any(isinstance(part, Branches) for branch in modules for part in branch.modules()):
         raise ConfigurationError("branches cannot be nested; list them all in one quorate.branches")
-    counted = [float(sum(p.numel() for p in branch.parameters())) for branch in given]
-    found = counted if costs is None else [float(cost) for cost in costs]
-    if len(found) != len(given) or any(not 0 <= cost < float("inf") for cost in found):
+    counted = [float(sum(p.numel() for p in branch.parameters())) for branch in modules]
+    loads = counted if costs is None else [float(cost) for cost in costs]
+    if len(loads) != len(modules) or any(not 0 <= cost < float("inf") for cost in loads):
         raise ConfigurationError(
-            f"costs={costs!r} must have one number of at least 0 for each of {len(given)} branches"
+            f"costs={costs!r} must have one number of at least 0 for each of {len(modules)} branches"
         )
-    return Branches(given, combine, inputs, dim, found)
+    return Branches(modules, combine, inputs, dim, loads)
 
 
 def branches_in(model: Module) -> dict[str, Branches]:
-    """All of them, by name."""
+    """Return all `Branches` of `model`, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Branches)}
 
 
 def dealt_in_words(model: Module) -> str:
-    """A line of each module with branches that are dealt out: the branches of each worker."""
+    """Return a line for each module whose branches are distributed: the branches of each worker."""
     lines = []
     for name, module in branches_in(model).items():
         dealt = module.dealt
@@ -108,6 +112,6 @@ def dealt_in_words(model: Module) -> str:
     return "".join(lines)
 
 
-def is_in_branches(name: str, found: dict[str, Branches]) -> bool:
-    """Whether the module of this name is a part of one of them."""
-    return any(name.startswith(f"{inner}." if inner else "") and name != inner for inner in found)
+def is_in_branches(name: str, branches_by_name: dict[str, Branches]) -> bool:
+    """Return whether the module called `name` is inside one of the branches."""
+    return any(name.startswith(f"{inner}." if inner else "") and name != inner for inner in branches_by_name)

@@ -1,6 +1,6 @@
-"""A model's parameters, each as the piece of it that one of several workers holds. Importing this takes torch a second.
+"""Parameters of a model as pieces on several workers. Importing this module imports torch.
 
-All become `DTensor`s over the same workers, also those that every worker has whole: torch's functions over all
+All become `DTensor`s over the same workers, even those that every worker holds in full: torch's functions over all
 parameters, such as `clip_grad_norm_`, then count each number once.
 """
 
@@ -20,7 +20,7 @@ from quorate.sharding.tensor.plan import FUSED, by_channel, cut_dim, is_convolut
 
 
 def cut_parameters(model: Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
-    """Replace all parameters of `model` by their pieces; those that modules share stay shared."""
+    """Replace all parameters of `model` by their pieces; shared parameters stay shared."""
     placed: dict[int, Placement] = {}
     for name, module in model.named_modules():
         style = plan.get(name, "whole")
@@ -61,6 +61,6 @@ def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:
 
 
 def of_fused(x: Tensor, dim: int, workers: int, worker: int) -> Tensor:
-    """A worker's part of query, of key, and of value, which lie one behind the other along `dim`."""
-    found: Tensor = x.unflatten(dim, (FUSED, workers, -1)).select(dim + 1, worker).flatten(dim, dim + 1)
-    return found
+    """Return a worker's part of query, of key, and of value, which are concatenated along `dim`."""
+    part: Tensor = x.unflatten(dim, (FUSED, workers, -1)).select(dim + 1, worker).flatten(dim, dim + 1)
+    return part

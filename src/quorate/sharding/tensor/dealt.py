@@ -1,8 +1,8 @@
-"""Branches of a module on the workers that compute it together: what lies here, and what is sent.
+"""Branches of a module on the workers that compute it together: their parameters, and their messages.
 
-The parameters of a worker's branches are one vector, as long on all workers: a `DTensor` cut along its first dimension,
-so that torch's clipping, FSDP2, optimizers and checkpoints take it as any other. What several branches share, or the
-model outside of them uses, is whole on all. Importing this takes torch a second.
+The parameters of a worker's branches form one vector, of equal length on all workers: a `DTensor` cut along its first
+dimension, so that torch's clipping, FSDP2, optimizers and checkpoints treat it like any other. Parameters that several
+branches share, or that the model uses elsewhere, are held in full by all. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -30,35 +30,38 @@ SHARED = "shared_"
 
 @dataclass
 class Dealt:
-    """The branches of one module, seen from one worker."""
+    """The branches of one module, as one worker sees them."""
 
     together: Together
     items: list[Module]
     owners: list[int]
     """The worker of each branch."""
     is_each: bool
-    """Whether each has an input of its own."""
+    """Whether each branch has an input of its own."""
     slots: list[tuple[Module, str, int, torch.Size]] = field(default_factory=list)
-    """Where the numbers of a parameter begin in the vector."""
+    """The parameters in the vector, with the offset and shape of each."""
     shares: list[tuple[Module, str, int]] = field(default_factory=list)
-    """Which of the shared parameters one is."""
+    """The modules and keys that use a shared parameter, with its index."""
     length: int = 0
-    """Of the vector."""
+    """Elements of the vector."""
     shared: int = 0
     calls: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def name(self) -> str:
-        """Of the vector, as in `of_0_1_0`: the workers of the branches, in order. A checkpoint of branches that were
-        dealt out otherwise has another name for it, and is not mistaken for one of these."""
+        """The name of the vector, such as `of_0_1_0`: the workers of the branches, in order.
+
+        A checkpoint of branches that were distributed otherwise has another name for it, and is not mistaken for this
+        one.
+        """
         return f"of_{'_'.join(map(str, self.owners))}"
 
     def of(self, worker: int) -> list[int]:
-        """The branches of a worker."""
+        """Return the branches of a worker."""
         return [number for number, owner in enumerate(self.owners) if owner == worker]
 
     def buffers(self, worker: int) -> list[Tensor]:
-        """Of its branches."""
+        """Return the buffers of a worker's branches."""
         return [x for number in self.of(worker) for x in self.items[number].buffers()]
 
     @contextmanager
@@ -79,25 +82,25 @@ class Dealt:
                 module._parameters[key] = None
 
     def gathered(self, own: dict[int, Tensor], device: torch.device, *, with_buffers: bool) -> list[Tensor]:
-        """The outputs of all branches, on `device`; buffers become those of the workers that have calculated."""
+        """Return the outputs of all branches, on `device`; buffers become those of the workers that have calculated."""
         wire, tag = self.together.wire, f"branches/{next(self.calls)}"
-        given = [x.detach().contiguous() for x in own.values()]
+        local_outputs = [x.detach().contiguous() for x in own.values()]
         buffers = [x.detach() for x in self.buffers(wire.rank)] if with_buffers else []
         operation = f"outputs of {len(self.owners)} branches"
-        message = Message((*given, *buffers), {"operation": operation})
+        message = Message((*local_outputs, *buffers), {"operation": operation})
         others = [peer for peer in range(wire.size) if peer != wire.rank]
         sends = [wire.send(message, peer, tag) for peer in others]
         receives = [wire.receive(peer, tag, others) for peer in others]
         swap = Swap(wire, operation, others, receives, sends, message, _tensors)
-        came = self.together.traffic.wait(swap, wire.clock)
-        found: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, given, strict=True)}
+        received = self.together.traffic.wait(swap, wire.clock)
+        outputs: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, local_outputs, strict=True)}
         for peer in others:
             numbers = self.of(peer)
-            found.update(zip(numbers, [x.to(device) for x in came[peer]], strict=False))
+            outputs.update(zip(numbers, [x.to(device) for x in received[peer]], strict=False))
             if with_buffers:
-                for here, there in zip(self.buffers(peer), came[peer][len(numbers) :], strict=True):
+                for here, there in zip(self.buffers(peer), received[peer][len(numbers) :], strict=True):
                     here.copy_(there)
-        return [found[number] for number in range(len(self.owners))]
+        return [outputs[number] for number in range(len(self.owners))]
 
 
 def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
@@ -105,8 +108,8 @@ def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
 
 
 def deal(costs: Sequence[float], workers: int) -> list[int]:
-    """The worker of each branch: the most costly first, to who has least by then, and of these to the first one with
-    fewest branches."""
+    """Return the worker of each branch: the most costly first, to the worker with the least load by then. Among equal
+    loads it is the first worker with the fewest branches."""
     loads, counts, owners = [0.0] * workers, [0] * workers, [0] * len(costs)
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
         owner = min(range(workers), key=lambda worker: (loads[worker], counts[worker]))
@@ -117,10 +120,10 @@ def deal(costs: Sequence[float], workers: int) -> list[int]:
 
 
 def deal_out(module: Any, name: str, model: Module, together: Together) -> Tensor | None:
-    """Take the parameters of the branches of `module` off it, and let `module.dealt` know where they lie.
+    """Remove the parameters of the branches of `module`, and record their placement in `module.dealt`.
 
-    Shared ones become parameters of `module`; returned is the vector of this worker, for `attach`. What the rest of
-    `model` uses as well is shared. Raises `ConfigurationError` for what cannot be dealt out.
+    Shared ones become parameters of `module`, including those that other parts of `model` use. Returns the vector of
+    this worker, for `attach`. Raises `ConfigurationError` for branches that cannot be distributed.
     """
     items = list(module.items)
     dealt = Dealt(together, items, deal(module.costs, together.size), module.inputs == "each")
@@ -176,7 +179,6 @@ def _device(items: Sequence[Module]) -> torch.device | None:
 
 
 def _dtypes(items: Sequence[Module]) -> set[torch.dtype]:
-    """Of all parameters."""
     return {p.dtype for branch in items for p in branch.parameters()}
 
 
@@ -201,30 +203,30 @@ def _check(name: str, items: Sequence[Module]) -> None:
 
 
 def attach(module: Any, flat: Tensor | None, together: Together) -> None:
-    """Make the vector a parameter, of which each worker has its own part."""
+    """Make the vector a parameter of `module`, cut so that each worker has its part."""
     if flat is not None:
         made = DTensor.from_local(flat, together.mesh, [Shard(0)], run_check=False)
         module.register_parameter(module.dealt.name, Parameter(made))
 
 
 class _Run(Function):
-    """Branches that are here forward; backward the sum, over all workers, of what they say of inputs."""
+    """Runs the local branches; backward, it sums the gradients of inputs over all workers."""
 
     @staticmethod
     def forward(
         ctx: Any, dealt: Dealt, inputs: int, learns: bool, trains: bool, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        """The outputs of all branches. `tensors` are inputs, shared parameters, and the vector."""
+        """Return the outputs of all branches. `tensors` are inputs, shared parameters, and the vector."""
         together = dealt.together
         with torch.set_grad_enabled(learns):
             leaves = [x.detach().requires_grad_(learns and x.requires_grad) for x in tensors]
             ctx.parts = _parts(dealt, leaves, inputs)
-            given = leaves[:inputs]
+            branch_inputs = leaves[:inputs]
             own = {}
             together.draw_apart()
             with dealt.placed(*ctx.parts):
                 for number in dealt.of(together.rank):
-                    output = dealt.items[number](*([given[number]] if dealt.is_each else given))
+                    output = dealt.items[number](*([branch_inputs[number]] if dealt.is_each else branch_inputs))
                     if not isinstance(output, Tensor):
                         raise ConfigurationError(f"a branch must return one tensor, not {type(output).__name__}")
                     own[number] = output
@@ -235,39 +237,38 @@ class _Run(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Sums of inputs and shared parameters; of the vector, what is here."""
+        """Return summed gradients for inputs and shared parameters, and the local gradient of the vector."""
         dealt, inputs, leaves, own = ctx.kept
         wanted = [x for x in leaves if x.requires_grad]
         ends = [(x, gradients[number]) for number, x in own.items() if x.requires_grad]
         with dealt.placed(*ctx.parts):  # for activations that are calculated again
-            found = (
+            computed = (
                 torch.autograd.grad([x for x, _ in ends], wanted, [g for _, g in ends], allow_unused=True)
                 if ends
                 else [None] * len(wanted)
             )
-        given = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)}
+        totals = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(wanted, computed, strict=True)}
         common = [x for x in leaves[: inputs + dealt.shared] if x.requires_grad]
         for dtype in dict.fromkeys(x.dtype for x in common):
             some = [x for x in common if x.dtype == dtype]
-            total = dealt.together.sum(torch.cat([given[id(x)].flatten() for x in some]))
+            total = dealt.together.sum(torch.cat([totals[id(x)].flatten() for x in some]))
             for x, part in zip(some, total.split([x.numel() for x in some]), strict=True):
-                given[id(x)] = part.view(x.shape)
-        return None, None, None, None, *(given.get(id(x)) for x in leaves)
+                totals[id(x)] = part.view(x.shape)
+        return None, None, None, None, *(totals.get(id(x)) for x in leaves)
 
 
 def _parts(dealt: Dealt, leaves: Sequence[Tensor], inputs: int) -> tuple[Tensor | None, Sequence[Tensor]]:
-    """The vector, and the shared parameters."""
     shared = leaves[inputs : inputs + dealt.shared]
     return (leaves[-1] if dealt.length else None), shared
 
 
 def run(module: Module, dealt: Dealt, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The outputs of all branches, on all workers."""
+    """Return the outputs of all branches, on all workers."""
     if not all(isinstance(x, Tensor) for x in inputs):
         raise ConfigurationError("branches on several workers take tensors only")
     held: list[Any] = [module._parameters[f"{SHARED}{which}"] for which in range(dealt.shared)]
     held += [module._parameters[dealt.name]] if dealt.length else []
-    found: tuple[Tensor, ...] = _Run.apply(  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = _Run.apply(  # type: ignore[no-untyped-call]
         dealt, len(inputs), torch.is_grad_enabled(), module.training, *inputs, *held
     )
-    return found
+    return outputs

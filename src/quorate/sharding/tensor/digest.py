@@ -1,4 +1,4 @@
-"""Whether workers were given the same: a number made of what a model is called with."""
+"""A digest of a model's inputs, to check that workers have the same."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from quorate.sharding import bits
 
 
 def digest_of(values: Any) -> int:
-    """CRC-32 of the bits of all tensors in `values`, and in lists and dictionaries there; of tensors on a GPU, of a
-    digest that is made there."""
-    found = 0
+    """Return the CRC-32 of the bits of all tensors in `values`, also inside lists and dictionaries. For tensors on a
+    GPU it covers a digest that is made there."""
+    checksum = 0
     for value in values:
         if isinstance(value, Tensor):
             x = local(value).detach().contiguous()
             x = x if x.device.type == "cpu" else bits.digest_of(x).cpu()
-            found = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), found) if x.numel() else found
+            checksum = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), checksum) if x.numel() else checksum
         elif isinstance(value, list | tuple):
-            found = zlib.crc32(digest_of(value).to_bytes(4, "little"), found)
+            checksum = zlib.crc32(digest_of(value).to_bytes(4, "little"), checksum)
         elif isinstance(value, dict):
-            found = zlib.crc32(digest_of(value.values()).to_bytes(4, "little"), found)
-    return found
+            checksum = zlib.crc32(digest_of(value.values()).to_bytes(4, "little"), checksum)
+    return checksum

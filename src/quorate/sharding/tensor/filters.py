@@ -1,8 +1,8 @@
-"""Chains of convolutions in a model, found by following what its forward pass does with each result (`torch.fx`).
+"""Chains of convolutions in a model, found by tracing its forward pass (`torch.fx`).
 
-A chain begins with a convolution that is cut by its filters, and ends with one, or a linear layer, that is cut by what
-it takes. Every result in it goes to one place only, and what lies between two layers calculates channel by channel: so
-names of modules, and the order in which they were made, do not matter.
+A chain begins with a convolution that is cut by its filters, and ends with a convolution or linear layer that is cut by
+its inputs. Every result in it has one use only, and operations between two layers treat channels separately: so names
+of modules, and the order in which they were made, do not matter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_SINGLE_NUMBERS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid),
     *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout, nn.Identity),
 )
-"""Modules that calculate number by number."""
+"""Elementwise modules."""
 _OF_SINGLE_CHANNELS = (
     *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
@@ -46,16 +46,16 @@ _METHODS = ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_", "contiguous
 
 @dataclass(frozen=True)
 class Chain:
-    """Names of modules."""
+    """Names of the modules of a chain."""
 
     layers: list[str]
-    """Convolutions, and linear layers behind them, two at least: columns, pieces, ..., rows."""
+    """Convolutions, and linear layers after them, two at least: columns, pieces, ..., rows."""
     between: list[str]
-    """Norms, and convolutions in groups."""
+    """Norms, and grouped convolutions."""
 
 
 class _Steps(Tracer):
-    """What modules without a convolution inside do is one step."""
+    """Traces a module without a convolution inside as one step."""
 
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
         is_one = not (isinstance(m, nn.Sequential) or any(map(is_convolution, m.modules())))
@@ -63,8 +63,6 @@ class _Steps(Tracer):
 
 
 class _Followed:
-    """The forward pass of one module."""
-
     def __init__(self, name: str, module: Module, graph: Graph, workers: int) -> None:
         self._prefix, self._module, self._graph, self._workers = f"{name}." if name else "", module, graph, workers
         calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
@@ -79,7 +77,7 @@ class _Followed:
         """Norms that cannot be shared, and why."""
 
     def chains(self) -> Iterator[Chain]:
-        """All, in order."""
+        """Yield all chains, in order."""
         taken = set[str]()
         for node in self._graph.nodes:
             if self._is_layer(node, is_flat=False) and node.target not in taken:
@@ -89,12 +87,12 @@ class _Followed:
                     yield Chain(*([self._prefix + name for name in names] for names in (layers, between)))
 
     def ends(self) -> list[str]:
-        """Linear layers whose result is that of the model."""
+        """Return the linear layers whose result is the model's."""
         nodes = [node.args[0] for node in self._graph.nodes if node.op == "output"]
-        found = [node for node in nodes if isinstance(node, Node) and node.op == "call_module"]
+        producers = [node for node in nodes if isinstance(node, Node) and node.op == "call_module"]
         return [
             self._prefix + str(node.target)
-            for node in found
+            for node in producers
             if type(self._of(node.target)) is Linear and node.target in self._alone
         ]
 
@@ -108,12 +106,12 @@ class _Followed:
         return type(layer) is Linear if is_flat else is_convolution(layer) and by_channel(layer) is None
 
     def _from(self, node: Node) -> tuple[list[str], list[str]]:
-        """The layers that follow one another from this one on, and what is between them."""
+        """Return the successive layers from `node` on, and the modules between them."""
         layers, between, since, is_flat = [str(node.target)], list[str](), list[str](), False
         while len(node.users) == 1:
             (user,) = node.users
             others = (*user.args[1:], *user.kwargs.values())
-            if not user.args or user.args[0] is not node or any(isinstance(one, Node) for one in others):
+            if not user.args or user.args[0] is not node or any(isinstance(x, Node) for x in others):
                 break
             if self._is_layer(user, is_flat=is_flat):
                 layers.append(str(user.target))
@@ -138,7 +136,7 @@ class _Followed:
         return True  # a norm has as many channels as the layer before it, which is refused where they do not divide
 
     def _is_free(self, node: Node, *, is_flat: bool) -> bool:
-        """Whether it has no parameters, and treats every channel by itself."""
+        """Return whether `node` has no parameters, and treats channels separately."""
         if node.op == "call_module":
             return isinstance(self._of(node.target), OF_SINGLE_NUMBERS + (() if is_flat else _OF_SINGLE_CHANNELS))
         if node.op == "call_function":
@@ -155,18 +153,16 @@ def _is_flatten(node: Node, module_of: Any) -> bool:
 
 
 def follow(model: Module, workers: int) -> tuple[list[Chain], list[str], dict[str, str]]:
-    """The chains in `model`, the linear layers at its end where it has such, and what is not cut, and why.
-
-    Where the code of a module cannot be followed (what it does depends on numbers), its parts are looked at alone.
-    """
+    """Return the chains in `model`, the linear layers at its end, and reasons why modules are not cut. A module that
+    cannot be traced (its operations depend on numbers) is replaced by its parts."""
     chains, ends, why = list[Chain](), list[str](), dict[str, str]()
     with torch.random.fork_rng(devices=[]):
         for name, module, graph in _outermost("", model, why):
             followed = _Followed(name, module, graph, workers)
-            found = list(followed.chains())
-            chains += found
+            traced = list(followed.chains())
+            chains += traced
             why |= followed.odd
-            if not name and found:
+            if not name and traced:
                 ends = followed.ends()
     return chains, ends, why
 

@@ -1,8 +1,8 @@
-"""The plan of a model, found from how its layers are named and arranged.
+"""The plan of a model, from the names and the arrangement of its layers.
 
-What is known: attention with separate layers for query, key, value and output (as Llama and BERT write it), or with the
-first three in one `Conv1D` (GPT-2); pairs of linear layers with functions of single numbers between them; chains of
-convolutions (`tensor.filters`); embeddings, and the layer that gives logits. Everything else stays whole.
+Recognised are attention with separate layers for query, key, value and output (as in Llama and BERT), or with the first
+three in one `Conv1D` (GPT-2); pairs of linear layers with elementwise functions between them; chains of convolutions
+(`tensor.filters`); embeddings, and the layer that gives logits. Other layers are not cut.
 """
 
 from __future__ import annotations
@@ -44,51 +44,51 @@ _PAIRS = (
     (("dense_h_to_4h",), "dense_4h_to_h"),
     (("intermediate.dense",), "output.dense"),
 )
-"""Layers that are cut by columns, and the one behind them."""
+"""Layers that are cut by columns, and the layer after them."""
 
 
 @dataclass
-class _Found:
+class _Draft:
     styles: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
 
     def takes(self, *names: str) -> bool:
-        """Whether none of them has a style yet."""
         return not any(name in self.styles for name in names)
 
 
 def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
-    """How `quorate.parallelize(model, tensor="auto")` cuts the layers of `model` over `workers`; to print, and change.
+    """Return the plan by which `quorate.parallelize(model, tensor="auto")` cuts the layers of `model` over `workers`.
 
-    With `sequence` norms, dropout and what else is between cut layers work on pieces of the sequence (dimension 1 of
-    activations), of which each worker has one: between the first and the last of the model's blocks.
+    The plan can be printed, changed, and passed as `tensor`. With `sequence`, norms, dropout and other operations
+    between cut layers work on pieces of the sequence (dimension 1 of activations), from the first to the last of the
+    model's blocks; each worker has one piece.
 
     Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`, and with `sequence` for blocks
-    with other layers than norms and those that are cut. A vocabulary that is none stays whole, and the plan says so.
+    with other layers than norms and cut layers. A vocabulary that is no multiple is not cut, and the plan says so.
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
     if _is_no_number(workers):
         raise ConfigurationError(f"workers must be a whole number (at least 1), not {workers!r}")
-    found = _Found()
+    draft = _Draft()
     closed = [f"{name}." for name, module in model.named_modules() if isinstance(module, CLOSED)]
     for name, module in model.named_modules():
         if isinstance(module, CLOSED):
-            found.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
+            draft.why[name] = f"{type(module).__name__} of torch calculates with its layers itself"
         elif not name.startswith(tuple(closed)):
-            _attention(name, module, model, workers, found, can_repeat=not sequence)
+            _attention(name, module, model, workers, draft, can_repeat=not sequence)
     if not sequence:
-        _filters(model, workers, found)
+        _filters(model, workers, draft)
     for name, module in model.named_modules():
         if not isinstance(module, CLOSED) and not name.startswith(tuple(closed)):
-            _pairs(name, module, workers, found)
-    _vocabulary(model, workers, found)
+            _pairs(name, module, workers, draft)
+    _vocabulary(model, workers, draft)
     if sequence:
-        found.styles |= styles_in_blocks(found.styles, found.why, model)
+        draft.styles |= styles_in_blocks(draft.styles, draft.why, model)
     branches = branches_in(model)
     kept, why = (
-        {name: told for name, told in some.items() if not is_in_branches(name, branches)}
-        for some in (found.styles, found.why)
+        {name: style for name, style in some.items() if not is_in_branches(name, branches)}
+        for some in (draft.styles, draft.why)
     )
     plan = Plan(model, workers, kept, why)
     check_plan(plan, model, workers)
@@ -104,18 +104,18 @@ def _under(name: str, child: str) -> str:
 
 
 def _child(module: Module, path: str) -> Any:
-    found: Module | None = module
+    part: Module | None = module
     for key in path.split("."):
-        found = found._modules.get(key) if isinstance(found, Module) else None
-    return found
+        part = part._modules.get(key) if isinstance(part, Module) else None
+    return part
 
 
-def _attention(name: str, module: Module, model: Module, workers: int, found: _Found, *, can_repeat: bool) -> None:
-    inputs = next((some for some in _INPUTS if all(is_linear(_child(module, one)) for one in some)), None)
+def _attention(name: str, module: Module, model: Module, workers: int, draft: _Draft, *, can_repeat: bool) -> None:
+    inputs = next((some for some in _INPUTS if all(is_linear(_child(module, key)) for key in some)), None)
     fused = _child(module, "c_attn")
     if inputs is None and not is_of_transformers(fused):
         return
-    first = [_under(name, one) for one in inputs or ("c_attn",)]
+    first = [_under(name, key) for key in inputs or ("c_attn",)]
     last = _output_of(name, module, model, is_fused=inputs is None)
     why = None
     if last is None:
@@ -124,30 +124,30 @@ def _attention(name: str, module: Module, model: Module, workers: int, found: _F
         why = "it has parameters beside its linear layers"
     elif inputs is None and widths(fused)[1] != 3 * widths(_child(model, last))[0]:
         why = "its fused layer does not give query, key and value of one width"
-    size = head_size(module, [_child(model, one) for one in first], is_fused=inputs is None)
+    size = head_size(module, [_child(model, layer) for layer in first], is_fused=inputs is None)
     if why is None and size is None:
         why = "it does not say how many heads it has"
     if why is not None:
-        found.why[name] = why
+        draft.why[name] = why
         return
     assert last is not None and size is not None
-    for one in first:
-        heads = widths(_child(model, one))[1] // size // (3 if inputs is None else 1)
-        if can_repeat and one != first[0] and is_repeatable(heads, workers):
-            found.styles[one] = "repeated"
+    for layer in first:
+        heads = widths(_child(model, layer))[1] // size // (3 if inputs is None else 1)
+        if can_repeat and layer != first[0] and is_repeatable(heads, workers):
+            draft.styles[layer] = "repeated"
             continue
         if heads % workers:
             raise ConfigurationError(
-                f"{one} has {heads} heads of {size}, which {workers} workers cannot share evenly; take a number of "
+                f"{layer} has {heads} heads of {size}, which {workers} workers cannot share evenly; take a number of "
                 f"workers that divides {heads}, or a plan without it"
             )
-        found.styles[one] = "fused" if inputs is None else "columns"
-    found.styles[last] = "rows"
+        draft.styles[layer] = "fused" if inputs is None else "columns"
+    draft.styles[last] = "rows"
 
 
 def _output_of(name: str, module: Module, model: Module, *, is_fused: bool) -> str | None:
-    known = ("c_proj",) if is_fused else _OUTPUTS
-    here = next((one for one in known if is_linear(_child(module, one))), None)
+    candidates = ("c_proj",) if is_fused else _OUTPUTS
+    here = next((key for key in candidates if is_linear(_child(module, key))), None)
     if here is not None:
         return _under(name, here)
     parent = name.rpartition(".")[0]
@@ -156,52 +156,51 @@ def _output_of(name: str, module: Module, model: Module, *, is_fused: bool) -> s
 
 
 def _others(module: Module, inputs: tuple[str, ...], last: str) -> bool:
-    """Whether it has parameters that are in none of these layers."""
-    known = {
-        id(p) for one in (*inputs, last) if _child(module, one) is not None for p in _child(module, one).parameters()
+    inside = {
+        id(p) for key in (*inputs, last) if _child(module, key) is not None for p in _child(module, key).parameters()
     }
-    return any(id(p) not in known for p in module.parameters())
+    return any(id(p) not in inside for p in module.parameters())
 
 
-def _filters(model: Module, workers: int, found: _Found) -> None:
-    """Chains of convolutions, and behind them the layer that gives the result."""
+def _filters(model: Module, workers: int, draft: _Draft) -> None:
+    """Cut chains of convolutions, and the layer after them that gives the result."""
     chains, ends, why = follow(model, workers)
-    found.why |= why
+    draft.why |= why
     for chain in chains:
         first, *middle, last = chain.layers
-        found.styles |= {first: "columns"} | dict.fromkeys(middle, "pieces") | {last: "rows"}
-        found.styles |= dict.fromkeys(chain.between, "channels")
+        draft.styles |= {first: "columns"} | dict.fromkeys(middle, "pieces") | {last: "rows"}
+        draft.styles |= dict.fromkeys(chain.between, "channels")
     for name in ends:
         gives = widths(_child(model, name))[1]
         if gives % workers:
-            found.why[name] = f"{gives} outputs are no multiple of {workers}"
-        elif found.takes(name):
-            found.styles[name] = "head"
+            draft.why[name] = f"{gives} outputs are no multiple of {workers}"
+        elif draft.takes(name):
+            draft.styles[name] = "head"
 
 
-def _pairs(name: str, module: Module, workers: int, found: _Found) -> None:
+def _pairs(name: str, module: Module, workers: int, draft: _Draft) -> None:
     if isinstance(module, Sequential):
         for first, last in _in_sequence(module):
-            if not found.takes(_under(name, first), _under(name, last)):
+            if not draft.takes(_under(name, first), _under(name, last)):
                 continue
-            _cut_pair(name, module, (first,), last, workers, found)
+            _cut_pair(name, module, (first,), last, workers, draft)
         return
     for known_first, known_last in _PAIRS:
-        layers = [_child(module, one) for one in (*known_first, known_last)]
-        if all(map(is_linear, layers)) and found.takes(*(_under(name, one) for one in (*known_first, known_last))):
+        layers = [_child(module, key) for key in (*known_first, known_last)]
+        if all(map(is_linear, layers)) and draft.takes(*(_under(name, key) for key in (*known_first, known_last))):
             inner = {widths(layer)[1] for layer in layers[:-1]}
             if inner == {widths(layers[-1])[0]}:
                 (width,) = inner
-                known = {id(p) for layer in layers for p in layer.parameters()}
-                if any(width in p.shape for p in module.parameters() if id(p) not in known and p.dim() == 1):
-                    found.why[name] = "it has parameters of the width between its linear layers"
+                inside = {id(p) for layer in layers for p in layer.parameters()}
+                if any(width in p.shape for p in module.parameters() if id(p) not in inside and p.dim() == 1):
+                    draft.why[name] = "it has parameters of the width between its linear layers"
                     return
-                _cut_pair(name, module, known_first, known_last, workers, found)
+                _cut_pair(name, module, known_first, known_last, workers, draft)
                 return
 
 
 def _in_sequence(module: Sequential) -> Iterator[tuple[str, str]]:
-    """Pairs with nothing but functions of single numbers between them."""
+    """Yield pairs with only elementwise functions between them."""
     before: str | None = None
     for key, child in module.named_children():
         if isinstance(child, Linear):
@@ -214,21 +213,21 @@ def _in_sequence(module: Sequential) -> Iterator[tuple[str, str]]:
             before = None
 
 
-def _cut_pair(name: str, module: Module, first: tuple[str, ...], last: str, workers: int, found: _Found) -> None:
+def _cut_pair(name: str, module: Module, first: tuple[str, ...], last: str, workers: int, draft: _Draft) -> None:
     width = widths(_child(module, last))[0]
     if width % workers:
         raise ConfigurationError(
             f"{_under(name, last)} takes {width} neurons, which {workers} workers cannot share evenly; take a number "
             f"of workers that divides {width}, or a plan without it"
         )
-    found.styles |= {_under(name, one): "columns" for one in first} | {_under(name, last): "rows"}
+    draft.styles |= {_under(name, key): "columns" for key in first} | {_under(name, last): "rows"}
 
 
-def _vocabulary(model: Module, workers: int, found: _Found) -> None:
-    """An embedding whose weight a linear layer shares, or that has as many entries as such a layer at the end gives."""
+def _vocabulary(model: Module, workers: int, draft: _Draft) -> None:
+    """Cut an embedding whose weight a linear layer shares, or that has the size of a last linear layer."""
     named = dict(model.named_modules())
     tables = {name: module for name, module in named.items() if type(module) is Embedding}
-    heads = {name: module for name, module in named.items() if isinstance(module, Linear) and name not in found.styles}
+    heads = {name: module for name, module in named.items() if isinstance(module, Linear) and name not in draft.styles}
     for name, table in tables.items():
         tied = [other for other, layer in heads.items() if layer.weight is table.weight]
         alike = [
@@ -241,6 +240,6 @@ def _vocabulary(model: Module, workers: int, found: _Found) -> None:
             continue
         if table.num_embeddings % workers or table.max_norm is not None:
             why = f"{table.num_embeddings} entries are no multiple of {workers}"
-            found.why |= dict.fromkeys([name, *ends], why if table.max_norm is None else "it has a max_norm")
+            draft.why |= dict.fromkeys([name, *ends], why if table.max_norm is None else "it has a max_norm")
             continue
-        found.styles |= {name: "embedding"} | dict.fromkeys(ends, "head")
+        draft.styles |= {name: "embedding"} | dict.fromkeys(ends, "head")

@@ -1,4 +1,4 @@
-"""How many heads a module of attention has, and what it is told where it has some of them only."""
+"""The number of heads of an attention module, and its attributes where it has only some of them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _WIDTHS = ("all_head_size", "split_size", "inner_dim")
 
 
 def _number(module: Module, names: Sequence[str]) -> int | None:
-    found = (vars(module).get(name) for name in names)
-    return next((one for one in found if type(one) is int and one > 0), None)
+    values = (vars(module).get(name) for name in names)
+    return next((value for value in values if type(value) is int and value > 0), None)
 
 
 def head_size(module: Module, inputs: Sequence[Any], *, is_fused: bool) -> int | None:
-    """Numbers in one head, by what the module says of itself; None where it says nothing that fits."""
+    """Return the numbers in one head, from the module's attributes; None where no attribute fits."""
     width = widths(inputs[0])[1] // (FUSED if is_fused else 1)
     size, count = _number(module, _SIZES), _number(module, _COUNTS)
     if size is None and count is not None and width % count == 0:
         size = width // count
-    fits = size is not None and all(widths(one)[1] % size == 0 for one in inputs)
+    fits = size is not None and all(widths(layer)[1] % size == 0 for layer in inputs)
     return size if fits else None
 
 
 def is_repeatable(heads: int, workers: int) -> bool:
-    """Whether `workers` share key heads that are fewer than they are: equally many workers have each."""
+    """Return whether equally many of `workers` can hold each key head, as there are fewer heads than workers."""
     return 0 < heads < workers and workers % heads == 0
 
 
 def repeated_head(plan: Mapping[str, str], model: Module, name: str, workers: int) -> tuple[int, int]:
-    """Heads of the layer `name`, whose style is "repeated", and numbers in each. Raises `ConfigurationError` where its
-    module does not say how many, or where the workers do not share them equally."""
+    """Return the number of heads of the layer `name`, whose style is "repeated", and the numbers in each. Raises
+    `ConfigurationError` where its module does not say how many, or where the workers cannot share them equally."""
     parent = name.rpartition(".")[0]
     module = model.get_submodule(parent)
     inside = {f"{parent}.{key}" if parent else key: child for key, child in module.named_children()}
@@ -57,10 +57,10 @@ def repeated_head(plan: Mapping[str, str], model: Module, name: str, workers: in
 
 
 def tell_heads(name: str, module: Module, width: int, workers: int, queries: int | None = None) -> None:
-    """Let a module of attention know that it has so many heads less; `width` is what its query has in all, and
-    `queries` how many query heads a worker has for its one key head, where key heads are repeated.
+    """Set the attributes of an attention module to the number of heads of one worker.
 
-    Raises `ConfigurationError` where its heads are not to be shared evenly.
+    `width` is the full width of its query; `queries` is the number of query heads of a worker for its one key head,
+    where key heads are repeated. Raises `ConfigurationError` where its heads cannot be shared evenly.
     """
     for key in (*_COUNTS, *_KEY_COUNTS):
         count = vars(module).get(key)

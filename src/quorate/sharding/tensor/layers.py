@@ -1,7 +1,7 @@
-"""What is done around each layer's own forward pass, so that several workers compute a model together.
+"""Hooks around each layer's forward pass, by which several workers compute a model together.
 
-Parameters are `DTensor`s; while a layer calculates, its module has the plain tensors that lie here, with a graph that
-leads back to the parameters. So the code of a model sees plain tensors only, some of them narrower.
+Parameters are `DTensor`s; while a layer calculates, its module has plain local tensors, with a graph that leads back to
+the parameters. So the code of a model sees plain tensors only, some of them narrower.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class Layer:
     together: Together
     statistics: Statistics
     owners: list[Module]
-    """Whose parameters it calculates with: its own, and for some modules of torch those inside."""
+    """The modules whose parameters it uses: itself, and for some modules of torch the modules inside."""
     width: int | None = None
-    """Of its whole input, or of the piece of it that it takes."""
+    """The width of its full input, or of the piece of it that it takes."""
     first: int = 0
     """The first entry of a cut embedding that is here."""
     head: tuple[int, int] | None = None
-    """Where the numbers of the one head of this worker begin in a layer of repeated heads, and how many they are."""
+    """The offset and the size of this worker's head in a layer of repeated heads."""
     outside: list[Tensor] = field(default_factory=list)
-    """Of each call that is under way: which of its numbers are entries of others."""
+    """For each call in progress, a mask of the ids that are entries of other workers."""
     kept: list[list[tuple[Module, str, Any]]] = field(default_factory=list)
     after: list[Tensor | None] = field(default_factory=list)
-    """What is added to the sum."""
+    """The biases added to the sum."""
     is_in_sequence: bool = False
     """Whether it is in a block that has a piece of the sequence."""
     is_given_all: bool = False
-    """Whether it gets the whole sequence all the same."""
+    """Whether it gets the full sequence all the same."""
 
     def before(self, module: Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Put plain tensors in the place of parameters, and prepare the input."""
+        """Replace parameters by plain tensors, and prepare the input."""
         self.together.layer = self.name
         kept: list[tuple[Module, str, Any]] = []
         self.kept.append(kept)
@@ -89,10 +89,10 @@ class Layer:
         together = self.together
         if self.style == "embedding":
             return self._own_entries(x)
-        given = x.shape[channel_dim(module, x)]
-        if given != self.width:
+        width = x.shape[channel_dim(module, x)]
+        if width != self.width:
             raise ConfigurationError(
-                f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {given}; '
+                f'{self.name} is cut by "{self.style}" and takes {self.width} numbers here, not {width}; '
                 "a layer cut by columns must be followed directly by one cut by rows"
             )
         if self.style in ("rows", "pieces") or self.is_given_all:
@@ -110,7 +110,7 @@ class Layer:
         return (ids - self.first).masked_fill(outside, 0)
 
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Put the parameters back, and make whole what is to be whole. Without an `output` something was raised."""
+        """Put the parameters back, and complete the output. Without an `output` an error was raised."""
         for owner, key, p in self.kept.pop():
             (owner._parameters if key in owner._parameters else owner._buffers)[key] = p
         bias = self.after.pop() if self.after else None
@@ -143,8 +143,8 @@ def _by_channel(bias: Tensor, module: Any) -> Tensor:
 
 
 def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection[Module] = ()) -> Statistics:
-    """Let every module of `model` calculate with its pieces; returned is what keeps running statistics of channels.
-    Raises `ConfigurationError` for heads that do not divide."""
+    """Let every module of `model` calculate with its pieces; return the running statistics of channels. Raises
+    `ConfigurationError` for heads that do not divide."""
     inside = {
         id(part): module
         for module in model.modules()

@@ -1,4 +1,4 @@
-"""A plan: which layers of a model are cut, and along what. It can be printed, and changed as a dictionary."""
+"""The plan by which layers are cut. It can be printed, and changed as a dictionary."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ FUSED = 3
 CONVOLUTIONS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 _TRANSPOSED = CONVOLUTIONS[3:]
 CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
-"""Modules of torch that calculate with the parameters of others: nothing inside is cut."""
+"""Modules of torch that calculate with the parameters of others: modules inside them are not cut."""
 _NORMS = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
 _LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, GroupNorm, _NormBase)
-"""Modules of torch for which a position depends on others."""
+"""Modules of torch in which a position depends on others."""
 
 
 class Plan(dict[str, str]):
-    """Names of modules, and the style of each; what is not in it is whole.
+    """The styles of modules, by name; a module that is not in it is not cut.
 
-    `columns` cuts what a layer gives (its output is a piece), `rows` what it takes (its input is a piece, its output
-    the sum, whole again), `pieces` what it takes as well, and gives a piece of the sum. `channels` is for what
-    calculates channel by channel (norms, convolutions in groups): its input and its output are pieces. `fused` is
-    columns of a layer that gives query, key and value in one. `embedding` and `head` cut the vocabulary of an embedding
-    and of the layer that gives logits, which are whole again behind it; with `logits` these stay a `DTensor` in pieces.
-    `repeated` is for layers of key or value heads that are fewer than workers: every worker has all of the layer, and
-    calculates the head of its queries. `sequence` is for norms that work on a piece of the sequence. Columns are to be
-    followed by rows, and between the two each neuron, channel, or head, is to be calculated by itself.
+    `columns` cuts a layer's outputs, `rows` its inputs: its input is a piece, its output the full sum. `pieces` cuts
+    inputs, and gives a piece of the sum. `channels` is for modules that calculate channel by channel (norms, grouped
+    convolutions): input and output are pieces. `fused` is `columns` for a layer that gives query, key and value in one.
+    `embedding` and `head` cut the vocabulary of an embedding and of the layer that gives logits; their outputs are
+    full. With `logits` the latter stay a `DTensor` in pieces. `repeated` is for layers of key or value heads that are
+    fewer than workers: every worker holds the full layer, and calculates the head of its queries. `sequence` is for
+    norms that work on a piece of the sequence. `columns` must be followed by `rows`, and between the two each neuron,
+    channel or head must be calculated separately.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Plan(dict[str, str]):
         self.is_of_pieces = False
         """Whether nothing is cut but the sequence, of which the whole model calculates on a piece."""
         self.workers, self.why = workers, dict(why or {})
-        """Of modules that were left whole: the reason."""
+        """Reasons for modules that are not cut."""
         branches = branches_in(model)
         self.shapes = {
             name: tuple(module.weight.shape)
@@ -84,20 +84,20 @@ class Plan(dict[str, str]):
 
     @property
     def in_words(self) -> str:
-        """What is told when a model is cut by it."""
+        """The message that is printed when a model is cut by it."""
         if self.is_of_pieces:
             return f"{self.workers} workers share sequences, each with a piece\n"
         return f"layers are computed by {self.workers} workers together:\n{self}\n"
 
     def piece_of(self, name: str) -> tuple[int, ...]:
-        """The shape of what one worker holds of a module's weight."""
+        """Return the shape of one worker's piece of a module's weight."""
         dim = cut_dim(self.get(name, "whole"), is_transposed=name in self._transposed)
         shape = self.shapes.get(name, ())
         return tuple(n // self.workers if at == dim else n for at, n in enumerate(shape))
 
     def __str__(self) -> str:
-        """A table: module, shape of its weight, style, piece, and of what was left whole the reason. Repeated blocks
-        stand in one line."""
+        """Return a table: module, shape of its weight, style, piece, and the reason where it is not cut. Repeated
+        blocks share a line."""
         lines: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys([*self.shapes, *self, *self.why]):
             style = self.get(name, "whole")
@@ -114,8 +114,8 @@ class Plan(dict[str, str]):
 
 
 def sequence_plan(model: Module, workers: int) -> Plan:
-    """That of a model which calculates on a piece of the sequence from the beginning to the end. Raises
-    `ConfigurationError` for modules that look at other positions by themselves, and for branches."""
+    """Return the plan of a model that calculates on a piece of the sequence from beginning to end. Raises
+    `ConfigurationError` for modules in which a position depends on others, and for branches."""
     if branches_in(model):
         raise ConfigurationError('quorate.branches cannot be combined with pieces of the sequence (tensor="sequence")')
     for name, module in model.named_modules():
@@ -142,7 +142,7 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 
 def _in_one(names: list[str]) -> str:
-    """As in: `h.0-11.attn.c_attn`."""
+    """Return the names of repeated blocks as one: `h.0-11.attn.c_attn`."""
     if len(names) == 1:
         return names[0]
     parts = [name.split(".") for name in names]
@@ -151,27 +151,27 @@ def _in_one(names: list[str]) -> str:
 
 
 def is_transposed(module: Module | None) -> bool:
-    """Whether its weight is the other way round: the `Conv1D` of `transformers`, or a transposed convolution."""
+    """Return whether the weight is transposed: of the `Conv1D` of `transformers`, or a transposed convolution."""
     return is_of_transformers(module) or type(module) in _TRANSPOSED
 
 
 def is_of_transformers(module: Module | None) -> bool:
-    """Whether it is the linear layer that these name `Conv1D`."""
+    """Return whether this is the linear layer that `transformers` calls `Conv1D`."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and hasattr(module, "nx")
 
 
 def is_linear(module: Any) -> bool:
-    """Whether it is a linear layer, either way round."""
+    """Return whether this is a linear layer, transposed or not."""
     return isinstance(module, Linear) or (isinstance(module, Module) and is_of_transformers(module))
 
 
 def is_convolution(module: Any) -> bool:
-    """Whether it is one of torch's own, whose weight is a parameter that it calculates with as it is."""
+    """Return whether this is one of torch's convolutions, with its weight as a plain parameter."""
     return type(module) in CONVOLUTIONS and "weight" in module._parameters
 
 
 def by_channel(module: Any) -> int | None:
-    """How many groups of channels a norm, or a convolution in groups, calculates by itself; None for anything else."""
+    """Return the number of separate channel groups of a norm or a grouped convolution; None for other modules."""
     if is_convolution(module) and module.groups > 1:
         return int(module.groups)
     if isinstance(module, GroupNorm):
@@ -180,18 +180,18 @@ def by_channel(module: Any) -> int | None:
 
 
 def channel_dim(module: Any, x: Tensor) -> int:
-    """The dimension of `x`, which a linear layer or a convolution is given or gives, that has its channels."""
+    """Return the channel dimension of `x`, an input or output of a linear layer or a convolution."""
     return x.dim() - int(module.weight.dim()) + 1
 
 
 def widths(layer: Any) -> tuple[int, int]:
-    """Of a linear layer, or a convolution that is not in groups: how many numbers, or channels, it takes and gives."""
+    """Return the input and output widths (numbers or channels) of a linear layer, or of an ungrouped convolution."""
     first, second = layer.weight.shape[:2]
     return (first, second) if is_transposed(layer) else (second, first)
 
 
 def cut_dim(style: str, *, is_transposed: bool) -> int | None:
-    """The dimension of the weight that is cut; None where none is."""
+    """Return the dimension along which the weight is cut; None where it is not cut."""
     if style in ("columns", "fused", "head", "logits", "embedding"):
         return 1 if is_transposed else 0
     if style in ("rows", "pieces"):
@@ -200,7 +200,7 @@ def cut_dim(style: str, *, is_transposed: bool) -> int | None:
 
 
 def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
-    """Raise `ConfigurationError` for what is not in the model, cannot be cut so, or does not divide."""
+    """Raise `ConfigurationError` for modules that do not exist, cannot be cut this way, or do not divide."""
     named = dict(model.named_modules())
     closed, branches = [name for name, module in named.items() if isinstance(module, CLOSED)], branches_in(model)
     for name, style in plan.items():
@@ -231,7 +231,7 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
 
 
 def _is_for(style: str, module: Module) -> tuple[bool, str]:
-    """Whether a module can have this style, and which can."""
+    """Return whether a module can have this style, and which modules can."""
     if style == "embedding":
         return type(module) is Embedding, "a torch Embedding"
     if style == "channels":
@@ -244,11 +244,11 @@ def _is_for(style: str, module: Module) -> tuple[bool, str]:
 
 def _check_width(name: str, style: str, module: Any, workers: int) -> None:
     parts = FUSED if style == "fused" else 1
-    for count, what in _counts(style, module):
+    for count, noun in _counts(style, module):
         if count % (parts * workers):
             each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
             raise ConfigurationError(
-                f"{name} has {count} {what}, which {workers} workers cannot share evenly: {count} is not a multiple of "
+                f"{name} has {count} {noun}, which {workers} workers cannot share evenly: {count} is not a multiple of "
                 f"{each}"
             )
 
@@ -270,9 +270,9 @@ def _check_tied(plan: Mapping[str, str], named: Mapping[str, Module]) -> None:
     for name, module in named.items():
         if not (is_linear(module) or is_convolution(module) or isinstance(module, Embedding)):
             continue
-        found = name, cut_dim(plan.get(name, "whole"), is_transposed=is_transposed(module))
-        other, dim = cut.setdefault(id(module.weight), found)
-        if dim != found[1]:
+        cut_here = name, cut_dim(plan.get(name, "whole"), is_transposed=is_transposed(module))
+        other, dim = cut.setdefault(id(module.weight), cut_here)
+        if dim != cut_here[1]:
             raise ConfigurationError(
                 f"{other} and {name} share their weight, and the tensor plan cuts it in one of them only, or otherwise"
             )

@@ -1,8 +1,8 @@
-"""Blocks of which each worker has a piece of the sequence, where their layers are not cut (sequence parallelism).
+"""Blocks in which each worker has a piece of the sequence between cut layers (sequence parallelism).
 
-Between the layers that are cut, activations are pieces along the sequence, dimension 1: so norms, dropout and sums are
-calculated once by all together. Where a sum was formed behind rows, the piece of it is; attention and the layers behind
-a norm take all pieces (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2). As many bytes are sent as without.
+Between the cut layers, activations are pieces along the sequence, dimension 1: so norms, dropout and sums are
+calculated once by all together. After `rows`, the sum is left in pieces; attention and the layers after a norm take all
+pieces (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2). As many bytes are sent as without.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _CUT = ("columns", "rows", "fused")
 
 
 def blocks_in(plan: Mapping[str, str], model: Module) -> list[str]:
-    """The blocks, in order, that work on pieces of the sequence. Raises `ConfigurationError` where there is not one
-    list that has all cut layers."""
+    """Return the names of the blocks, in order, that work on pieces of the sequence. Raises `ConfigurationError` where
+    no single list has all cut layers."""
     cut = [name for name, style in plan.items() if style in _CUT]
     for name, module in model.named_modules():
         blocks = [f"{name}.{key}" if name else key for key in module._modules]
         if (
             isinstance(module, ModuleList)
             and cut
-            and all(one.startswith(tuple(f"{b}." for b in blocks)) for one in cut)
+            and all(layer.startswith(tuple(f"{b}." for b in blocks)) for layer in cut)
         ):
             return blocks
     raise ConfigurationError(
@@ -39,9 +39,9 @@ def blocks_in(plan: Mapping[str, str], model: Module) -> list[str]:
 
 
 def styles_in_blocks(plan: Mapping[str, str], why: Mapping[str, str], model: Module) -> dict[str, str]:
-    """Those of the norms. Raises `ConfigurationError` for blocks with layers that would need the whole sequence."""
+    """Return the norms' styles. Raises `ConfigurationError` for blocks with layers that need the full sequence."""
     inside = tuple(f"{block}." for block in blocks_in(plan, model))
-    found = {}
+    styles = {}
     for name, module in model.named_modules():
         if not name.startswith(inside) or plan.get(name) in _CUT:
             continue
@@ -55,12 +55,12 @@ def styles_in_blocks(plan: Mapping[str, str], why: Mapping[str, str], model: Mod
                     f"{name}, of the class {type(module).__name__}, is not cut, and may need the whole sequence; "
                     "do not cut that"
                 )
-            found[name] = "sequence"
-    return found
+            styles[name] = "sequence"
+    return styles
 
 
 def attentions_in(plan: Mapping[str, str], model: Module, blocks: list[str]) -> list[str]:
-    """The modules that are given the whole sequence: those that hold query, key and value."""
+    """Return the modules that are given the full sequence: those that hold query, key and value."""
     holders = [name.rpartition(".")[0] for name, style in plan.items() if style in ("columns", "fused")]
     inside = tuple(f"{block}." for block in blocks)
     return [
@@ -76,13 +76,13 @@ def _keys(model: Module, name: str) -> list[str]:
 
 
 class Pieces:
-    """Cuts the sequence before the first block, joins it behind the last one, and for what needs all of it."""
+    """Cuts the sequence before the first block, and joins it after the last one and for attention."""
 
     def __init__(self, together: Together) -> None:
         self._together = together
 
     def hook(self, model: Module, blocks: list[str], attentions: list[str]) -> None:
-        """Do so in `model`."""
+        """Install the hooks in `model`."""
         for name in attentions:
             model.get_submodule(name).register_forward_pre_hook(self._join, with_kwargs=True)
         model.get_submodule(blocks[0]).register_forward_pre_hook(self._cut, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""The schedule of `Failures`, drawn for many workers at once: the very failures that it draws one by one."""
+"""The schedule of `Failures`, drawn for many workers at once: the same failures that it draws one by one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from quorate.core.draws import mixed
 from quorate.inject.failures import STREAM, Failure, Failures
 
-_GOLDEN, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_GOLDEN, _FIRST, _SECOND = (
+    np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 _AT_ONCE = 1 << 14
 
 
 def failures_until(failures: Failures, workers: int, seed: int, seconds: float) -> list[Failure]:
-    """Those of `failures.schedule(workers, seed)` before `seconds`."""
-    found: list[Failure] = []
+    """Return the failures of `failures.schedule(workers, seed)` before `seconds`."""
+    drawn_failures: list[Failure] = []
     between, now, number = failures.between(workers), 0.0, 0
     while now < seconds:
         draws = _Draws(seed, number)
@@ -31,9 +33,9 @@ def failures_until(failures: Failures, workers: int, seed: int, seconds: float) 
             if burst < failures.bursts:
                 begin = first // failures.together * failures.together
                 ranks = range(begin, min(begin + failures.together, workers))
-            found.append(failures.struck(now, ranks, share, length))
+            drawn_failures.append(failures.struck(now, ranks, share, length))
         number += _AT_ONCE
-    return found
+    return drawn_failures
 
 
 class _Draws:
@@ -43,15 +45,15 @@ class _Draws:
         self._numbers = _mixed(np.uint64(mixed(STREAM, seed)), np.arange(first, first + _AT_ONCE, dtype=np.uint64))
 
     def uniforms(self, place: int) -> Sequence[float]:
-        """As `quorate.core.draws.uniform`."""
+        """Return the numbers of `quorate.core.draws.uniform`."""
         bits = _mixed(self._numbers, np.full(_AT_ONCE, place, dtype=np.uint64)) >> np.uint64(11)
-        found: list[float] = np.minimum((bits.astype(np.float64) + 0.5) / 2**53, 1 - 2**-53).tolist()
-        return found
+        numbers: list[float] = np.minimum((bits.astype(np.float64) + 0.5) / 2**53, 1 - 2**-53).tolist()
+        return numbers
 
 
 def _mixed(state: NDArray[np.uint64] | np.uint64, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One more number of `quorate.core.draws.mixed`; sums and products leave out what exceeds 64 bits."""
-    found = number + state + _GOLDEN
-    found = (found ^ (found >> np.uint64(30))) * _FIRST
-    found = (found ^ (found >> np.uint64(27))) * _SECOND
-    return found ^ (found >> np.uint64(31))
+    """Return one more number of `quorate.core.draws.mixed`; sums and products drop what exceeds 64 bits."""
+    bits = number + state + _GOLDEN
+    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
+    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
+    return bits ^ (bits >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""What exchanges add to a step where nothing fails, from the network, the parameters and the work of a step. Pure."""
+"""The seconds that exchanges add to a step without failures, from the network, the parameters and the step. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Exchanges:
         return 4 * self.parameters
 
     def within(self, workers: int, step: float) -> float:
-        """Seconds that a mean of gradients in every step adds; parts of it travel while the rest is computed."""
+        """Return the seconds that a mean of gradients adds to every step; parts of it are sent during the backward
+        pass."""
         if self.links is None or workers == 1:
             return 0.0
         sizes = parts_of(self._nbytes)
@@ -34,11 +35,11 @@ class Exchanges:
         return in_line(under_way) - step
 
     def mean(self, learners: int) -> float:
-        """Seconds of a mean of parameters, for which all learners have come."""
+        """Return the seconds of a mean of parameters, once all learners have arrived."""
         return 0.0 if self.links is None or learners == 1 else self.links.all_reduce(self._nbytes, learners).seconds
 
     def round(self, learners: int) -> float:
-        """Seconds of a round through one learner: a call, a question, what all give, and what comes of it."""
+        """Return the seconds of a round through one learner: a call, a question, contributions, and results."""
         if self.links is None or learners == 1:
             return 0.0
         return 4 * self.links.latency + 2 * self.links.carrying(self._nbytes, learners - 1)

@@ -1,4 +1,4 @@
-"""What is simulated under failures: every strategy with every number of workers and learners, on every network."""
+"""The cases under failures: every strategy with every number of workers and learners, on every network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from quorate.simulation.failing.ways import Way
 from quorate.simulation.links import Links
 
 MOST_FAILURES = 5_000_000
-"""That are drawn for one number of workers: each takes some microseconds."""
+"""Failures that are drawn for one number of workers: each takes some microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingArm:
-    """One strategy; `text` is how it was written."""
+    """One strategy; `text` is the argument."""
 
     text: str
     way: Way
@@ -31,7 +31,7 @@ class FailingArm:
 
 @dataclass(frozen=True, kw_only=True)
 class FailingRow:
-    """One case, and what came of it."""
+    """One case with its result."""
 
     strategy: str
     workers: int
@@ -41,21 +41,21 @@ class FailingRow:
     wall_seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """For `simulate.json`."""
+        """Return the row for `simulate.json`."""
         own = {"strategy": self.strategy, "workers": self.workers, "learners": self.learners, "network": self.network}
         return {**own, "wall_seconds": round(self.wall_seconds, 3), **self.goodput.as_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingGrid:
-    """All of it; every list but the networks has an entry at least."""
+    """All cases; every list but the networks has at least one entry."""
 
     failures: Failures
     recovery: Recovery
     arms: Sequence[FailingArm]
     workers: Sequence[int]
     learners: Sequence[int]
-    """Of strategies that have learners."""
+    """For strategies that have learners."""
     networks: Sequence[Links]
     """None: exchanges cost nothing."""
     seconds: float
@@ -64,7 +64,7 @@ class FailingGrid:
     seed: int
 
     def cases(self) -> Iterator[tuple[FailingArm, Links | None, Played]]:
-        """In the order of the table."""
+        """Yield the cases in the order of the table."""
         for links in self.networks or (None,):
             for arm in self.arms:
                 for learners in (1,) if arm.way.meets == "one learner" else self.learners:
@@ -82,7 +82,7 @@ class FailingGrid:
                         yield arm, links, case
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for the first case that cannot be."""
+        """Raise `ConfigurationError` for the first impossible case."""
         for _, _, case in self.cases():
             case.check()
         most = self.seconds / self.failures.between(max(self.workers))
@@ -93,14 +93,15 @@ class FailingGrid:
             )
 
 
-def rows_of(grid: FailingGrid, told: Callable[[int, int, str], object]) -> Iterator[FailingRow]:
-    """Every case's row, one after the other; `told` is told which one begins: its number, of how many, in words."""
+def rows_of(grid: FailingGrid, begins: Callable[[int, int, str], object]) -> Iterator[FailingRow]:
+    """Yield every case's row, one after the other. `begins` is called for each one with its number, the number of all,
+    and a description."""
     schedules: Mapping[int, Any] = {
         workers: failures_until(grid.failures, workers, grid.seed, grid.seconds) for workers in grid.workers
     }
     cases = list(grid.cases())
     for number, (arm, links, case) in enumerate(cases):
-        told(number, len(cases), f"{arm.text}, {case.workers:,} workers, {counted(case.learners, 'learner')}")
+        begins(number, len(cases), f"{arm.text}, {case.workers:,} workers, {counted(case.learners, 'learner')}")
         began = time.perf_counter()
         goodput = case.play(schedules[case.workers])
         yield FailingRow(

@@ -1,9 +1,9 @@
 """The life of one learner: workers in lock step, of which some fail; when they train, and where the time goes.
 
-A learner is elastic, or it is not. An elastic one stops after a death, goes on with those that are left, and stops
-again when the dead come back; it is gone only while none of its workers lives. The other one is gone with the first
-death, until all its workers are there again. One that was gone has lost its state: it goes on from its last checkpoint
-if it is alone, and else with the newest of the other learners, without what it had done since it last handed in.
+A learner is elastic, or it is not. An elastic one stops after a death, continues with the live workers, and stops again
+when the dead come back; it is gone only while all its workers are dead. Another learner is gone with the first death,
+until all its workers are there again. A learner that was gone has lost its state: it continues from its last checkpoint
+if it is alone, and else with the newest of the other learners, without its work since it last contributed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorate.inject.failures import Kind
 
 
 class Stroke(NamedTuple):
-    """A failure, as one learner meets it; ranks count from the learner's first."""
+    """A failure of one learner; ranks count from the learner's first."""
 
     time: float
     ranks: range
@@ -29,7 +29,7 @@ class Stroke(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """How a learner lives. Times in seconds."""
+    """Terms of a learner's life. Times in seconds."""
 
     size: int
     is_elastic: bool
@@ -38,20 +38,20 @@ class Terms:
     silence: float
     reshard: float
     join: float
-    """For how long the living stand when others come back."""
+    """For how long the live workers stop when others come back."""
     slice: int
     back: float
-    """From a death until a worker is there in its place, and could train."""
+    """From a death until a worker is in its place, and could train."""
     absorbs: bool
-    """Whether a death while it stands still is mended in the same stop."""
+    """Whether a death during a stop is handled in the same stop."""
     checkpoint: float = math.inf
     """Work between two checkpoints. Infinite: none, the state is with other learners, or nothing is kept."""
     save: float = 0.0
     is_alone: bool = True
     hands_in: float = 0.0
-    """Work of one turn after which it hands in to the other learners."""
+    """Work of one turn after which it contributes to the other learners."""
     behind: float = 0.0
-    """Work that is not in the model in addition to what was done since it last handed in."""
+    """Work that is not in the model, besides the work since it last contributed."""
 
 
 class Stretch(NamedTuple):
@@ -60,7 +60,7 @@ class Stretch(NamedTuple):
     begin: float
     end: float
     rate: float
-    """Steps, of those that it takes with nobody slow."""
+    """Relative speed: steps, over those without slow workers."""
     live: int
     dropped: float
     """Seconds of work that are lost at its end; infinite: all, as the learner is gone."""
@@ -68,24 +68,24 @@ class Stretch(NamedTuple):
 
 @dataclass
 class Lived:
-    """What came of it. Worker-seconds: `worked` is time at work, which `saving` and `lost` are parts of."""
+    """The result of a life. Worker-seconds: `worked` is active time, which includes `saving` and `lost`."""
 
     size: int
     stretches: list[Stretch] = field(default_factory=list)
     worked: float = 0.0
     saving: float = 0.0
     lost: float = 0.0
-    """Worked, and not in the model: begun steps, and what was done since the last checkpoint, or was not handed in."""
+    """Work that is not in the model: incomplete steps, and work since the last checkpoint or contribution."""
     down: float = 0.0
-    """Of workers that are dead, or idle with a dead one."""
+    """Time of workers that are dead, or idle with a dead one."""
     stopped: float = 0.0
-    """Of living workers whose learner stands."""
+    """Time of live workers whose learner has stopped."""
     waiting: float = 0.0
-    """Of workers that wait for a slow or silent one."""
+    """Time of workers that wait for a slow or silent one."""
 
 
 def life(terms: Terms, strokes: Sequence[Stroke], until: float) -> Lived:
-    """All of it, from 0 to `until`."""
+    """Simulate the life from 0 to `until`."""
     learner = _Learner(terms, until)
     for stroke in strokes:
         if stroke.time >= until:
@@ -106,13 +106,13 @@ class _Learner:
         """When it goes on; negative: it trains."""
         self._gone = False
         self._out: set[int] = set()
-        """Slices that are out; those that are back, and come in when the stop ends, are among them."""
+        """Slices that are out, including those that are back and enter when the stop ends."""
         self._back: list[tuple[float, int]] = []
         self._ready: list[int] = []
         self._silent: list[tuple[float, int]] = []
         self._slow: list[tuple[float, float]] = []
         self._done = 0.0
-        """Seconds at work since it had its state."""
+        """Seconds of work since it got its state."""
 
     def live_until(self, time: float) -> None:
         while True:
@@ -127,8 +127,8 @@ class _Learner:
                 self._advance(ends)
             elif ends == time:
                 return
-            self._silent = [one for one in self._silent if one[0] > ends] if self._silent else self._silent
-            self._slow = [one for one in self._slow if one[0] > ends] if self._slow else self._slow
+            self._silent = [silence for silence in self._silent if silence[0] > ends] if self._silent else self._silent
+            self._slow = [slow_time for slow_time in self._slow if slow_time[0] > ends] if self._slow else self._slow
             if self._back and self._back[0][0] <= ends:
                 self._come_back(ends)
             if 0 <= self._stop <= ends:
@@ -154,7 +154,7 @@ class _Learner:
         self._now = to
 
     def _saving(self, done: float) -> float:
-        """Seconds of the first `done` in which checkpoints were saved."""
+        """Return the seconds of the first `done` in which checkpoints were saved."""
         terms = self.terms
         if terms.save == 0.0 or terms.checkpoint == math.inf:
             return 0.0
@@ -177,7 +177,9 @@ class _Learner:
 
     def _slices(self, ranks: range) -> list[int]:
         each = self.terms.slice
-        return [one for one in range(ranks.start // each, (ranks.stop - 1) // each + 1) if one not in self._out]
+        return [
+            number for number in range(ranks.start // each, (ranks.stop - 1) // each + 1) if number not in self._out
+        ]
 
     def _of(self, piece: int) -> int:
         each = self.terms.slice
@@ -216,7 +218,7 @@ class _Learner:
             heappush(self._back, (back, piece))
 
     def _drop(self, work: float) -> None:
-        """So much of what it did last is lost."""
+        """Lose the last `work` seconds of its work."""
         lived = self.lived
         work = min(work, self._done)
         self._done -= work
@@ -240,11 +242,11 @@ class _Learner:
     # -- going on
 
     def _come_back(self, now: float) -> None:
-        came = False
+        has_returned = False
         while self._back and self._back[0][0] <= now:
             self._ready.append(heappop(self._back)[1])
-            came = True
-        if came and self.terms.is_elastic and (self._stop < 0 or self._stop == math.inf):
+            has_returned = True
+        if has_returned and self.terms.is_elastic and (self._stop < 0 or self._stop == math.inf):
             self._stop = now + (0.0 if self._gone else self.terms.join)  # where all were dead, nobody stands
 
     def _go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""The picture of what failures leave: goodput and uptime over the number of workers, or a bar for each row."""
+"""The picture of simulated failures: goodput and uptime over the number of workers, or a bar for each row."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _TALL, _BAR = 52.0, 20.0
 
 
 def picture(rows: Sequence[FailingRow], title: str, about: str = "") -> str:
-    """An SVG that stands alone; `about` says what was assumed."""
+    """Return a self-contained SVG; `about` states the assumptions."""
     looks = looks_of([name_of(row, rows) for row in rows])
     drawn = _lines if len({row.workers for row in rows}) > 1 else _bars
     body, height = drawn(rows, looks)
-    told = [f"{_named(row, rows)} {share_in_words(row.goodput.goodput)}" for row in rows[:12]]
-    return framed(body, height, title, about, SAID, f"{title}. Goodput, simulated: {'; '.join(told)}.")
+    shares = [f"{_named(row, rows)} {share_in_words(row.goodput.goodput)}" for row in rows[:12]]
+    return framed(body, height, title, about, SAID, f"{title}. Goodput, simulated: {'; '.join(shares)}.")
 
 
 def name_of(row: FailingRow, rows: Sequence[FailingRow]) -> str:
-    """The strategy, and what else tells lines apart."""
+    """Return the strategy, with what distinguishes lines."""
     parts = [row.strategy]
-    several = len({one.learners for one in rows if one.strategy == row.strategy}) > 1
-    if several or (row.learners > 1 and len({one.learners for one in rows}) > 1):
+    several = len({other.learners for other in rows if other.strategy == row.strategy}) > 1
+    if several or (row.learners > 1 and len({other.learners for other in rows}) > 1):
         parts.append(counted(row.learners, "learner"))
-    if len({one.network for one in rows}) > 1:
+    if len({other.network for other in rows}) > 1:
         parts.append(row.network or "")
     return ", ".join(parts)
 
@@ -97,9 +97,9 @@ def _bars(rows: Sequence[FailingRow], looks: dict[str, int]) -> tuple[Markup, fl
     ]
     for place, row in enumerate(rows):
         y, name = top + _TALL * place, name_of(row, rows)
-        look, found = looks[name], row.goodput
-        said = f"{share_in_words(found.goodput)}, uptime {share_in_words(found.uptime)}, simulated"
-        wide = max(1.0, x(found.goodput) - left)
+        look, goodput = looks[name], row.goodput
+        said = f"{share_in_words(goodput.goodput)}, uptime {share_in_words(goodput.uptime)}, simulated"
+        wide = max(1.0, x(goodput.goodput) - left)
         dashes = drawing.dashes_of(look)
         bar = element("rect", x=left, y=y + 18, width=wide, height=_BAR, class_="outline", stroke_dasharray=dashes)
         words = drawing.text(left + wide + 10, y + 33, said, class_="small")

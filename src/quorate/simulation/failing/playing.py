@@ -1,4 +1,4 @@
-"""One strategy, so many workers in so many learners, one schedule of failures: what is left of the machine."""
+"""The goodput of one strategy, with so many workers in so many learners, under one schedule of failures."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MOST_LEARNERS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """What came of it. All but `uptime` and `checkpoint` are shares of all worker-seconds, and add up to 1."""
+    """The result. All but `uptime` and `checkpoint` are shares of all worker-seconds, and add up to 1."""
 
     goodput: float
-    """Steps that are in the model at the end, of those possible if nothing failed and exchanges cost nothing."""
+    """Steps in the final model, over those possible without failures and exchanges."""
     lost: float
     """Steps that were taken, and are not in the model."""
     down: float
     """Workers that are dead, silent, or idle with a dead one."""
     stopped: float
-    """Living workers whose learner detects a death, reshards, or starts again."""
+    """Live workers whose learner detects a death, reshards, or starts again."""
     waiting: float
-    """For a slow or silent worker, or for other learners."""
+    """Waiting for a slow or silent worker, or for other learners."""
     moving: float
     """Exchanges."""
     saving: float
@@ -45,7 +45,7 @@ class Goodput:
     failures: Struck
 
     def as_json(self) -> dict[str, Any]:
-        """For `simulate.json`."""
+        """Return the entry of `simulate.json`."""
         return asdict(self)
 
 
@@ -63,22 +63,23 @@ def play(
     exchanges: Exchanges | None = None,
     schedule: Sequence[Failure] | None = None,
 ) -> Goodput:
-    """Goodput and uptime of `workers` in `learners` learners, over so many seconds, under `failures`.
+    """Return goodput and uptime of `workers` in `learners` learners, over so many seconds, under `failures`.
 
-    `step` is what a step takes without exchanges. `schedule` is, unless given, what `failures.schedule(workers, seed)`
-    draws, of which these seconds are taken. Raises `ConfigurationError` for what does not go together.
+    `step` is the duration of a step without exchanges. `schedule` is, unless given, that of
+    `failures.schedule(workers, seed)`, of which these seconds are used. Raises `ConfigurationError` for arguments that
+    exclude each other.
     """
     way = way_of(strategy, settings or {})
     case = Played(way=way, workers=workers, learners=learners, seconds=seconds, step=step, failures=failures,
                   recovery=recovery or Recovery(), exchanges=exchanges or Exchanges())  # fmt: skip
     case.check()
     drawn = failures_until(failures, workers, seed, seconds) if schedule is None else schedule
-    return case.play([one for one in drawn if one.time < seconds])
+    return case.play([failure for failure in drawn if failure.time < seconds])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One case; the arguments of `play`, read."""
+    """One case; the checked arguments of `play`."""
 
     way: Way
     workers: int
@@ -90,7 +91,7 @@ class Played:
     exchanges: Exchanges
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for what does not go together."""
+        """Raise `ConfigurationError` for arguments that exclude each other."""
         if not 1 <= self.learners <= min(self.workers, MOST_LEARNERS):
             most = min(self.workers, MOST_LEARNERS)
             raise ConfigurationError(
@@ -106,7 +107,7 @@ class Played:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the rest of a learner goes on after a death."""
+        """Whether the other workers of a learner go on after a death."""
         return self.way.goes_on if self.way.meets == "one learner" else self.recovery.inside == "elastic"
 
     @property
@@ -129,7 +130,7 @@ class Played:
         return period if period < self.seconds else math.inf
 
     def _rate_of_losses(self) -> float:
-        """How many times a second the state of all is lost: with any death, or with the last living slice."""
+        """Return how many times a second the state of all is lost: with any death, or with the last live slice."""
         mortal = 1 - self.failures.stops - self.failures.slows
         struck = mortal / self.failures.between(self.workers)
         if not self.is_elastic or not struck:
@@ -139,8 +140,8 @@ class Played:
         away = self._back
         if slices == 1 or not away:
             return struck if slices == 1 else 0.0
-        gone = each * away / (1 + each * away)
-        log = math.log(slices) + slices * math.log(gone) - math.log(away)
+        dead_share = each * away / (1 + each * away)
+        log = math.log(slices) + slices * math.log(dead_share) - math.log(away)
         whole = struck * self.failures.bursts if self.failures.together >= self.workers else 0.0
         return math.exp(log) + whole if log > -700 else whole
 
@@ -180,18 +181,18 @@ class Played:
         )
 
     def play(self, schedule: Sequence[Failure]) -> Goodput:
-        """What comes of it under these failures."""
+        """Return the goodput under these failures."""
         among = Learners(self.workers, self.learners)
         strokes = among.divided(schedule)
         terms = {size: self._terms(size) for size in {among.size(0), among.size(self.learners - 1)}}
         lives = Lives(
-            struck=[life(terms[among.size(one)], strokes[one], self.seconds) for one in sorted(strokes)],
-            untouched=[among.size(one) for one in range(self.learners) if one not in strokes],
+            struck=[life(terms[among.size(learner)], strokes[learner], self.seconds) for learner in sorted(strokes)],
+            untouched=[among.size(learner) for learner in range(self.learners) if learner not in strokes],
             seconds=self.seconds,
         )
         if not lives.struck and self._alone:  # checkpoints are saved all the same
             lives = Lives(struck=[life(terms[self.workers], (), self.seconds)], untouched=(), seconds=self.seconds)
-        return self._told(self._spent(lives), schedule)
+        return self._goodput(self._spent(lives), schedule)
 
     def _spent(self, lives: Lives) -> Spent:
         way, step = self.way, self._step_and_exchange
@@ -206,7 +207,7 @@ class Played:
         spent.useful, spent.moving = spent.useful - moved, spent.moving + moved
         return spent
 
-    def _told(self, spent: Spent, schedule: Sequence[Failure]) -> Goodput:
+    def _goodput(self, spent: Spent, schedule: Sequence[Failure]) -> Goodput:
         possible = self.workers * self.seconds
         return Goodput(
             goodput=spent.useful / possible,

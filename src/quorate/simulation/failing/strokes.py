@@ -12,18 +12,18 @@ from quorate.simulation.failing.life import Stroke
 
 @dataclass(frozen=True)
 class Learners:
-    """`count` learners of `workers` workers, as equal as can be; the first ones have the workers that are left over."""
+    """`count` learners of `workers` workers, as equal as possible; the first ones have one worker more."""
 
     workers: int
     count: int
 
     def size(self, learner: int) -> int:
-        """How many workers it has."""
+        """Return the number of its workers."""
         each, over = divmod(self.workers, self.count)
         return each + (learner < over)
 
     def of(self, rank: int) -> tuple[int, int]:
-        """The learner of `rank`, and that learner's first rank."""
+        """Return the learner of `rank`, and that learner's first rank."""
         each, over = divmod(self.workers, self.count)
         larger = over * (each + 1)
         if rank < larger:
@@ -41,38 +41,40 @@ class Learners:
             rank = end
 
     def divided(self, failures: Iterable[Failure]) -> Mapping[int, list[Stroke]]:
-        """What strikes whom; learners that nothing strikes are left out."""
-        found: dict[int, list[Stroke]] = {}
-        for one in failures:
-            for learner, ranks in self._parts(one.ranks):
-                found.setdefault(learner, []).append(Stroke(one.time, ranks, one.kind, one.seconds, one.factor))
-        return found
+        """Return the failures of each learner, without learners that have none."""
+        strokes: dict[int, list[Stroke]] = {}
+        for failure in failures:
+            for learner, ranks in self._parts(failure.ranks):
+                strokes.setdefault(learner, []).append(
+                    Stroke(failure.time, ranks, failure.kind, failure.seconds, failure.factor)
+                )
+        return strokes
 
 
 @dataclass(frozen=True)
 class Struck:
-    """How many failures there were."""
+    """Numbers of failures."""
 
     deaths: int
     stops: int
     slows: int
     bursts: int
-    """Of these, those that struck several workers at once."""
+    """Failures among them that struck several workers at once."""
     workers: int
     """Workers struck, counted each time."""
 
 
 def until(failures: Iterable[Failure], seconds: float) -> list[Failure]:
-    """Those of the first so many seconds."""
-    return list(takewhile(lambda one: one.time < seconds, failures))
+    """Return the failures of the first so many seconds."""
+    return list(takewhile(lambda failure: failure.time < seconds, failures))
 
 
 def counted(failures: Iterable[Failure]) -> Struck:
-    """How many of each kind."""
+    """Return the number of each kind."""
     kinds = {"death": 0, "stop": 0, "slow": 0}
     bursts = workers = 0
-    for one in failures:
-        kinds[one.kind] += 1
-        bursts += len(one.ranks) > 1
-        workers += len(one.ranks)
+    for failure in failures:
+        kinds[failure.kind] += 1
+        bursts += len(failure.ranks) > 1
+        workers += len(failure.ranks)
     return Struck(kinds["death"], kinds["stop"], kinds["slow"], bursts, workers)

@@ -1,6 +1,6 @@
-"""Several learners: what becomes of the lives they live by themselves where they wait for each other.
+"""Several learners: their lives where they wait for each other.
 
-Learners that nothing strikes are all alike, and are counted, not played.
+Learners without failures are all alike, and are counted, not simulated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorate.simulation.failing.ways import Way
 
 @dataclass
 class Spent:
-    """Worker-seconds of all learners by what they were spent on; and seconds in which learners trained."""
+    """Worker-seconds of all learners by use; and seconds in which learners trained."""
 
     useful: float = 0.0
     lost: float = 0.0
@@ -32,13 +32,13 @@ class Spent:
 
     @property
     def possible(self) -> float:
-        """All of it."""
+        """The sum of all uses."""
         return self.useful + self.lost + self.down + self.stopped + self.waiting + self.moving + self.saving
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lives:
-    """The learners that something strikes, and the workers of the others."""
+    """The learners with failures, and the workers of the others."""
 
     struck: Sequence[Lived]
     untouched: Sequence[int]
@@ -46,31 +46,31 @@ class Lives:
 
     @property
     def learners(self) -> int:
-        """All of them."""
+        """The number of all learners."""
         return len(self.struck) + len(self.untouched)
 
     def by_themselves(self) -> Spent:
-        """Where the time goes if nobody waits for anybody."""
-        found = Spent(useful=sum(self.untouched) * self.seconds)
-        for one in self.struck:
-            found.useful += one.worked - one.saving - one.lost
-            found.lost += one.lost
-            found.down += one.down
-            found.stopped += one.stopped
-            found.waiting += one.waiting
-            found.saving += one.saving
-        return found
+        """Return the use of time if no learner waits for another."""
+        spent = Spent(useful=sum(self.untouched) * self.seconds)
+        for lived in self.struck:
+            spent.useful += lived.worked - lived.saving - lived.lost
+            spent.lost += lived.lost
+            spent.down += lived.down
+            spent.stopped += lived.stopped
+            spent.waiting += lived.waiting
+            spent.saving += lived.saving
+        return spent
 
 
 def merging(lives: Lives, way: Way) -> Spent:
-    """Nobody waits for anybody; up is whenever as many learners train as make a round."""
+    """Simulate learners that do not wait for each other; up is the time in which a quorum trains."""
     spent = lives.by_themselves()
     needed = way.quorum(lives.learners) - len(lives.untouched)
     if needed <= 0:
         spent.up = lives.seconds
         return spent
-    begins = np.array([stretch.begin for one in lives.struck for stretch in one.stretches])
-    ends = np.array([stretch.end for one in lives.struck for stretch in one.stretches])
+    begins = np.array([stretch.begin for lived in lives.struck for stretch in lived.stretches])
+    ends = np.array([stretch.end for lived in lives.struck for stretch in lived.stretches])
     times = np.concatenate([ends, begins])  # an end comes first, and counts no time between
     changes = np.concatenate([-np.ones(len(ends), int), np.ones(len(begins), int)])
     order = np.argsort(times, kind="stable")
@@ -80,7 +80,8 @@ def merging(lives: Lives, way: Way) -> Spent:
 
 
 def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
-    """Rounds go on at the speed of the last one that the quorum needs; of those that are not known to be gone."""
+    """Simulate rounds at the speed of the slowest member of the quorum, among learners that are not known to be
+    gone."""
     spent = lives.by_themselves()
     rates = {1.0: [len(lives.untouched), sum(lives.untouched)]}
     members, before = lives.learners, 0.0
@@ -99,7 +100,7 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
                 break
         waiting = sum(live * max(0.0, rate - common) for rate, (_, live) in rates.items())
 
-    events = sorted(event for one in lives.struck for event in _changes(one, lives.seconds, detect))
+    events = sorted(event for lived in lives.struck for event in _changes(lived, lives.seconds, detect))
     settle()
     for time, training, rate, live, member in events:
         if time > before:
@@ -116,15 +117,15 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
     spent.up += (lives.seconds - before) * (common > 0)
     spent.useful -= (lives.seconds - before) * waiting
     spent.waiting += (lives.seconds - before) * waiting
-    if spent.useful < 0:  # what is lost of steps that were begun was waited with
+    if spent.useful < 0:  # incomplete steps that are lost were spent waiting
         spent.waiting, spent.useful = spent.waiting + spent.useful, 0.0
     return spent
 
 
-def _changes(one: Lived, seconds: float, detect: float) -> Iterator[tuple[float, int, float, int, int]]:
-    """Time, whether it begins (1) or ends (-1) to train, at what speed and with how many, and a change of members."""
+def _changes(lived: Lived, seconds: float, detect: float) -> Iterator[tuple[float, int, float, int, int]]:
+    """Yield time, whether training begins (1) or ends (-1), speed, workers, and a change of members."""
     at = 0.0
-    for stretch in one.stretches:
+    for stretch in lived.stretches:
         if stretch.begin > at + detect:
             yield at + detect, 0, 0.0, 0, -1
             yield stretch.begin, 0, 0.0, 0, 1
@@ -137,92 +138,92 @@ def _changes(one: Lived, seconds: float, detect: float) -> Iterator[tuple[float,
 
 @dataclass
 class _Attempt:
-    """What one learner does from one meeting to the next."""
+    """The work of one learner from one meeting to the next."""
 
     arrival: float
-    """Infinite: it does not come before the end."""
+    """Infinite: it does not arrive before the end."""
     lost_at: float = math.inf
-    """When it was first gone, on its way; before all times: it was not there when the others went on."""
+    """When it was first gone before arriving; minus infinity: it was gone when the others went on."""
     kept: float = 0.0
     dropped: float = 0.0
-    """Worker-seconds; `kept` come to the meeting."""
+    """Worker-seconds; `kept` arrive at the meeting."""
     kept_before: float = 0.0
-    """What it had done when it was first gone."""
+    """Its work when it was first gone."""
     times: list[tuple[float, float]] = field(default_factory=list)
 
 
-def _attempt(one: Lived, place: int, begin: float, work: float) -> _Attempt:
-    found, done = _Attempt(math.inf), 0.0
-    if place and one.stretches[place - 1].dropped == math.inf:  # it was gone, and may be still
-        later = place == len(one.stretches) or one.stretches[place].begin > begin
-        found.lost_at = -math.inf if later else math.inf
-    for number in range(place, len(one.stretches)):
-        stretch = one.stretches[number]
+def _attempt(lived: Lived, place: int, begin: float, work: float) -> _Attempt:
+    attempt, done = _Attempt(math.inf), 0.0
+    if place and lived.stretches[place - 1].dropped == math.inf:  # it was gone, and may be still
+        later = place == len(lived.stretches) or lived.stretches[place].begin > begin
+        attempt.lost_at = -math.inf if later else math.inf
+    for number in range(place, len(lived.stretches)):
+        stretch = lived.stretches[number]
         since = max(begin, stretch.begin)
         took = (stretch.end - since) * stretch.rate
         if done + took >= work:
-            found.arrival = since + (work - done) / stretch.rate
-            found.kept += (work - done) * stretch.live
-            found.times.append((since, found.arrival))
-            return found
+            attempt.arrival = since + (work - done) / stretch.rate
+            attempt.kept += (work - done) * stretch.live
+            attempt.times.append((since, attempt.arrival))
+            return attempt
         done += took
-        found.kept += took * stretch.live
-        found.times.append((since, stretch.end))
-        gone = stretch.dropped == math.inf
+        attempt.kept += took * stretch.live
+        attempt.times.append((since, stretch.end))
+        is_gone = stretch.dropped == math.inf
         again = min(done, stretch.dropped)
-        chips = found.kept if gone else min(found.kept, again * stretch.live)
-        if gone and found.lost_at == math.inf:
-            found.lost_at, found.kept_before = stretch.end, found.kept
-        found.kept, found.dropped, done = found.kept - chips, found.dropped + chips, done - again
-    return found
+        chips = attempt.kept if is_gone else min(attempt.kept, again * stretch.live)
+        if is_gone and attempt.lost_at == math.inf:
+            attempt.lost_at, attempt.kept_before = stretch.end, attempt.kept
+        attempt.kept, attempt.dropped, done = attempt.kept - chips, attempt.dropped + chips, done - again
+    return attempt
 
 
 class _Paths:
-    """How far each learner is: those that train at full speed for a while, and the others."""
+    """The progress of each learner: those that train at full speed for a while, and the others."""
 
     def __init__(self, struck: Sequence[Lived]) -> None:
         self._struck = struck
         self.places = [0] * len(struck)
-        """The stretch that is under way, or comes next."""
+        """The current stretch, or the next one."""
         self.workers = 0
-        """Of those at full speed."""
+        """Workers of learners at full speed."""
         self.others = list(range(len(struck)))
         self._quiet: list[tuple[float, int]] = []
-        """Until when, and which."""
+        """The end of full speed, and the learner."""
 
     def sorted_at(self, now: float) -> float:
-        """Sort them, and say until when nothing happens to those at full speed."""
+        """Sort the learners, and return until when those at full speed continue."""
         self._leave(now)
         others, self.others = self.others, []
-        for one in others:
-            place, stretches = self.places[one], self._struck[one].stretches
+        for learner in others:
+            place, stretches = self.places[learner], self._struck[learner].stretches
             while place < len(stretches) and stretches[place].end <= now:
                 place += 1
-            self.places[one] = place
+            self.places[learner] = place
             if place < len(stretches) and stretches[place].begin <= now and stretches[place].rate == 1.0:
-                heappush(self._quiet, (stretches[place].end, one))
+                heappush(self._quiet, (stretches[place].end, learner))
                 self.workers += stretches[place].live
             else:
-                self.others.append(one)
+                self.others.append(learner)
         return self._quiet[0][0] if self._quiet else math.inf
 
     def troubled(self, until: float) -> list[int]:
-        """Those that are not at full speed until then."""
+        """Return the learners that are not at full speed until then."""
         self._leave(until)
         return self.others
 
     def _leave(self, until: float) -> None:
         while self._quiet and self._quiet[0][0] <= until:
-            _, one = heappop(self._quiet)
-            self.workers -= self._struck[one].stretches[self.places[one]].live
-            self.others.append(one)
+            _, learner = heappop(self._quiet)
+            self.workers -= self._struck[learner].stretches[self.places[learner]].live
+            self.others.append(learner)
 
 
 def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: float) -> Spent:
-    """All learners meet when each has done `work` seconds of it; then comes an exchange.
+    """Simulate meetings when each learner has done `work` seconds of it, each followed by an exchange.
 
-    Who is gone before that has lost what it had done: it is waited for until it has done all of it again, or, where
-    the others go on, left out until the next meeting.
+    A learner that is gone before has lost its work: the others wait until it has done all of it again, or, where they
+    go on, leave it out until the next meeting.
     """
     base, spent, now = lives.by_themselves(), Spent(), 0.0
     untouched, paths = sum(lives.untouched), _Paths(lives.struck)
@@ -235,7 +236,9 @@ def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: fl
             spent.moving += rounds * exchange
             now += rounds * (work + exchange)
             continue
-        tried = [_attempt(lives.struck[one], paths.places[one], now, work) for one in paths.troubled(now + work)]
+        tried = [
+            _attempt(lives.struck[learner], paths.places[learner], now, work) for learner in paths.troubled(now + work)
+        ]
         alike = untouched + paths.workers
         ends = _meeting(tried, now + work if alike else 0.0, detect, goes_on=way.goes_on)
         ends = min(ends, lives.seconds)
@@ -258,22 +261,24 @@ def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: fl
 
 
 def _meeting(tried: Sequence[_Attempt], others: float, detect: float, *, goes_on: bool) -> float:
-    """When they meet."""
+    """Return when they meet."""
     if not goes_on:
-        return max([others, *(one.arrival for one in tried)])
-    there = [one.arrival for one in tried if one.lost_at == math.inf]
+        return max([others, *(attempt.arrival for attempt in tried)])
+    there = [attempt.arrival for attempt in tried if attempt.lost_at == math.inf]
     if not there and not others:
-        return min((one.arrival for one in tried), default=math.inf)
+        return min((attempt.arrival for attempt in tried), default=math.inf)
     ends = max([others, *there])
-    return max([ends, *(min(one.lost_at + detect, one.arrival) for one in tried if one.lost_at < math.inf)])
+    return max(
+        [ends, *(min(attempt.lost_at + detect, attempt.arrival) for attempt in tried if attempt.lost_at < math.inf)]
+    )
 
 
 def _covered(times: Sequence[tuple[float, float]], until: float) -> float:
-    """Seconds that at least one of these covers."""
-    found, at = 0.0, 0.0
+    """Return the seconds that at least one of these covers."""
+    covered, at = 0.0, 0.0
     for begin, end in sorted(times):
         begin, end = max(begin, at), min(end, until)
         if end > begin:
-            found += end - begin
+            covered += end - begin
             at = end
-    return found
+    return covered

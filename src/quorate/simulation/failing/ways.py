@@ -1,4 +1,4 @@
-"""What a strategy is when learners fail: whether they meet, how often, and how many of them a round needs."""
+"""A strategy under failures of learners: whether they meet, how often, and how many of them a round needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Way:
     name: str
     meets: Meets
     period: float = 1.0
-    """Between two meetings, or hand-ins of all there is: so many steps, or seconds of work."""
+    """Between two meetings, or contributions of everything: so many steps, or seconds of work."""
     unit: Literal["steps", "seconds"] = "steps"
     fragments: int = 1
     wait_for: WaitFor = "all"
@@ -56,11 +56,11 @@ class Way:
     """Whether the others go on when a worker, or a learner, is gone (`on_death`)."""
 
     def work(self, step: float) -> float:
-        """Seconds of work in a period, with steps that take so long."""
+        """Return the seconds of work in a period, for steps of `step` seconds."""
         return self.period * step if self.unit == "steps" else max(self.period, step)
 
     def quorum(self, learners: int) -> int:
-        """How many of so many learners have to be at work for a round to be formed."""
+        """Return how many of so many learners must train for a round to be formed."""
         wanted: WaitFor = "majority" if self.wait_for == "designated" else self.wait_for
         if isinstance(wanted, int):
             return max(1, min(wanted, learners))
@@ -73,10 +73,10 @@ class Way:
 
 
 def way_of(name: str, settings: Mapping[str, object]) -> Way:
-    """The strategy of that name, with its defaults and these settings.
+    """Return the strategy of that name, with its defaults and these settings.
 
-    Raises `ConfigurationError` for names and settings as `times_of` does, and for a strategy of which it is not known
-    what failures do to it.
+    Raises `ConfigurationError` for names and settings as `times_of` does, and for a strategy whose behaviour under
+    failures is not known.
     """
     usual = usual_settings(name) if name in strategies else {}
     on_death = settings.get("on_death", usual.get("on_death", "stop"))
@@ -114,7 +114,7 @@ def way_of(name: str, settings: Mapping[str, object]) -> Way:
 
 
 def _unknown(name: str) -> ConfigurationError:
-    kinds = sorted(one for one in known() if isinstance(times_of(one, {}), EveryStep | LocalSteps | RoundTimes))
+    kinds = sorted(name for name in known() if isinstance(times_of(name, {}), EveryStep | LocalSteps | RoundTimes))
     return ConfigurationError(
         f"failures under {name} cannot be simulated; give one of these: {', '.join(sorted([*kinds, DECOUPLED]))}"
     )
@@ -131,9 +131,9 @@ def _period(name: str, sync_every: int | str) -> tuple[float, Literal["steps", "
         return float(sync_every), "steps"
     from quorate.strategies.parts.local_steps import period_from  # imports torch
 
-    found = period_from(sync_every)
-    if found.unit == "examples":
+    period = period_from(sync_every)
+    if period.unit == "examples":
         raise ConfigurationError(
             f"sync_every of {name} counts examples, which a simulation of failures does not have; give steps or seconds"
         )
-    return found.count, "seconds" if found.unit == "seconds" else "steps"
+    return period.count, "seconds" if period.unit == "seconds" else "steps"

@@ -109,24 +109,24 @@ MADE: dict[str, tuple[Callable[[Path], None], dict[str, Any], list[Any]]] = {
 }
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, tuple):
-        return all(same(x, y) for x, y in zip(one, other, strict=True))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    return bool(one == other)
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor):
+        return isinstance(second, Tensor) and first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, tuple):
+        return all(same(x, y) for x, y in zip(first, second, strict=True))
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+    return bool(first == second)
 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_what_was_written_is_read(kind: str, tmp_path: Path) -> None:
     write, options, wanted = MADE[kind]
     write(tmp_path)
-    found = quorate.files(tmp_path, **options)
-    assert len(found) == len(wanted)
-    assert all(same(found[n], each) for n, each in enumerate(wanted))
-    again = pickle.loads(pickle.dumps(found))  # as a process of a DataLoader gets it
+    dataset = quorate.files(tmp_path, **options)
+    assert len(dataset) == len(wanted)
+    assert all(same(dataset[n], each) for n, each in enumerate(wanted))
+    again = pickle.loads(pickle.dumps(dataset))  # as a process of a DataLoader gets it
     assert same(again[-1], wanted[-1]) and same(again[0], wanted[0])
 
 
@@ -137,17 +137,17 @@ def test_a_damaged_file_is_named_or_left_out(kind: str, tmp_path: Path, capsys: 
     damaged = sorted(path for path in tmp_path.rglob("*") if path.is_file())[-1]
     damaged.write_bytes(damaged.read_bytes()[: -7 if kind == "tokens" else len(damaged.read_bytes()) // 2])
     if kind == "images":  # an image is looked at when it is read
-        found = quorate.files(tmp_path, **options)
+        dataset = quorate.files(tmp_path, **options)
         with pytest.raises(BadFile, match=f"rank 0 cannot read {damaged}"):
-            found[len(wanted) - 1]
-        found = quorate.files(tmp_path, on_bad_file="skip", **options)
-        assert same(found[len(wanted) - 1], wanted[0])
+            dataset[len(wanted) - 1]
+        dataset = quorate.files(tmp_path, on_bad_file="skip", **options)
+        assert same(dataset[len(wanted) - 1], wanted[0])
     else:
         with pytest.raises(ConfigurationError, match=f"rank 0 cannot read {damaged}"):
             quorate.files(tmp_path, **options)
-        found = quorate.files(tmp_path, on_bad_file="skip", **options)
-        assert 0 < len(found) < len(wanted)
-        assert all(same(found[n], wanted[n]) for n in range(len(found)))
+        dataset = quorate.files(tmp_path, on_bad_file="skip", **options)
+        assert 0 < len(dataset) < len(wanted)
+        assert all(same(dataset[n], wanted[n]) for n in range(len(dataset)))
     assert str(damaged) in capsys.readouterr().err
 
 
@@ -202,8 +202,8 @@ def test_a_file_is_copied_once_to_a_cache(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(cached.Cache, "_fetch", noting)
     for _ in range(2):
-        found = quorate.files(tmp_path / "far", cache=tmp_path / "near")
-        assert [found[n].tolist() for n in (0, 5)] == [[0, 1], [10, 11]]
+        dataset = quorate.files(tmp_path / "far", cache=tmp_path / "near")
+        assert [dataset[n].tolist() for n in (0, 5)] == [[0, 1], [10, 11]]
     assert fetched == ["x-0.npy", "x-2.npy"]
     np.save(tmp_path / "far" / "x-0.npy", np.full((2, 2), 5.0))  # another file now
     assert quorate.files(tmp_path / "far", cache=tmp_path / "near")[0].tolist() == [5.0, 5.0]
@@ -263,19 +263,19 @@ def test_a_file_that_one_worker_does_not_have_is_named_with_it(
 @pytest.mark.parametrize("share", ["static", "dynamic"])
 @pytest.mark.parametrize("kind", ["tar", "tokens"])
 def test_a_loader_over_files_goes_on_at_the_example(kind: str, share: str, tmp_path: Path) -> None:
-    """Where some examples are consumed, the others are what comes."""
+    """The examples that were not consumed are the ones that come next."""
     write, options, wanted = MADE[kind]
     write(tmp_path)
-    found = quorate.files(tmp_path, **options)
+    dataset = quorate.files(tmp_path, **options)
 
     def key(example: Any) -> Any:
         return example["cls"] if kind == "tar" else int(example[0])
 
     def live(world: quorate.World) -> tuple[list[Any], list[Any]]:
-        loader = quorate.shard(found, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
+        loader = quorate.shard(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
         batches = iter(loader)
         first = next(batches)
-        other = quorate.shard(found, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
+        other = quorate.shard(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
         other.load_state_dicts(world.gather(loader.state_dict()))
         return first, [each for batch in other for each in batch]
 
@@ -293,13 +293,13 @@ def test_one_worker_reads_for_all(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "1")
 
     def live(world: quorate.World) -> list[Any]:
-        found = quorate.files(tmp_path / str(world.rank), read="one", **options)
-        assert isinstance(found, Files if world.rank == 1 else RemoteFiles)
-        loader = quorate.shard(found, 2, shuffle=False, collate_fn=lambda batch: batch)
+        dataset = quorate.files(tmp_path / str(world.rank), read="one", **options)
+        assert isinstance(dataset, Files if world.rank == 1 else RemoteFiles)
+        loader = quorate.shard(dataset, 2, shuffle=False, collate_fn=lambda batch: batch)
         first = [each for batch in loader for each in batch]
         next(iter(loader))  # what was asked for ahead is not missed when it is left
         again = [each for batch in loader for each in batch]
-        assert same(tuple(first), tuple(again)) and same(found[-1], wanted[-1])
+        assert same(tuple(first), tuple(again)) and same(dataset[-1], wanted[-1])
         world.gather(0)
         return first
 
@@ -315,11 +315,11 @@ def test_what_the_reader_cannot_read_is_named_where_it_was_asked_for(tmp_path: P
 
     def live(world: quorate.World) -> str:
         where = tmp_path if world.rank == 0 else tmp_path / "nothing"
-        found = quorate.files(where, "images", read="one")
+        dataset = quorate.files(where, "images", read="one")
         said = ""
         if world.rank == 1:
             with pytest.raises(BadFile) as caught:
-                found[1]
+                dataset[1]
             said = str(caught.value)
             assert caught.value.ranks == (0,)
         world.gather(0)
@@ -342,12 +342,12 @@ def test_what_comes_over_the_wire_comes_to_the_process_of_the_worker(tmp_path: P
     npy(tmp_path / "0")
 
     def live(world: quorate.World) -> None:
-        found = quorate.files(tmp_path / str(world.rank), read="one")
+        dataset = quorate.files(tmp_path / str(world.rank), read="one")
         if world.rank == 1:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(remote, "get_worker_info", lambda: "a process of a DataLoader")
                 with pytest.raises(ConfigurationError, match="use num_workers=0"):
-                    found[0]
+                    dataset[0]
         world.gather(0)
 
     in_world(2, live)
@@ -368,18 +368,18 @@ def test_every_worker_has_its_own_and_all_have_equally_many(drop_last: bool, pas
     own_files(tmp_path)
 
     def live(world: quorate.World) -> list[list[int]]:
-        found = quorate.files(tmp_path / str(world.rank), read="own")
-        assert len(found) == sum(OWN) and int(found[sum(OWN[: world.rank])]) == 10 * world.rank
+        dataset = quorate.files(tmp_path / str(world.rank), read="own")
+        assert len(dataset) == sum(OWN) and int(dataset[sum(OWN[: world.rank])]) == 10 * world.rank
         with pytest.raises(IndexError, match=f"rank {world.rank} has the examples from"):
-            found[sum(OWN[: world.rank]) - 1 if world.rank else OWN[0]]
-        loader = quorate.shard(found, 1, drop_last=drop_last)
+            dataset[sum(OWN[: world.rank]) - 1 if world.rank else OWN[0]]
+        loader = quorate.shard(dataset, 1, drop_last=drop_last)
         return [[int(each) for batch in loader for each in batch] for _ in range(3)]
 
     for rank, epochs in enumerate(in_world(3, live)):
-        mine = set(range(10 * rank, 10 * rank + OWN[rank]))
-        assert all(len(epoch) == passes and set(epoch) <= mine for epoch in epochs)
-        assert set().union(*epochs) == mine
-        assert drop_last or all(set(epoch) == mine for epoch in epochs)
+        own_examples = set(range(10 * rank, 10 * rank + OWN[rank]))
+        assert all(len(epoch) == passes and set(epoch) <= own_examples for epoch in epochs)
+        assert set().union(*epochs) == own_examples
+        assert drop_last or all(set(epoch) == own_examples for epoch in epochs)
 
 
 def test_every_worker_goes_on_with_its_own(tmp_path: Path) -> None:
@@ -389,9 +389,9 @@ def test_every_worker_goes_on_with_its_own(tmp_path: Path) -> None:
     def begin(world: quorate.World) -> list[int]:
         loader = quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 1)
         batches = iter(loader)
-        found = [int(next(batches)), int(next(batches))]
+        examples = [int(next(batches)), int(next(batches))]
         kept[:] = world.gather(loader.state_dict())
-        return found
+        return examples
 
     def go_on(world: quorate.World) -> list[int]:
         loader = quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 1)

@@ -157,6 +157,9 @@ def test_more_cores_are_no_slower(name: str) -> None:
     chunks = 1 if name == "1f1b" else 2
     seconds = [1.0 + 0.1 * stage for stage in range(4 * chunks)]
     there = order(name, 4, chunks, 8)
-    found = [clock(there, seconds, seconds, seconds, send=0.2, cores=cores).seconds for cores in (1, 2, 3, 4)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] >= 3 * 8 * sum(seconds) and found[-1] == clock(there, seconds, seconds, seconds, send=0.2).seconds
+    durations = [clock(there, seconds, seconds, seconds, send=0.2, cores=cores).seconds for cores in (1, 2, 3, 4)]
+    assert durations == sorted(durations, reverse=True)
+    assert (
+        durations[0] >= 3 * 8 * sum(seconds)
+        and durations[-1] == clock(there, seconds, seconds, seconds, send=0.2).seconds
+    )

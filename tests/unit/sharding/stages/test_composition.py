@@ -1,4 +1,4 @@
-"""What stages do not go with, and the reason that is given."""
+"""Features that stages do not support, and the stated reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorate.sharding.stages.orders import SCHEDULES
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.staged import Tied, made
 
-SPLIT = [name for name, one in SCHEDULES.items() if one.is_split]
+SPLIT = [name for name, schedule in SCHEDULES.items() if schedule.is_split]
 
 
 def stages_of(wire: Wire, zero: Literal[1, 2, 3], shards: int = 2, **chosen: Any) -> Any:
@@ -48,7 +48,7 @@ def test_two_halves_of_a_backward_pass_need_parameters_that_stay(schedule: str) 
 def test_such_a_schedule_goes_with_anything_else(schedule: str) -> None:
     for zero, shards in ((2, 2), (1, 2), (3, 1)):
         task = partial(stages_of, zero=zero, shards=shards, schedule=schedule)
-        assert [found.layout.schedule for found in VirtualWorld(2).run(task)] == [schedule, schedule]
+        assert [stages.layout.schedule for stages in VirtualWorld(2).run(task)] == [schedule, schedule]
 
 
 def test_none_of_them_is_chosen_where_parameters_are_given_back() -> None:
@@ -57,16 +57,16 @@ def test_none_of_them_is_chosen_where_parameters_are_given_back() -> None:
         return stages_for(layers, 2, wire, StageChoice(schedule="auto"), shards=2, zero=zero).layout.schedule
 
     for zero, is_split in ((3, False), (2, True)):
-        found = VirtualWorld(2).run(partial(chosen, zero=zero))
-        assert found[0] == found[1]
-        assert SCHEDULES[found[0]].is_split == is_split
+        names = VirtualWorld(2).run(partial(chosen, zero=zero))
+        assert names[0] == names[1]
+        assert SCHEDULES[names[0]].is_split == is_split
 
 
 def test_names_say_how_many_stages_a_worker_has() -> None:
     names = [f"blocks.{number}" for number in range(1, 6)]
     for schedule, wanted in (("interleaved-1f1b", 3), ("looped-bfs", 3)):
-        found = VirtualWorld(2).run(partial(stages_of, zero=3, schedule=schedule, cuts=names))
-        assert [one.layout.chunks for one in found] == [wanted, wanted]
+        every_worker = VirtualWorld(2).run(partial(stages_of, zero=3, schedule=schedule, cuts=names))
+        assert [stages.layout.chunks for stages in every_worker] == [wanted, wanted]
     words = said(partial(stages_of, zero=3, schedule="looped-bfs", cuts=names[:4]))
     assert words == "stages lists 4 modules, but 4 stages need 3"
 

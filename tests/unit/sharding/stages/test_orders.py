@@ -95,10 +95,10 @@ def test_others_are_what_torch_has_made_of_its_order(name: str) -> None:
     made = getattr(torch_schedules, SCHEDULES[name].in_torch)(stages, microbatches)
     for worker, actions in enumerate(order(name, workers, chunks, microbatches)):
         in_torch = [
-            (one.stage_index, one.computation_type.value, one.microbatch_index)
+            (step.stage_index, step.computation_type.value, step.microbatch_index)
             for action in made.pipeline_order_with_comms[worker]
-            for one in action.sub_actions or (action,)
-            if one.computation_type.value in {"F", "B", "I", "W"}
+            for step in action.sub_actions or (action,)
+            if step.computation_type.value in {"F", "B", "I", "W"}
         ]
         assert in_torch == list(actions)
         assert {stage for stage, _, _ in in_torch} == {
@@ -115,7 +115,7 @@ def test_how_much_is_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reason"),
     [
         (("1f1b", 4, 1, 3), "1f1b needs a micro-batch for each of 4 stages, and there are 3"),
         (("gpipe", 2, 2, 4), "gpipe has 1 stage a worker, not 2"),
@@ -127,8 +127,8 @@ def test_how_much_is_held() -> None:
         (("pipedream", 2, 1, 4), 'there is no schedule "pipedream"; known: gpipe, 1f1b, .*'),
     ],
 )
-def test_what_is_refused(asked: tuple[str, int, int, int], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{told}$"):
+def test_what_is_refused(asked: tuple[str, int, int, int], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{reason}$"):
         order(*asked)
 
 

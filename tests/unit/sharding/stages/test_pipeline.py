@@ -72,15 +72,15 @@ def check(
             losses.append(float(loss.detach()))
         return losses, whole(model)
 
-    found = VirtualWorld(workers).run(task)
-    for losses, parameters in found:
+    ends = VirtualWorld(workers).run(task)
+    for losses, parameters in ends:
         assert losses == pytest.approx(wanted_losses, abs=EXACT)
         assert far(parameters, wanted) < EXACT
-    assert set().union(*(parameters for _, parameters in found)) == set(wanted)
+    assert set().union(*(parameters for _, parameters in ends)) == set(wanted)
 
 
 SIZES = (8, 5)
-"""Of the batches; the second one is smaller than two of the schedules are made for."""
+"""Batch sizes; the second one is smaller than two of the schedules are made for."""
 
 
 def of_tokens(model: nn.Module, step: int) -> Tensor:
@@ -103,8 +103,8 @@ def test_every_schedule(schedule: str, is_loop: bool) -> None:
 
 def test_what_passes_by_a_stage() -> None:
     def loss_of(model: nn.Module, step: int) -> Tensor:
-        found: Tensor = model(tokens(step, 6), scale=0.5)["loss"]
-        return found
+        loss: Tensor = model(tokens(step, 6), scale=0.5)["loss"]
+        return loss
 
     check(3, WithContext, loss_of, None, microbatches=3)
 
@@ -205,8 +205,8 @@ class Jumps(nn.Module):
         x = first
         for block in list(self.blocks)[1:]:
             x = block(x)
-        found: Tensor = self.last(x + first)
-        return found
+        output: Tensor = self.last(x + first)
+        return output
 
 
 class Backwards(nn.Module):
@@ -256,7 +256,7 @@ def test_an_example_tells_the_order_of_calls() -> None:
         return output
 
     wanted = made(Backwards)(torch.ones(4, 4, dtype=torch.float64))
-    assert all(torch.allclose(found, wanted) for found in VirtualWorld(2).run(task))
+    assert all(torch.allclose(output, wanted) for output in VirtualWorld(2).run(task))
 
 
 @pytest.mark.parametrize(

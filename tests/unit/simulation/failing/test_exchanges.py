@@ -1,4 +1,4 @@
-"""What exchanges add to a step is what they add where every step is played."""
+"""The seconds that exchanges add to a step equal those of a simulation of every step."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def case(workers: int, links: str, parameters: int) -> Case:
 @pytest.mark.parametrize(("links", "parameters"), [("1ms:1Gbit", 1000), ("1ms:1Gbit:halving", 30_000_000)])
 def test_of_every_step(workers: int, links: str, parameters: int) -> None:
     played = in_every_step(case(workers, links, parameters))
-    told = Exchanges(links_from(links), parameters).within(workers, 1.0)
-    assert max(played.end) / 4 - 1.0 == pytest.approx(told, abs=1e-5)  # a few bytes go along
+    added = Exchanges(links_from(links), parameters).within(workers, 1.0)
+    assert max(played.end) / 4 - 1.0 == pytest.approx(added, abs=1e-5)  # a few bytes go along
 
 
 def test_of_a_meeting() -> None:

@@ -17,117 +17,121 @@ EVERYTHING = failures_from("mtbf=40s,repair=5s,restart=2s,stop=0.2:3s,slow=0.2:x
 PARTS = ("goodput", "lost", "down", "stopped", "waiting", "moving", "saving")
 
 
-def one(time: float, kind: Any, seconds: float, factor: float = 1.0, ranks: range = range(1)) -> Failure:
+def failure_at(time: float, kind: Any, seconds: float, factor: float = 1.0, ranks: range = range(1)) -> Failure:
     return Failure(time, ranks, kind, seconds, factor)
 
 
-def told(*schedule: Failure, workers: int = 2, recovery: Recovery | None = None, **others: Any) -> Goodput:
-    """Of 100 s of steps of a second."""
+def goodput_of(*schedule: Failure, workers: int = 2, recovery: Recovery | None = None, **others: Any) -> Goodput:
+    """The result of 100 s of steps of a second."""
     repair = next((failure.seconds for failure in schedule if failure.kind == "death"), 0.0)
     failures = Failures(mtbf=1e9, repair=repair, restart=others.pop("restart", 0.0))
     return play(failures, workers, seconds=100.0, schedule=schedule, recovery=recovery, **others)
 
 
-def shares(found: Goodput) -> dict[str, float]:
+def shares(result: Goodput) -> dict[str, float]:
     """Percent, of the parts that are not 0."""
-    return {part: round(100 * getattr(found, part), 6) for part in PARTS if abs(getattr(found, part)) > 1e-12}
+    return {part: round(100 * getattr(result, part), 6) for part in PARTS if abs(getattr(result, part)) > 1e-12}
 
 
 def test_all_start_again_from_the_last_checkpoint() -> None:
     recovery = Recovery(detect=10.0, checkpoint=30.0, save=0.0)
-    found = told(one(50.5, "death", 20.0), recovery=recovery, restart=4.5)
-    assert shares(found) == {"goodput": 30 + 15, "lost": 20.5, "down": 17.25, "stopped": 17.25}
-    assert found.uptime == pytest.approx(0.655)
+    result = goodput_of(failure_at(50.5, "death", 20.0), recovery=recovery, restart=4.5)
+    assert shares(result) == {"goodput": 30 + 15, "lost": 20.5, "down": 17.25, "stopped": 17.25}
+    assert result.uptime == pytest.approx(0.655)
 
 
 def test_the_rest_goes_on_and_stops_once_more_when_the_dead_is_back() -> None:
     recovery = Recovery(detect=2.0, reshard=3.0, join=4.0)
-    found = told(one(50.5, "death", 20.0), recovery=recovery, settings={"on_death": "continue"}, restart=1.0)
+    result = goodput_of(
+        failure_at(50.5, "death", 20.0), recovery=recovery, settings={"on_death": "continue"}, restart=1.0
+    )
     # one step is lost at 50.5; the rest stands until 55.5, steps until 71.5 and stands until 75.5
-    assert shares(found) == {"goodput": 50 + 8 + 24.5, "lost": 0.5, "down": 12.5, "stopped": 4.5}
+    assert shares(result) == {"goodput": 50 + 8 + 24.5, "lost": 0.5, "down": 12.5, "stopped": 4.5}
 
 
 def test_the_only_learner_whose_workers_are_all_dead_goes_back_to_its_checkpoint() -> None:
     recovery = Recovery(detect=2.0, reshard=3.0, join=4.0, checkpoint=30.0, save=0.0)
-    both = one(50.5, "death", 20.0, ranks=range(2))
-    found = told(both, recovery=recovery, settings={"on_death": "continue"})
-    assert shares(found) == {"goodput": 30 + 29.5, "lost": 20.5, "down": 20.0}
+    both = failure_at(50.5, "death", 20.0, ranks=range(2))
+    result = goodput_of(both, recovery=recovery, settings={"on_death": "continue"})
+    assert shares(result) == {"goodput": 30 + 29.5, "lost": 20.5, "down": 20.0}
 
 
 def test_a_learner_that_never_waits_loses_what_it_had_not_handed_in() -> None:
     ways: dict[str, Any] = {"strategy": "decoupled-diloco", "learners": 2}
-    found = told(one(57.0, "death", 20.0), settings={"sync_every": 10, "wait_for": 1}, **ways)
-    assert shares(found) == {"goodput": (50 + 23 + 100) / 2, "lost": 3.5, "down": 10.0}
-    assert found.uptime == 1.0
-    assert told(one(57.0, "death", 20.0), settings={"sync_every": 10, "wait_for": 2}, **ways).uptime == 0.8
-    by_fragment = told(one(57.0, "death", 20.0), settings={"sync_every": 10, "fragments": 5}, **ways)
+    result = goodput_of(failure_at(57.0, "death", 20.0), settings={"sync_every": 10, "wait_for": 1}, **ways)
+    assert shares(result) == {"goodput": (50 + 23 + 100) / 2, "lost": 3.5, "down": 10.0}
+    assert result.uptime == 1.0
+    assert goodput_of(failure_at(57.0, "death", 20.0), settings={"sync_every": 10, "wait_for": 2}, **ways).uptime == 0.8
+    by_fragment = goodput_of(failure_at(57.0, "death", 20.0), settings={"sync_every": 10, "fragments": 5}, **ways)
     assert shares(by_fragment)["lost"] == (1 + 4) / 2
 
 
 def test_learners_that_meet_leave_out_one_that_is_gone() -> None:
     ways: dict[str, Any] = {"strategy": "diloco", "learners": 2, "recovery": Recovery(detect=2.0)}
-    found = told(one(15.0, "death", 10.0), settings={"sync_every": 10}, **ways)
+    result = goodput_of(failure_at(15.0, "death", 10.0), settings={"sync_every": 10}, **ways)
     # it is gone at 15, and back at 25, when the others are in the middle of a period; it goes on with them at 30
-    assert shares(found) == {"goodput": (10 + 70 + 100) / 2, "lost": 2.5, "down": 5.0, "waiting": 2.5}
+    assert shares(result) == {"goodput": (10 + 70 + 100) / 2, "lost": 2.5, "down": 5.0, "waiting": 2.5}
 
 
 def test_learners_that_meet_wait_for_one_that_was_gone_where_a_death_is_not_outlived() -> None:
     ways: dict[str, Any] = {"strategy": "diloco", "learners": 2}
-    found = told(one(15.0, "death", 10.0), settings={"sync_every": 10, "on_death": "stop"}, **ways)
+    result = goodput_of(failure_at(15.0, "death", 10.0), settings={"sync_every": 10, "on_death": "stop"}, **ways)
     # from 25 on it does again what it has lost; the other one waits from 20 to 35
-    assert shares(found) == {"goodput": 85.0, "lost": 2.5, "down": 5.0, "waiting": 7.5}
+    assert shares(result) == {"goodput": 85.0, "lost": 2.5, "down": 5.0, "waiting": 7.5}
 
 
 def test_a_learner_that_does_not_come_back_is_left_out_to_the_end() -> None:
     ways: dict[str, Any] = {"strategy": "diloco", "learners": 2, "recovery": Recovery(detect=2.0)}
-    found = told(one(15.0, "death", 1000.0), settings={"sync_every": 10}, **ways)
-    assert shares(found) == {"goodput": (10 + 100) / 2, "lost": 2.5, "down": 42.5}
-    late = told(one(9.0, "death", 1000.0), settings={"sync_every": 5}, **{**ways, "recovery": Recovery(detect=3.0)})
+    result = goodput_of(failure_at(15.0, "death", 1000.0), settings={"sync_every": 10}, **ways)
+    assert shares(result) == {"goodput": (10 + 100) / 2, "lost": 2.5, "down": 42.5}
+    late = goodput_of(
+        failure_at(9.0, "death", 1000.0), settings={"sync_every": 5}, **{**ways, "recovery": Recovery(detect=3.0)}
+    )
     assert late.waiting == pytest.approx(0.01)  # the other one meets nobody from 10 to 12
 
 
 @pytest.mark.parametrize(("wait_for", "goodput"), [(1, 97.5), ("all", 95.0)])
 def test_a_round_goes_at_the_speed_of_the_last_one_that_it_needs(wait_for: Any, goodput: float) -> None:
     ways: dict[str, Any] = {"strategy": "quorum", "learners": 2, "settings": {"wait_for": wait_for}}
-    found = told(one(10.0, "slow", 10.0, 2.0), **ways)
-    assert shares(found) == {"goodput": goodput, "waiting": 100 - goodput}
-    assert told(one(10.0, "slow", 10.0, 2.0)).goodput == pytest.approx(0.95)
+    result = goodput_of(failure_at(10.0, "slow", 10.0, 2.0), **ways)
+    assert shares(result) == {"goodput": goodput, "waiting": 100 - goodput}
+    assert goodput_of(failure_at(10.0, "slow", 10.0, 2.0)).goodput == pytest.approx(0.95)
 
 
 def test_a_quorum_of_all_waits_until_the_dead_are_known_to_be() -> None:
     ways: dict[str, Any] = {"strategy": "quorum", "learners": 2, "recovery": Recovery(detect=5.0)}
-    found = told(one(10.0, "death", 20.0), settings={"wait_for": "all"}, **ways)
-    assert shares(found) == {"goodput": (80 + 95) / 2, "down": 10.0, "waiting": 2.5}
-    assert found.uptime == 0.95
-    silent = told(one(10.0, "stop", 4.0), settings={"wait_for": "all"}, **ways)
+    result = goodput_of(failure_at(10.0, "death", 20.0), settings={"wait_for": "all"}, **ways)
+    assert shares(result) == {"goodput": (80 + 95) / 2, "down": 10.0, "waiting": 2.5}
+    assert result.uptime == 0.95
+    silent = goodput_of(failure_at(10.0, "stop", 4.0), settings={"wait_for": "all"}, **ways)
     assert shares(silent) == {"goodput": 96.0, "down": 2.0, "waiting": 2.0}
 
 
 def test_who_is_silent_for_long_is_left_out_where_the_rest_goes_on() -> None:
     recovery = Recovery(detect=2.0, reshard=3.0, join=4.0)
-    waits = told(one(50.0, "stop", 20.0), recovery=recovery)
+    waits = goodput_of(failure_at(50.0, "stop", 20.0), recovery=recovery)
     assert shares(waits) == {"goodput": 80.0, "down": 10.0, "waiting": 10.0}
-    goes_on = told(one(50.0, "stop", 20.0), recovery=recovery, settings={"on_death": "continue"})
+    goes_on = goodput_of(failure_at(50.0, "stop", 20.0), recovery=recovery, settings={"on_death": "continue"})
     assert shares(goes_on) == {"goodput": 50 + 7.5 + 26, "down": 12.0, "stopped": 4.5}
 
 
 def test_the_dead_are_not_struck_again() -> None:
     schedule = [
-        one(10.0, "death", 20.0),
-        one(15.0, "death", 20.0),
-        one(16.0, "stop", 50.0),
-        one(17.0, "slow", 50.0, 9.0),
+        failure_at(10.0, "death", 20.0),
+        failure_at(15.0, "death", 20.0),
+        failure_at(16.0, "stop", 50.0),
+        failure_at(17.0, "slow", 50.0, 9.0),
     ]
     ways: dict[str, Any] = {"strategy": "quorum", "learners": 2}
-    assert told(*schedule, **ways).goodput == told(schedule[0], **ways).goodput
+    assert goodput_of(*schedule, **ways).goodput == goodput_of(schedule[0], **ways).goodput
 
 
 def test_a_burst_strikes_neighbours_of_one_learner_and_of_two() -> None:
     ways: dict[str, Any] = {"strategy": "decoupled-diloco", "settings": {"sync_every": 1}, "workers": 8, "learners": 2}
     recovery = Recovery(detect=1.0, reshard=1.0, join=0.0)
-    within = told(one(50.0, "death", 10.0, ranks=range(4)), recovery=recovery, **ways)
+    within = goodput_of(failure_at(50.0, "death", 10.0, ranks=range(4)), recovery=recovery, **ways)
     assert shares(within) == {"goodput": 95.0, "down": 5.0}
-    across = told(one(50.0, "death", 10.0, ranks=range(2, 6)), recovery=recovery, **ways)
+    across = goodput_of(failure_at(50.0, "death", 10.0, ranks=range(2, 6)), recovery=recovery, **ways)
     assert shares(across) == {"goodput": 94.0, "down": 5.0, "stopped": 1.0}
     assert across.failures.bursts == 1 and across.failures.workers == 4 and across.failures.deaths == 1
 
@@ -156,13 +160,13 @@ RECOVERIES = (
 def test_nothing_is_lost_uncounted(strategy: str, settings: dict[str, Any], learners: int, recovery: Recovery) -> None:
     links = Exchanges(links_from("1ms:1Gbit:halving"), 10**6)
     for seed in range(2):
-        found = play(EVERYTHING, 12, learners=learners, strategy=strategy, settings=settings, seconds=200.0, seed=seed,
+        result = play(EVERYTHING, 12, learners=learners, strategy=strategy, settings=settings, seconds=200.0, seed=seed,
                      step=0.5, recovery=recovery, exchanges=links)  # fmt: skip
-        assert sum(getattr(found, part) for part in PARTS) == pytest.approx(1.0)
-        assert all(getattr(found, part) >= -1e-9 for part in PARTS), found
-        assert 0.0 <= found.uptime <= 1.0 + 1e-9
-        assert found.goodput > 0.0 or strategy == "all-reduce"
-        assert (found.moving > 0.0) == (strategy != "decoupled-diloco" or learners < 12)
+        assert sum(getattr(result, part) for part in PARTS) == pytest.approx(1.0)
+        assert all(getattr(result, part) >= -1e-9 for part in PARTS), result
+        assert 0.0 <= result.uptime <= 1.0 + 1e-9
+        assert result.goodput > 0.0 or strategy == "all-reduce"
+        assert (result.moving > 0.0) == (strategy != "decoupled-diloco" or learners < 12)
 
 
 @pytest.mark.parametrize("strategy", ["decoupled-diloco", "quorum", "diloco"])

@@ -1,4 +1,4 @@
-"""What is done when a worker fails, read from a line of text."""
+"""The response to a failure, read from a line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script gives to `shard`: whether it can be dealt out, and how its examples are to be fetched."""
+"""Arguments of `shard`: checks of its dataset, and options for fetching examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorate.data.unordered import Labelled
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How examples are fetched: torch's DataLoader's own options, with its names, meanings and defaults."""
+    """Options of torch's DataLoader, with its names, meanings and defaults."""
 
     num_workers: int = 0
     collate_fn: Callable[[list[Any]], Any] | None = None
@@ -31,32 +31,32 @@ class Loading:
     in_order: bool = True
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for what DataLoader would find out late, or in other words."""
+        """Raise `ConfigurationError` for options that DataLoader would refuse late, or in other words."""
         check_count("num_workers", self.num_workers)
         for name in ("collate_fn", "worker_init_fn"):
-            given = getattr(self, name)
-            if given is not None and not callable(given):
-                raise ConfigurationError(f"{name} must be a function, not a {type(given).__name__}")
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ConfigurationError(f"{name} must be a function, not a {type(value).__name__}")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise ConfigurationError(f"generator must be a torch.Generator, not a {type(self.generator).__name__}")
 
     def over(self, dataset: Dataset[Any], batches: Any, labelled: Labelled | None) -> DataLoader[Any]:
-        """torch's DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
+        """Return a DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
         try:
-            given = {**vars(self), "collate_fn": labelled.collate if labelled else self.collate_fn}
-            return DataLoader(labelled or dataset, batch_sampler=batches, **given)
+            options = {**vars(self), "collate_fn": labelled.collate if labelled else self.collate_fn}
+            return DataLoader(labelled or dataset, batch_sampler=batches, **options)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"torch's DataLoader refuses these arguments: {error}") from None
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise `ConfigurationError` for what is no number of things."""
+    """Raise `ConfigurationError` unless `value` is a number of things."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigurationError(f"{name} must be a whole number (at least 0), not {value!r}")
 
 
 def check_dataset(dataset: object) -> None:
-    """Raise `ConfigurationError` for what is no map-style dataset, but easily taken for one."""
+    """Raise `ConfigurationError` for an object that is no map-style dataset, but easily taken for one."""
     kind = type(dataset).__name__
     if isinstance(dataset, type):
         raise ConfigurationError(f"shard takes a dataset, not the class {dataset.__name__}; create an instance of it")
@@ -67,7 +67,7 @@ def check_dataset(dataset: object) -> None:
 
 
 def number_of_examples(dataset: Any) -> int:
-    """How many there are. Raises `ConfigurationError` where that is not to be known, or there are none."""
+    """Return the length of `dataset`. Raises `ConfigurationError` where it is unknown or zero."""
     kind = type(dataset).__name__
     has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and has_index):
@@ -85,7 +85,7 @@ def number_of_examples(dataset: Any) -> int:
 
 
 def check_choices(*, seed: object, **choices: object) -> None:
-    """Raise `ConfigurationError` for a seed that is no whole number, and for other choices than yes or no."""
+    """Raise `ConfigurationError` for a seed that is no whole number, and for other choices than True or False."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63):
         raise ConfigurationError(
             f"seed must be a whole number of 64 bits, or None for the seed of the run, not {seed!r}"
@@ -96,19 +96,19 @@ def check_choices(*, seed: object, **choices: object) -> None:
 
 
 def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
-    """Raise `ConfigurationError` for one that is no number, or larger than there are examples."""
+    """Raise `ConfigurationError` for a batch size that is no number, or larger than the number of examples."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ConfigurationError(
             f"batch_size must be a whole number of at least 1 (it is per worker), not {batch_size}"
         )
-    mine = share.length(examples)
-    if share.drop_last and batch_size > mine:
-        smaller = f"use a batch_size of at most {mine} or " if mine else ""
+    available = share.length(examples)
+    if share.drop_last and batch_size > available:
+        smaller = f"use a batch_size of at most {available} or " if available else ""
         raise ConfigurationError(
-            f"batch_size {batch_size} is larger than this rank's share of {mine} examples; drop_last=True would "
+            f"batch_size {batch_size} is larger than this rank's share of {available} examples; drop_last=True would "
             f"leave no batch: {smaller}drop_last=False"
         )
-    if share.shuffle and batch_size > examples:  # what is not shuffled serves evaluation, in batches of any size
+    if share.shuffle and batch_size > examples:  # unshuffled data serves evaluation, in batches of any size
         raise ConfigurationError(
             f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it must be at most "
             f"{examples}"
