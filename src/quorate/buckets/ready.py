@@ -35,9 +35,13 @@ class ReadyGradients:
         flat: Flat,
         on_part: Callable[[int, Tensor], None] | None,
         blank: Callable[[], Flat] | None = None,
+        *,
+        is_unwritten: bool = False,
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
         self._blank = blank if blank is not None else lambda: Flat.empty(flat.layout)
+        self._is_unwritten = is_unwritten
+        """Whether `flat` is `Flat.unwritten`, in whose place a vector is made before anything is packed."""
         self.scale = 1.0
         self.paused = self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)
@@ -127,6 +131,10 @@ class ReadyGradients:
 
     def pack(self, part: int) -> None:
         """Copy the present gradients of `part`; a missing one is zeros."""
+        if self._is_unwritten:
+            self._is_unwritten, self.flat = False, self._blank()
+            self.flat.segments()
+            self._own = self.flat.holders()
         grads: list[Tensor | None] = [None] * len(self._parameters)
         for index in self._parts[part]:
             grads[index] = self._parameters[index].grad

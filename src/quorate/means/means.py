@@ -85,12 +85,18 @@ class MeansOfAll:
         """Whether the reducer may leave workers out of a mean."""
         self._blank = partial(Flat.empty, self.layout, wire.empty)
         self._stays = self.headers.is_alone
-        flat = Flat.unwritten(self.layout) if self._stays else self._blank()
+        # Strategies that exchange no gradients in backward passes may never need the vector.
+        is_unwritten = self._stays or not overlaps
+        flat = Flat.unwritten(self.layout) if is_unwritten else self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._watches = timer, shadow, watches
         self.ready = ReadyGradients(
-            self._parameters, flat, self._launch if overlaps and not self._stays else None, self._blank
+            self._parameters,
+            flat,
+            self._launch if overlaps and not self._stays else None,
+            self._blank,
+            is_unwritten=is_unwritten,
         )
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
         self._under_way: Work[Flat] | None = None
