@@ -14,8 +14,8 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 
-_SMALL = 1 << 18
-"""Elements up to which two passes over a part, in few calls, are faster than one pass with a call for each tensor."""
+_SMALL = 1 << 14
+"""Mean elements of a tensor up to which two passes over a part are faster than one with a call for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,23 @@ class Layout:
         for index, segment in enumerate(self.segments):
             indices[segment.part].append(index)
         return tuple(map(tuple, indices))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """For each part, its segments in the order of their offsets and the end of the last one.
+
+        A part with gaps between its segments has no segments here.
+        """
+        runs = []
+        for indices in self.by_part:
+            ordered, end = sorted(indices, key=lambda index: self.segments[index].offset), 0
+            for index in ordered:
+                if self.segments[index].offset != end:
+                    ordered = []
+                    break
+                end += self.segments[index].numel
+            runs.append((tuple(ordered), end))
+        return tuple(runs)
 
     @cached_property
     def coded(self) -> dict[int, tuple[Segment, ...]]:
@@ -242,13 +259,8 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
     """
     layout = into.layout
     indices = range(len(tensors)) if part is None else layout.by_part[part]
-    segments, there, are_strided = into.segments(), list[tuple[Tensor, Tensor]](), True
-    for index in indices:
-        if (x := tensors[index]) is not None:
-            x = local(x)
-            there.append((x, segments[index]))
-            are_strided = are_strided and x.layout is torch.strided
-    if not are_strided:
+    present = [local(x) for index in indices if (x := tensors[index]) is not None]
+    if any(x.layout is not torch.strided for x in present):
         names = [
             layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
         ]
@@ -257,29 +269,42 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             "sparse=False"
         )
     with torch.no_grad():
-        if there and there[0][0].device.type != "cpu":
-            for number in {layout.segments[index].part for index in indices}:
+        for number in sorted({layout.segments[index].part for index in indices}) if part is None else (part,):
+            if present and present[0].device.type != "cpu":
                 _pack_on_device(tensors, into, number, scale)
-            return
-        if part is not None and there and len(there) == len(indices) and layout.parts[part].numel <= _SMALL:
-            xs, places = zip(*there, strict=True)
-            torch._foreach_copy_(places, xs)
-            into.parts[part][: sum(map(Tensor.numel, xs))].mul_(scale)
-            return
-        if len(there) < len(indices):
-            for index in indices:
-                if tensors[index] is None:
-                    segments[index].zero_()
-        if scale == 1.0 and there:
-            xs, places = zip(*there, strict=True)
-            torch._foreach_copy_(places, xs)
-            return
-        for x, place in there:
-            if x.dtype != place.dtype:
-                place.copy_(x)
-                place.mul_(scale)
-            else:
-                torch.mul(x, scale, out=place)
+            elif not _pack_joined(tensors, into, number, scale):
+                _pack_each(tensors, into, number, scale)
+
+
+def _pack_joined(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> bool:
+    """Pack the small tensors of one part by two operations; return whether they allow that."""
+    indices, end = into.layout.runs[part]
+    if not indices or end > _SMALL * len(indices):
+        return False
+    numbers, joined = into.parts[part][:end], list[Tensor]()
+    for index in indices:
+        x = tensors[index]
+        if x is None or x.dtype is not numbers.dtype:
+            return False
+        joined.append(local(x))
+    torch.mul(torch._C._nn.flatten_dense_tensors(joined), scale, out=numbers)
+    return True
+
+
+def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
+    """Pack the tensors of one part one by one."""
+    segments = into.segments()
+    for index in into.layout.by_part[part]:
+        x, place = tensors[index], segments[index]
+        if x is None:
+            place.zero_()
+        elif (x := local(x)).dtype != place.dtype:
+            place.copy_(x)
+            place.mul_(scale)
+        elif scale == 1.0:
+            place.copy_(x)
+        else:
+            torch.mul(x, scale, out=place)
 
 
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:

@@ -28,6 +28,7 @@ class FlatMomentum:
     def __init__(self, momentum: WorkerMomentum, parameters: Sequence[Tensor], layout: Layout) -> None:
         self.layout, self._momentum, self._parameters = layout, momentum, tuple(parameters)
         self._numbers: Flat | None = None
+        self._dtypes = [layout.parts[segment.part].dtype for segment in layout.segments]
         self._scratch = [torch.empty(min(BLOCK, part.numel), dtype=part.dtype) for part in layout.parts]
         self._ends = [0] * len(layout.parts)
         for segment in layout.segments:
@@ -82,10 +83,8 @@ class FlatMomentum:
         return first if are_same else None
 
     def _are_plain(self, gradients: Sequence[Tensor | None]) -> bool:
-        for x, segment in zip(gradients, self.layout.segments, strict=True):
-            if x is None or x.layout is not torch.strided or x.device.type != "cpu":
-                return False
-            if x.dtype != self.layout.parts[segment.part].dtype:
+        for x, dtype in zip(gradients, self._dtypes, strict=True):
+            if x is None or x.dtype is not dtype or not x.is_cpu or x.layout is not torch.strided:
                 return False
         return True
 

@@ -204,21 +204,26 @@ class Edits(StepObserver):
 
     def __init__(self, worker: StrategyWorker) -> None:
         self.optimizer, self._worker = worker.name, worker
-        self._seen: tuple[int, Sequence[Tensor], Tensor] | None = None
+        self._sampled = SampledParameters(())
+        self._seen: tuple[int, Tensor] | None = None
 
     def step_ended(self) -> None:
         """Keep a sample of the parameters as this step has left them."""
         rounds, parameters = self._worker.rounds, self._worker.replica.trained
-        if not rounds.waits_for_all:
-            self._seen = rounds.version, parameters, _sample(parameters)
+        if rounds.waits_for_all:
+            return
+        if self._sampled.parameters is not parameters:
+            self._sampled = SampledParameters(parameters)
+        self._seen = rounds.version, self._sampled.numbers()
 
     def step_begins(self) -> None:
         """Raises `ConfigurationError` where the parameters are not what the step before has left."""
         seen, self._seen = self._seen, None
         worker = self._worker
-        if seen is None or seen[0] != worker.rounds.version or seen[1] is not worker.replica.trained:
+        if seen is None or seen[0] != worker.rounds.version or self._sampled.parameters is not worker.replica.trained:
             return
-        if not torch.equal(seen[2].nan_to_num(), _sample(worker.replica.trained).nan_to_num()):
+        numbers = self._sampled.numbers()
+        if not (torch.equal(seen[1], numbers) or torch.equal(seen[1].nan_to_num(), numbers.nan_to_num())):
             raise ConfigurationError(
                 "the script has written into the parameters between two steps, and under this strategy workers come to "
                 "their steps at different rounds, so that their replicas would part; write into them in a hook of "
@@ -227,12 +232,28 @@ class Edits(StepObserver):
             )
 
 
-def _sample(parameters: Sequence[Tensor]) -> Tensor:
-    chosen = parameters[:: -(-len(parameters) // _TENSORS)] if parameters else ()
-    samples = []
-    for p in map(local, chosen):
-        if p.is_contiguous() and p.numel():
-            numbers = p.detach().view(-1)[:: -(-p.numel() // _NUMBERS)]
-            samples.append(torch.view_as_real(numbers).reshape(-1) if numbers.is_complex() else numbers)
-    device = samples[0].device if samples else torch.device("cpu")
-    return torch.cat([x.to(device, torch.float64) for x in samples]) if samples else torch.empty(0)
+class SampledParameters:
+    """Some numbers of parameters, which are read by one operation: at most 2,048, from at most 32 tensors."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = parameters
+        self._chosen = list(map(local, parameters[:: -(-len(parameters) // _TENSORS)] if parameters else ()))
+        self._views: list[Tensor] = []
+        self._pointers: list[int] = []
+
+    def numbers(self) -> Tensor:
+        """Return a copy of the numbers as they are now."""
+        pointers = [p.data_ptr() for p in self._chosen]
+        if pointers != self._pointers:  # the script may let a parameter stand on other memory
+            self._pointers, self._views = pointers, [_spread(p) for p in self._chosen if p.is_contiguous()]
+        views = self._views
+        if len({x.dtype for x in views}) > 1 or len({x.device for x in views}) > 1:
+            views = [x.to(views[0].device, torch.float64) for x in views]
+        return torch.cat(views) if views else torch.empty(0)
+
+
+def _spread(p: Tensor) -> Tensor:
+    """Return a view of some numbers of a tensor, evenly spaced."""
+    numbers = p.detach().view(-1)
+    numbers = numbers[:: max(1, -(-p.numel() // _NUMBERS))]
+    return torch.view_as_real(numbers).reshape(-1) if numbers.is_complex() else numbers
