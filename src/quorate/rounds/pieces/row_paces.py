@@ -1,6 +1,6 @@
-"""When the workers of a replica in pieces take what comes of rounds: the first of them decides, the others do alike.
+"""When the workers of a replica in pieces apply rounds: the first of them decides, and the others do the same.
 
-The first worker tells every answer that its training thread got, in order; the training threads of the others make the
+The first worker sends every answer that its training thread got, in order; the training threads of the others make the
 same calls in the same order, and get the same answers.
 """
 
@@ -23,11 +23,12 @@ _LOOK_SECONDS = 1.0
 
 
 class TellingPace:
-    """That of the first worker: `own` decides. `row` are the workers of the replica."""
+    """The pace of the first worker: `own` decides. `row` are the workers of the replica."""
 
     def __init__(self, own: OwnPace, row: Wire) -> None:
         self.follows = False
         self._own, self._row = own, row.channel(_TAG)
+        self.applied, self.serve, self.wait_for_news = own.applied, own.serve, own.wait_for_news
         own.about_to_give = self._about_to_give
 
     @property
@@ -41,8 +42,8 @@ class TellingPace:
     def _about_to_give(self, to: int, is_whole: bool) -> None:
         self._tell(what="give", to=to, is_whole=is_whole)
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Called:
-        called = self._own.call(about, waits=waits)
+    def call(self, slack: float | None, *, waits: bool) -> Called:
+        called = self._own.call(slack, waits=waits)
         self._tell(what="call", number=called.number, is_called_for=called.is_called_for)
         return _Told(called, self._tell)
 
@@ -52,36 +53,27 @@ class TellingPace:
         return started
 
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
-        found = self._own.next(up_to)
-        if found is None:
+        due = self._own.next(up_to)
+        if due is None:
             self._tell(what="end")
-        elif isinstance(found, Copied):
-            self._tell(what="copy", place=found.header["place"])
+        elif isinstance(due, Copied):
+            self._tell(what="copy", place=due.copy.place)
         else:
-            self._tell(what="round", number=found.number, term=found.term)
-        return found
+            self._tell(what="round", number=due.number, term=due.term)
+        return due
 
     @property
     def is_outside(self) -> bool:
         self._tell(what="outside", is_so=(is_so := self._own.is_outside))
         return is_so
 
-    def wait_for_news(self, seconds: float) -> None:
-        self._own.wait_for_news(seconds)
-
-    def applied(self, number: int) -> None:
-        self._own.applied(number)
-
     def until(self, number: int, *, is_called_for: bool = True) -> None:
         self._own.until(number, is_called_for=is_called_for)
         self._tell(what="until")
 
-    def serve(self) -> None:
-        self._own.serve()
-
 
 class _Told:
-    """What the first worker waits for."""
+    """The work that the first worker waits for."""
 
     def __init__(self, called: Called, tell: Callable[..., None]) -> None:
         self._called, self._tell = called, tell
@@ -99,7 +91,7 @@ class _Told:
 
 
 class FollowingPace:
-    """That of another worker."""
+    """The pace of another worker."""
 
     def __init__(self, task: FollowingTask, arrival: Arrival, row: Wire, give: Give) -> None:
         self.follows = True
@@ -107,18 +99,17 @@ class FollowingPace:
         self._row = row.channel(_TAG)
         self._asked = self._row.receive(0, _TAG)
         self._word: Message | None = None
-        """That has come, and was not due yet."""
 
     @property
     def version(self) -> int:
         return self._task.applied
 
-    def told(self, what: str) -> dict[str, Any]:
-        """The next answer, to a question of that kind."""
+    def answer(self, kind: str) -> dict[str, Any]:
+        """Return the next answer, to a question of that kind."""
         while True:
             word = self._next().header
             if word["what"] != "give":
-                assert word["what"] == what, f"the first worker was asked {word['what']}, this one {what}"
+                assert word["what"] == kind, f"the first worker was asked {word['what']}, this one {kind}"
                 return dict(word)
             self._give(word["to"], word["is_whole"])
 
@@ -137,13 +128,13 @@ class FollowingPace:
                 self._asked = self._row.receive(0, _TAG)
         return word
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Called:
-        word = self.told("call")
+    def call(self, slack: float | None, *, waits: bool) -> Called:
+        word = self.answer("call")
         return _Followed(self, word["number"], word["is_called_for"])
 
     @property
     def started(self) -> int:
-        return int(self.told("started")["number"])
+        return int(self.answer("started")["number"])
 
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
         while (word := self._next().header)["what"] == "give":
@@ -156,29 +147,29 @@ class FollowingPace:
         assert word["what"] == "round", f"the first worker of the replica was asked {word['what']}"
         while True:
             self._arrival.expect(lambda: bool(self._task.rounds))
-            one = self._task.rounds.popleft()
-            if (one.number, one.term) == (word["number"], word["term"]):
-                return one
+            completed = self._task.rounds.popleft()
+            if (completed.number, completed.term) == (word["number"], word["term"]):
+                return completed
 
     def _copied(self, place: int) -> Copied:
         while True:
             self._arrival.expect(lambda: bool(self._task.copies))
-            source, header = self._task.copies.popleft()
-            if header["place"] == place:
-                return Copied(source, header)
+            source, copy = self._task.copies.popleft()
+            if copy.place == place:
+                return Copied(source, copy)
 
     @property
     def is_outside(self) -> bool:
-        return bool(self.told("outside")["is_so"])
+        return bool(self.answer("outside")["is_so"])
 
     def wait_for_news(self, seconds: float) -> None:
-        """The first worker does."""
+        """Return at once: the first worker waits."""
 
     def applied(self, number: int) -> None:
         self._task.applied = number
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
-        self.told("until")
+        self.answer("until")
 
     def serve(self) -> None:
         while self._word is None and self._asked.done():
@@ -189,21 +180,21 @@ class FollowingPace:
 
 
 class _Followed:
-    """What the first worker waits for, for the others."""
+    """The same work for the other workers."""
 
     def __init__(self, pace: FollowingPace, number: int, is_called_for: bool) -> None:
         self._pace, self.number, self.is_called_for = pace, number, is_called_for
 
     def done(self) -> bool:
-        return bool(self._pace.told("done")["is_so"])
+        return bool(self._pace.answer("done")["is_so"])
 
     def wait(self, timeout: float | None = None) -> int:
-        self._pace.told("waited")
+        self._pace.answer("waited")
         return self.number
 
 
 def pace_in(row: Wire | None, task: RoundTask, arrival: Arrival, own: OwnPace, give: Give) -> Pace:
-    """That of this worker, by its place in its `row`; `own` where it is not in one."""
+    """Return the pace of this worker, by its place in its `row`; `own` where it is not in one."""
     if isinstance(task, FollowingTask):
         assert row is not None, "who follows is in a row"
         return FollowingPace(task, arrival, row, give)
