@@ -62,7 +62,7 @@ class ByRule:
             return Combined(None, tuple(Outcome(not_finite=wrong).excluded))
         rule = self.rule.with_f(max(0, self.rule.f - int((~keep).sum())))
         mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
-        total = headers_of([vectors[rank] for rank in sorted(vectors)])
+        total = _headers_of([vectors[rank] for rank in sorted(vectors)])
         for part, into in zip(rows, total.bare().parts, strict=True):
             mixed_rows(part, keep.nonzero().flatten().tolist(), mixing, rule, [into])
             into.mul_(sum(weights.values()) / self.size)
@@ -96,15 +96,14 @@ class ByCode:
             if decoded is None:
                 return Combined()
             counts = {rank: float(decoded[rank]) for rank in ranks}
-        total = headers_of([vectors[rank] for rank in ranks])
+        total = _headers_of([vectors[rank] for rank in ranks])
         share = sum(weights.values()) / count
         for rank in sorted(counts):
             total.bare().add_(vectors[rank].bare(), alpha=counts[rank] * share)
         return Combined(total)
 
 
-def headers_of(vectors: Sequence[Flat]) -> Flat:
-    """Return zeros with the sum of the headers of `vectors`."""
+def _headers_of(vectors: Sequence[Flat]) -> Flat:
     total = Flat.zeros(vectors[0].layout)
     for vector in vectors:
         total.header.add_(vector.header)

@@ -30,16 +30,6 @@ class Watching(Protocol):
         """Note that the newcomer `to` was sent a copy of the replica, as it was at `at`."""
 
 
-class NobodyWatches:
-    """Ignores all of it."""
-
-    def looked(self, look: Look, number: int, source: int | None = None) -> None:
-        return
-
-    def gave(self, at: Position, to: int) -> None:
-        return
-
-
 class Replica(Protocol):
     """A replica that can be copied to another worker, and kept in a checkpoint."""
 

@@ -36,10 +36,6 @@ class Held:
     def after(self, newest: int) -> Round | None:
         return self.round if self.round is not None and self.round.number == newest + 1 else None
 
-    def is_of(self, number: int, ballot: int) -> bool:
-        """Return whether round `number` is held, as told in the term `ballot`."""
-        return self.round is not None and (self.round.number, self.ballot) == (number, ballot)
-
     @property
     def about(self) -> list[int] | None:
         """The round's number, the term it was formed in, and the ballot; None where nothing is held."""
@@ -132,5 +128,6 @@ class Incoming:
 
     def _is_in_force(self, number: int, term: int, now: float) -> None:
         self._in_force = max(self._in_force, number)
-        if self.held.round is not None and self.held.is_of(number, term):
-            self._accept(self.held.round, self.held.acknowledged)
+        held = self.held
+        if held.round is not None and (held.round.number, held.ballot) == (number, term):
+            self._accept(held.round, held.acknowledged)

@@ -61,7 +61,7 @@ class Leader:
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
         self._log, self._send, self._accept, self._hold, self._blank = log, send, accept, hold, blank
-        self._changes = Changes(agreed, log)
+        self._changes = _Changes(agreed, log)
         self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
         self.gathering: OpenRound | None = None
@@ -90,7 +90,7 @@ class Leader:
     def received(self, source: int, envelope: Envelope, header: Header, vector: Flat | None, now: float) -> None:
         """Take in a message of `source` to whoever leads."""
         if self.is_outside(source):
-            self.heard_outside(source, envelope, header, now)
+            self._heard_outside(source, envelope, header, now)
             return
         self.heard(source, envelope, now)
         kind = header["kind"]
@@ -132,8 +132,7 @@ class Leader:
             self.calls.is_there(rank)
             self.holdings.bring_up(rank, envelope.logged, envelope.log_term, now)
 
-    def heard_outside(self, rank: int, envelope: Envelope, header: Header, now: float) -> None:
-        """Take in a message of `rank`, which is outside; it sends all else again when it is inside."""
+    def _heard_outside(self, rank: int, envelope: Envelope, header: Header, now: float) -> None:
         kind = header["kind"]
         if kind == "behind":
             self.holdings.behind(rank, envelope, now)
@@ -319,7 +318,7 @@ class Start(Fields):
     spans: bool  # whether hosts form its sum: then contributions are sent without vectors
 
 
-class Changes:
+class _Changes:
     """The changes of settings that workers ask the leader for."""
 
     def __init__(self, agreed: Agreed, log: Log) -> None:
@@ -331,7 +330,6 @@ class Changes:
         return amended(self._start, self._log.settings)
 
     def heard(self, wish: Wish) -> None:
-        """Take in a request of a worker."""
         if wish.request > (self._log.request if self._wish is None else self._wish.request):
             self._wish = wish
 

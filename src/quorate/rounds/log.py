@@ -162,10 +162,6 @@ class Log:
         """The newest request to keep a round that was answered."""
         return max(self.marks.values(), default=0)
 
-    def marks_until(self, number: int) -> Sequence[tuple[int, int]]:
-        """(number, request) of the newest rounds up to `number` that are to be kept."""
-        return [(past, request) for past, request in self.marks.items() if past <= number]
-
     def add(self, formed: Round) -> None:
         number = formed.number
         assert number == self.newest + 1, f"round {number} came after round {self.newest}"
@@ -202,7 +198,8 @@ class Log:
     def state(self, number: int) -> LogState:
         completed = self.get(number)
         known, place = completed or self, (number, self.term_of(number) or 0, self.step, self.options)
-        rounds = self.history(number), self.marks_until(number), known.settings, known.request
+        marks = [(past, request) for past, request in self.marks.items() if past <= number]
+        rounds = self.history(number), marks, known.settings, known.request
         ends = (False, False) if completed is None else (completed.settles, completed.is_last)
         return LogState(*place, *rounds, *self._joined_at(number), known.progress, known.voters, *ends)
 

@@ -69,7 +69,7 @@ class Member:
         self._giving = Giving(self.pending, self.log, rank, lock)
         self.keeping = Keeping(self.pending, self.log, self._giving.snapshots, news)
         self._note = Note("ride", 0)
-        self._inquiry: Inquiry | None = None
+        self._inquiry: _Inquiry | None = None
         self._was_started = self._asked = 0  # the newest round that this term's leader has asked for
         self.patience = Patience(agreed)
         self.between: BetweenHosts | NoExchanges = NoExchanges()
@@ -176,7 +176,7 @@ class Member:
         number = formed.number
         self.log.add(formed)
         self.incoming.logged(formed)
-        self._note = goes_on(self._note, number, formed.stretch, is_in=self.rank in formed.joined)
+        self._note = _goes_on(self._note, number, formed.stretch, is_in=self.rank in formed.joined)
         self.patience.new_round()
         self.started = max(self.started, number)
         self.keeping.marked(number, formed.saves)
@@ -189,7 +189,7 @@ class Member:
         if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
             self.leader, self.is_wanted = None, True
         number, newest = jump.state.number, self.log.newest
-        self._note = goes_on(self._note, number, jump.state.stretch, is_in=False)
+        self._note = _goes_on(self._note, number, jump.state.stretch, is_in=False)
         self.log.jump(jump.state)
         self.keeping.jumped(number, jump.state.marks)
         self._giving.jumped(number, newest)
@@ -227,7 +227,7 @@ class Member:
     def stand(self, term: int, now: float) -> None:
         """Lead from now on, in a new term; first ask everyone for their rounds."""
         self._follow(term, self.rank)
-        self._inquiry = Inquiry(now + self.patience.seconds)
+        self._inquiry = _Inquiry(now + self.patience.seconds)
         for rank in self._everyone - self.dead:
             self._tell(rank, Signal("term").header(), None)
 
@@ -269,7 +269,7 @@ class Member:
             self._inquiry, inquiry.until = inquiry, now + self.patience.seconds
             return
         self.leader = self._new_leader(started)
-        take_office(self.leader, inquiry, self.incoming.held.after(self.log.newest), self.dead, now)
+        _begin_to_lead(self.leader, inquiry, self.incoming.held.after(self.log.newest), self.dead, now)
 
     def _new_leader(self, started: int) -> Leader:
         own = (self.agreed, self.rank, self.term, self.log, self._tell, self._accept, self.incoming.hold)
@@ -307,7 +307,7 @@ class Member:
         self._send(self.leads if to is None else to, self._envelope().header(message), vector)
 
 
-def take_office(leader: Leader, inquiry: Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:
+def _begin_to_lead(leader: Leader, inquiry: _Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:
     """Begin to lead the members that have answered, and propose the `held` round; the `dead` are known."""
     leader.are_absent(set(leader.agreed.ranks) - inquiry.states.keys())
     leader.have_died(dead, now)
@@ -325,7 +325,7 @@ def take_office(leader: Leader, inquiry: Inquiry, held: Round | None, dead: Coll
 
 
 @dataclass
-class Inquiry:
+class _Inquiry:
     """The inquiry of a member that is about to lead."""
 
     until: float
@@ -333,14 +333,12 @@ class Inquiry:
     early: list[tuple[int, Envelope, Note]] = field(default_factory=list)
 
     def heard(self, rank: int, envelope: Envelope, header: Header) -> None:
-        """Take in an answer or a note of `rank`."""
         if header["kind"] == "state":
             self.states[rank] = envelope, State.read(header)
         elif header["kind"] == "note":
             self.early.append((rank, envelope, Note.read(header)))
 
     def have_died(self, ranks: Iterable[int]) -> None:
-        """Forget the answers of workers that have died."""
         for rank in ranks:
             self.states.pop(rank, None)
 
@@ -349,12 +347,10 @@ class Inquiry:
         return rank, max(state.started for _, state in self.states.values())
 
     def knowledge(self, rank: int) -> tuple[Envelope, Sequence[int] | None]:
-        """Return the arguments of `knows` for a member that has answered."""
         envelope, state = self.states[rank]
         return envelope, state.held
 
     def holders(self, number: int, term: int) -> list[int]:
-        """Return the members that hold round `number`, as it was formed in that term."""
         held = {rank: state.held for rank, (_, state) in self.states.items()}
         return [rank for rank, about in held.items() if about is not None and list(about[:2]) == [number, term]]
 
@@ -366,7 +362,7 @@ class Inquiry:
         return 2 * len(self.states.keys() & set(known)) > len(known)
 
 
-def goes_on(note: Note, number: int, stretch: int, *, is_in: bool) -> Note:
+def _goes_on(note: Note, number: int, stretch: int, *, is_in: bool) -> Note:
     """Return the activity from round `number` on: a worker steps after a pause, or once it has joined (`is_in`)."""
     settled = note.note == "settle" and number == stretch
     return Note("ride", number) if settled or (note.note in ("copy", "enter") and is_in) else note

@@ -17,7 +17,7 @@ from quorate.records.tape import Position
 from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, Watching, give_copy
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
@@ -38,14 +38,14 @@ class Rounds:
         agreed: Agreed,
         layout: Layout,
         replica: Replica,
-        fragments: Fragments | None = None,
-        watching: Watching | None = None,
+        fragments: Fragments | None,
+        watching: Watching,
         coding: Coding | None = None,
         row: Wire | None = None,
     ) -> None:
         """`row` are the workers of this replica, where it is in pieces: see `row_tasks`."""
         check(agreed)
-        self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
+        self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
         own = wire, agreed, layout, self._handed, coding
         self._progress = RoundTask(*own) if row is None else row_task(*own, row=row)

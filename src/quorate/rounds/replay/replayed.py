@@ -91,8 +91,8 @@ class ReplayedRounds(IdleInReplays):
         self._step, self._options, self._rests, self._looks = 0.0, None, 0, 0
         self._own: dict[int, Contribution] = {}
         self._settled = 0
-        self._copies = ReplayedCopies(wire, tape, replica)
-        self._entries = ReplayedEntries(wire, tape, replica)
+        self._copies = _Copies(wire, tape, replica)
+        self._entries = _Entries(wire, tape, replica)
         if agreed.tolerates_death:
             wire.tolerate_deaths("gone")
         self._waiting = [number for number, row in sorted(tape.rounds.items()) if str(wire.rank) in row.contributors]
@@ -371,7 +371,7 @@ def compare(formed: Round, recorded: RoundRow) -> None:
         )
 
 
-class ReplayedEntries:
+class _Entries:
     """The copies for newcomers, of one worker: those it sends, and its own."""
 
     def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
@@ -395,11 +395,9 @@ class ReplayedEntries:
 
     @property
     def are_left(self) -> bool:
-        """Whether there are copies to send."""
         return bool(self._given)
 
     def give(self, now: Position | None, place: Callable[[dict[str, Any]], Place]) -> None:
-        """Send the copies that were sent up to `now` (None: all)."""
         while self._given and (now is None or self._given[0][0] <= now):
             at, to = self._given.pop(0)
             copied, tensors = self._replica.capture(is_whole=True)
@@ -417,7 +415,7 @@ def _when(tape: OptimizerTape, source: int, to: int, number: int) -> Position:
     return min(positions)
 
 
-class ReplayedCopies:
+class _Copies:
     """The copies for workers that train, of one worker: those it sends, and its own."""
 
     def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
@@ -448,7 +446,6 @@ class ReplayedCopies:
         return giver, place
 
     def give(self, number: int, place: Callable[[dict[str, Any]], Place]) -> None:
-        """Send the copies after round `number`, which this worker has applied."""
         for rank in self._given.pop(number, ()):
             copied, tensors = self._replica.capture(is_whole=False)
             message = Message(tuple(tensors), place(copied).header(), shared=True)
