@@ -21,7 +21,7 @@ from quorate.launch.warm.virtual import run_request
 from quorate.records.records import records_of, rows
 from quorate.records.tape import tape_of
 from quorate.rounds import forming
-from quorate.rounds.coding import Coding, Given
+from quorate.rounds.coding import Coding, Encoded
 from quorate.strategies import strategies
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
 
@@ -152,7 +152,7 @@ def test_what_a_round_that_went_by_was_given_small_is_as_if_it_had_not_been(
 ) -> None:
     came_back, undo = list[bool](), Coding.undone
 
-    def undone(self: Coding, given: Given, error: Flat | None) -> Flat | None:
+    def undone(self: Coding, given: Encoded, error: Flat | None) -> Flat | None:
         came_back.append(error is given.after)
         return undo(self, given, error)
 

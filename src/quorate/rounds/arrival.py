@@ -1,4 +1,4 @@
-"""What a training thread waits for in rounds: news of the task beside it, until a round is there."""
+"""How a training thread waits for rounds: for news of the task beside it, until a round is there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
+from quorate.rounds.messages import Note
 from quorate.rounds.progress import NEWS, RoundTask
 
 _LOOK_SECONDS = 5.0
@@ -16,7 +17,7 @@ class OtherRounds(Protocol):
     """The rounds of the other optimizers of this worker."""
 
     seconds: float
-    """How long this worker waits before they are told, and how often they are served from then on."""
+    """Seconds that this worker waits before they are told, and between two calls of `serve` from then on."""
 
     def wait(self) -> None:
         """This worker waits elsewhere: they start without it."""
@@ -29,7 +30,7 @@ class OtherRounds(Protocol):
 
 
 class Arrival:
-    """The training thread's side; `serve` is called when another worker needs a copy of this replica."""
+    """The training thread's view of news; `serve` is called when another worker needs a copy of this replica."""
 
     def __init__(self, wire: Wire, progress: RoundTask, serve: Callable[[], None]) -> None:
         self._wire, self._progress, self._serve = wire, progress, serve
@@ -37,16 +38,12 @@ class Arrival:
         self.others: OtherRounds | None = None
 
     def is_there(self, number: int) -> bool:
-        """Whether `until(number)` would return at once."""
         member = self._progress.member
         return member.log.newest >= number or member.copy is not None
 
     def until(self, number: int, timeout: float | None = None, *, is_called_for: bool = True) -> None:
-        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`.
-
-        A round that was not called for, only known to have started, may be void under another leader: then this
-        returns as well.
-        """
+        """Return when round `number` is there, or a copy of a replica. Raises as `Work.wait`. A round that was not
+        called for, only known to have started, may be void under another leader: then this returns as well."""
         member, progress = self._progress.member, self._progress
         limit = self._wire.timeout if timeout is None else timeout
         clock = self._wire.clock
@@ -82,7 +79,7 @@ class Arrival:
                 others.go_on()
 
     def expect(self, is_so: Callable[[], bool]) -> None:
-        """Return when `is_so`, which news may change."""
+        """Return when `is_so()`, which news may change."""
         while not is_so():
             self._progress.check()
             self.next_news()
@@ -93,27 +90,24 @@ class Arrival:
         self._news = self._wire.receive(self._wire.rank, NEWS)
 
     def drain(self) -> None:
-        """Take what news there is."""
         while self._news.done():
             self.next_news()
 
     def goes_on(self) -> None:
-        """The worker computes, whatever it waited for: the round it had called for may be void."""
-        self._progress.say({"note": "ride", "computing": self._progress.applied})
+        """Say that the worker computes again: the round it had called for may be void."""
+        self._progress.say(Note("ride", self._progress.applied).header())
 
 
 class Wait:
-    """The work of one contribution: done when the round that was called for is there, or those that had started."""
+    """The work of a contribution: done when the round that was called for is there, or those that had started."""
 
     def __init__(self, arrival: Arrival, number: int, *, is_called_for: bool = True) -> None:
         self._arrival, self.number, self.is_called_for = arrival, number, is_called_for
 
     def done(self) -> bool:
-        """Whether `wait` would return at once."""
         return self._arrival.is_there(self.number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The number of the round; raises as `Work.wait`."""
         self._arrival.until(self.number, timeout, is_called_for=self.is_called_for)
         if not self.done():
             self._arrival.goes_on()

@@ -1,14 +1,15 @@
-"""What a worker holds for rounds: `pending.PendingGradients`, or `fragments.PendingFragments`."""
+"""The contributions of a worker that wait for a round: the data of `pending` and of `fragments`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.vectors import Flat
-from quorate.rounds.coding import Given
+from quorate.rounds.coding import Encoded
 from quorate.rounds.ledger import Ledger
+from quorate.rounds.messages import Fields, Header
 from quorate.rounds.terms import Agreed
 
 
@@ -21,107 +22,124 @@ class Entry:
     vector: Flat
     count: int = 1
     measures: list[Any] = field(default_factory=list)
-    """What was told with them, in order."""
 
 
 @dataclass
 class Snapshot:
-    """What one worker gives to one round; kept until the round after it is there."""
+    """The contribution of one worker to one round; kept until the round after it is there."""
 
     number: int
     entries: list[Entry]
     step: float
-    """The place in the training that `options` are for, in synchronous steps."""
     options: Any
-    """The optimizer's numbers with the newest contribution."""
-    vector: Flat | None = None
-    """The sum, each entry by what its staleness counts; None where there is nothing."""
-    coded: dict[int, Given] = field(default_factory=dict)
-    """What a codec has made of it, by fragment; of gradients it is 0."""
+    vector: Flat | None = None  # the sum of the entries, weighted by staleness; None where there are none
+    coded: dict[int, Encoded] = field(default_factory=dict)  # the encoded forms, by fragment; gradients are fragment 0
     weight: float = 0.0
-    """Likewise."""
-    lost: float = 0.0
-    """What has become too old, or was replaced, since the last one."""
+    lost: float = 0.0  # the weight that expired or was replaced since the previous snapshot
     times: int = 0
-    """How often the worker had handed in by then."""
 
     @property
     def stalenesses(self) -> list[tuple[int, int]]:
-        """(staleness, number of contributions), the freshest last."""
+        """Pairs of staleness and number of contributions, the freshest last."""
         return [(self.number - 1 - entry.version, entry.count) for entry in self.entries]
 
     @property
     def code(self) -> Flat | None:
-        """The vector as its codec has written it, where it has, and codes are of one length."""
+        """The encoded vector; None where there is none, or codes differ in length."""
         return next(iter(self.coded.values())).code if len(self.coded) == 1 else None
 
     @property
-    def header(self) -> dict[str, Any]:
-        """All but the vectors, as JSON. `sizes`: the bytes of the code, and of the vector."""
+    def contribution(self) -> Contribution:
         code, vector = self.code, self.vector
-        return {
-            "number": self.number,
-            "weight": self.weight,
-            "used_up": self.lost + sum(entry.weight for entry in self.entries),
-            "step": self.step,
-            "options": self.options,
-            "stalenesses": self.stalenesses,
-            "measures": [word for entry in self.entries for word in entry.measures],
-            "times": self.times,
-            "sizes": None if code is None or vector is None else [code.nbytes, vector.nbytes],
-        }
+        used_up = self.lost + sum(entry.weight for entry in self.entries)
+        measures = [word for entry in self.entries for word in entry.measures]
+        sizes = None if code is None or vector is None else [code.nbytes, vector.nbytes]
+        about = self.step, self.options, self.stalenesses, measures, self.times, sizes
+        return Contribution(self.number, self.weight, used_up, *about, vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution(Fields):
+    """The contribution of one worker to a round; see `Snapshot`."""
+
+    number: int
+    weight: float
+    used_up: float  # the weight in it, and the weight lost since the previous one
+    step: float
+    options: Any
+    stalenesses: list[tuple[int, int]]
+    measures: list[Any]
+    times: int
+    sizes: Sequence[int] | None  # the bytes of its code, and of the vector; None where there is no code
+    vector: Flat | None  # None: there is none, or the worker keeps it for its host
+
+    @property
+    def gives(self) -> bool:
+        """Whether there is a vector, here or with the worker."""
+        return bool(self.stalenesses)
+
+    def header(self) -> dict[str, Any]:
+        header = super(Contribution, self).header()
+        del header["vector"]
+        return header
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Contribution:
+        stalenesses = [(staleness, count) for staleness, count in header["stalenesses"]]
+        return super(Contribution, cls).read({**header, "stalenesses": stalenesses}, **others)
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The message of a contribution to the leader."""
+
+    settles: bool
+    contribution: Contribution
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": "give", "settles": self.settles, **self.contribution.header()}
 
 
 @dataclass(kw_only=True)
 class Kept:
-    """What a checkpoint holds of one worker, as it is after it has applied round `number`."""
+    """The state of one worker for a checkpoint, after it has applied round `number`."""
 
     number: int
     step: float
-    """The place in the training that `options` are for, in synchronous steps."""
     options: Any
-    """The optimizer's numbers with this worker's newest contribution."""
     ledger: Ledger
     entries: list[Entry]
-    """What this worker has contributed and no round up to `number` has taken in."""
-    error: Flat | None = None
-    """What a codec has left out of what was given to rounds up to `number`, and comes with the next one."""
+    error: Flat | None = None  # the error of the codec after round `number`, which joins the next contribution
     best_step: float = 0.0
-    """The furthest such place in the rounds up to `number`, of anyone."""
     best_options: Any = None
-    """The optimizer's numbers there."""
     progress: float = 0.0
-    """Synchronous steps made up to there."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """In force after that round, as far as not agreed at the start."""
+    settings: dict[str, Any] = field(default_factory=dict)  # in force after that round, if not from the start
     request: int = -1
-    """The newest request for other settings that was answered; -1: none."""
 
 
 class Buffer(Protocol):
-    """What a worker has produced, and no round has taken in for good. Whoever shares it between threads locks."""
+    """The contributions of a worker that no round has taken for good. A buffer that threads share needs a lock."""
 
     agreed: Agreed
     ledger: Ledger
     step: float
     options: Any
     times: int
-    """How often the worker has handed in."""
 
     def take(self, number: int, *, settles: bool = False) -> Snapshot:
-        """All that round `number` may have; what is too old for it is counted and gone."""
+        """Return all that round `number` may have; count what is too old for it as expired."""
 
     def give_back(self, snapshot: Snapshot) -> None:
-        """The round went by without it: it waits again."""
+        """Let `snapshot` wait again: its round took nothing of it."""
 
     def lose(self, weight: float) -> None:
-        """So much was taken by a round that came to nothing, and is not kept any more."""
+        """Count `weight` as expired: a void round had taken it."""
 
     def taken_from_mate(self, number: int, *, settles: bool) -> None:
-        """Round `number` has what another worker of the same learner has handed in."""
+        """Note that round `number` has the contribution of another worker of the same learner."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
-        """What rounds up to `number` have not taken in."""
+        """Return the state for a checkpoint after round `number`."""
 
     def restore(self, kept: Kept) -> None:
-        """Go on from there."""
+        """Continue from `kept`."""

@@ -1,64 +1,101 @@
-"""What a worker's codec makes of what it gives to rounds, and what it leaves out.
+"""The codec of a worker in rounds, and its error.
 
-The error is no contribution that waits: it is added to the next one that is given. A round that passes by without this
-worker gives back the contributions and the error as they were; the error to the bit, unless something was given since.
-So what rounds have taken, what waits, and the error add up to what was produced. When all settle, what is given is
-whole, error and all.
+The error is no contribution that waits: it is added to the next one that is sent. A round without this worker gives
+back the contributions and the error as they were; the error to the bit, unless something was sent since. So what
+rounds have taken, what waits, and the error add up to what was produced. In a pause contributions are sent unencoded,
+with the error added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, Part
 from quorate.means.remembering import is_finite
-from quorate.rounds.codes import Codes
+
+
+class Codes:
+    """The codes of `codec`, which keeps no state; all workers share the `seed`."""
+
+    def __init__(self, codec: Codec, seed: int) -> None:
+        self._codec, self._seed = codec, seed
+        self._known: dict[str, Layout | None] = {}
+
+    def layout(self, of: Layout) -> Layout | None:
+        """Return the layout of the code of a vector, part by part; None where it depends on the numbers."""
+        if of.digest not in self._known:
+            parts = list(of.parts)
+            for number, shapes in shapes_in(of).items():
+                part = self._code_of(parts[number], shapes)
+                if part is None:
+                    parts = []
+                    break
+                parts[number] = part
+            self._known[of.digest] = Layout((), tuple(parts), 0) if parts else None
+        return self._known[of.digest]
+
+    def _code_of(self, part: Part, shapes: tuple[tuple[int, ...], ...]) -> Part | None:
+        nbytes = self._codec.wire_bytes(shapes)
+        if nbytes is None:
+            return None
+        if not self._codec.is_linear:
+            return Part(nbytes, torch.uint8, part.device)
+        code, _ = self._codec.encode(torch.zeros(part.numel, dtype=part.dtype, device=part.device), shapes, {}, Draw())
+        return replace(part, numel=code.numel(), dtype=code.dtype, coded=False)
+
+    def draw(self, number: int, rank: int, part: int) -> Draw:
+        """Return the random draws for the contribution of `rank` to round `number`."""
+        return Draw(self._seed, number, rank, part)
+
+    def decoded(self, code: Flat, of: Layout, number: int, rank: int, blank: Callable[[Layout], Flat]) -> Flat:
+        """Return the vector, laid out as `of`, that `rank` has sent to round `number` as `code`."""
+        vector, shapes = blank(of), shapes_in(of)
+        for part, x in enumerate(code.parts):
+            if part in shapes:
+                x = self._codec.decode(x, shapes[part], self.draw(number, rank, part))
+            vector.parts[part].copy_(x)
+        return vector
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """What was given to a round, and what was left out before and after. Cost: up to two vectors, while it is kept."""
+class Encoded:
+    """A contribution before and after encoding. Cost: up to two vectors, while it is kept."""
 
     wanted: Flat
-    """What was to be given."""
-    vector: Flat
-    """What is, in its place."""
-    code: Flat | None
-    """That as the codec has written it; None where the vector is whole, or codes differ in length."""
+    vector: Flat  # the decoded vector, which rounds add up
+    code: Flat | None  # the code; None where the vector is not encoded, or codes differ in length
     before: Flat | None
     after: Flat | None
 
 
 Units = Callable[[Flat], Sequence[float]]
-"""By tensor, how many times as large as in its own unit (that of a gradient) a vector is that is to be given."""
+"""By tensor, the size of a vector in units of a gradient."""
 
 
 class Coding:
-    """That of worker `rank`; `codec` has no memories. Not locked: see `pending`."""
+    """The codec of worker `rank`, which keeps no state itself. Not locked: see `pending`."""
 
     def __init__(
         self, codec: Codec, layout: Layout, seed: int, rank: int, *, feeds_back: bool, units: Units | None = None
     ) -> None:
-        """`feeds_back`: whether what is left out is remembered; `units` of vectors, in which settings are meant."""
+        """`feeds_back`: whether the error is kept; `units` of vectors, in which settings are meant."""
         self._codec, self._seed, self._rank, self._is_kept = codec, seed, rank, feeds_back
         self.codes = Codes(codec, seed)
         self._units = units if codec.has_unit else None
-        self.error: Flat | None = None
-        """What was left out; None where that is nothing, or not remembered."""
+        self.error: Flat | None = None  # the error; None where it is zero, or not kept
         self.lay_out(layout)
 
     @property
     def votes(self) -> bool:
-        """Whether the sum of codes is a vote, see `Codec.votes`."""
         return self._codec.votes
 
     def lay_out(self, layout: Layout) -> None:
-        """Of vectors, from here on; the error of tensors that stay goes on."""
+        """Lay out vectors by `layout` from now on; the error of tensors that stay is kept."""
         old, self.error = self.error, None
         self.layout, self._shapes = layout, shapes_in(layout)
         if old is not None:
@@ -69,65 +106,61 @@ class Coding:
                     self.error.segment(index).copy_(old.segment(there[segment.name]))
 
     def of(self, layout: Layout) -> Coding:
-        """Another one like it, of vectors laid out so, of which nothing was left out yet."""
         own = self._codec, layout, self._seed, self._rank
         return Coding(*own, feeds_back=self._is_kept, units=self._units)
 
-    def given(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Given:
-        """What is given to round `number` in place of `vector`, in new memory; the rest is the error.
-
-        Where a number is not finite, the vector itself, and no code; nor where codes differ in length.
-        """
+    def encode(self, vector: Flat, number: int, blank: Callable[[Layout], Flat]) -> Encoded:
+        """Encode `vector` for round `number`, in new memory; the difference becomes the error. A vector that is not
+        finite is sent as it is, without a code. Codes of different lengths are not kept."""
         if not all(is_finite(vector.parts[part]) for part in self._shapes):
-            return Given(vector, vector, None, self.error, self.error)
+            return Encoded(vector, vector, None, self.error, self.error)
         codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
-        found = blank(vector.layout)
+        decoded = blank(vector.layout)
         left = Flat.zeros(vector.layout.bare) if self._is_kept else None
         units = None if self._units is None else self._units(vector)
         laid_out = None if units is not None else laid_out
         for part, x in enumerate(vector.parts):
             if part not in self._shapes:
-                found.parts[part].copy_(x)
+                decoded.parts[part].copy_(x)
                 continue
             shapes, draw = self._shapes[part], self.codes.draw(number, self._rank, part)
             wanted = x if self.error is None else x + self.error.parts[part]
             if units is not None:
-                self._write_in_units(wanted, found, part, units, draw)
+                self._write_in_units(wanted, decoded, part, units, draw)
             else:
                 codes[part], _ = self._codec.encode(wanted, shapes, {}, draw)
-                found.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
+                decoded.parts[part].copy_(self._codec.decode(codes[part], shapes, draw))
             if left is not None:
-                torch.sub(wanted, found.parts[part], out=left.parts[part])
+                torch.sub(wanted, decoded.parts[part], out=left.parts[part])
         before, self.error = self.error, left
-        return Given(vector, found, None if laid_out is None else Flat(codes, laid_out), before, left)
+        return Encoded(vector, decoded, None if laid_out is None else Flat(codes, laid_out), before, left)
 
     def _write_in_units(self, wanted: Tensor, into: Flat, part: int, units: Sequence[float], draw: Draw) -> None:
-        """Write into a part of `into` what the codec makes of each tensor of it, its settings in the tensor's unit."""
         for index in into.layout.by_part[part]:
             segment, codec = into.layout.segments[index], self._codec.rescaled(units[index])
             own, shapes = slice(segment.offset, segment.offset + segment.numel), (segment.shape,)
             code, _ = codec.encode(wanted[own], shapes, {}, draw)
             into.parts[part][own].copy_(codec.decode(code, shapes, draw))
 
-    def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Given:
-        """`vector`, and all that was left out, in its place."""
+    def whole(self, vector: Flat, blank: Callable[[Layout], Flat]) -> Encoded:
+        """Return `vector` with the error added, unencoded; the error is zero then."""
         if self.error is None:
-            return Given(vector, vector, None, None, None)
-        found = blank(vector.layout)
+            return Encoded(vector, vector, None, None, None)
+        total = blank(vector.layout)
         for part, x in enumerate(vector.parts):
-            found.parts[part].copy_(x)
+            total.parts[part].copy_(x)
             if part in self._shapes:
-                found.parts[part].add_(self.error.parts[part])
+                total.parts[part].add_(self.error.parts[part])
         before, self.error = self.error, None
-        return Given(vector, found, None, before, None)
+        return Encoded(vector, total, None, before, None)
 
-    def undone(self, given: Given, error: Flat | None) -> Flat | None:
-        """What the `error` would be had this not been given: what was wanted waits again."""
-        if given.vector is given.wanted or not self._is_kept:
+    def undone(self, encoded: Encoded, error: Flat | None) -> Flat | None:
+        """Return what `error` would be without this contribution."""
+        if encoded.vector is encoded.wanted or not self._is_kept:
             return error
-        if error is given.after:
-            return given.before
-        found = Flat.zeros(given.wanted.layout.bare) if error is None else error.clone()
+        if error is encoded.after:
+            return encoded.before
+        total = Flat.zeros(encoded.wanted.layout.bare) if error is None else error.clone()
         for part in self._shapes:
-            found.parts[part].add_(given.vector.parts[part]).sub_(given.wanted.parts[part])
-        return found
+            total.parts[part].add_(encoded.vector.parts[part]).sub_(encoded.wanted.parts[part])
+        return total

@@ -1,7 +1,7 @@
-"""How the vectors of a round become one where that is no sum: by an aggregation rule, or by a code.
+"""Aggregation of the vectors of a round other than by a sum: by an aggregation rule, or by a code.
 
-Whoever leads has all vectors of a round, and combines them; also where they come from several hosts. What comes is what
-the sum would be if its mean were that: it is divided by the weight that has arrived (`Agreed.divide_by`).
+The leader has all vectors of a round and combines them, also those of several hosts. The result stands in place of the
+sum: it is divided by the weight that has arrived (`Agreed.divide_by`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,22 @@ from quorate.core.vectors import Flat
 
 @dataclass(frozen=True)
 class Combined:
-    """What has become of the vectors of a round."""
+    """The result of an aggregation."""
 
-    vector: Flat | None = None
-    """None: no update comes of them."""
+    vector: Flat | None = None  # None: there is no update
     excluded: Sequence[tuple[int, str]] = ()
-    """Ranks whose vectors did not count, or hardly, and why (`records.exclusion_rows`)."""
+    """Ranks whose vectors counted nothing, or hardly anything, and why (`records.exclusion_rows`)."""
 
 
 Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Combined]
-"""(vectors by rank, what each counts, the number of the round)."""
+"""Called with the vectors by rank, their weights by rank, and the number of the round."""
 
 
 @dataclass(frozen=True)
 class ByRule:
-    """What `rule` makes of the vectors of a round among workers of a world of `size`.
-
-    Where there are fewer than it needs for its f, nothing; those that are not finite count as wrong. Each vector was
-    divided by `size` and multiplied by what it counts. Cost: n^2 d products, and two passes over all vectors.
-    """
+    """Aggregate the vectors of a round by `rule`, in a world of `size` workers. There is no update with fewer vectors
+    than the rule needs for its f. Vectors that are not finite count as wrong. Each vector was divided by `size` and
+    multiplied by its weight. Cost: n^2 d products, and two passes over vectors."""
 
     rule: Rule
     size: int
@@ -55,7 +52,7 @@ class ByRule:
         counts = torch.tensor([weights[rank] / self.size for rank in ranks], dtype=torch.float64)
         rows = [Rows([vectors[rank].bare().parts[part] for rank in ranks], counts) for part in range(len(like.parts))]
         gram = sum(
-            (one.products(is_exact=self.rule.is_exact) for one in rows),
+            (part.products(is_exact=self.rule.is_exact) for part in rows),
             torch.zeros(len(ranks), len(ranks), dtype=torch.float64),
         )
         keep = finite_rows(gram)
@@ -65,9 +62,9 @@ class ByRule:
             return Combined(None, tuple(Outcome(not_finite=wrong).excluded))
         rule = self.rule.with_f(max(0, self.rule.f - int((~keep).sum())))
         mixing = rule.mixing(gram[keep][:, keep], Draw(seed=self.seed, round=number))
-        found = headers_of([vectors[rank] for rank in sorted(vectors)])
-        for one, into in zip(rows, found.bare().parts, strict=True):
-            mixed_rows(one, keep.nonzero().flatten().tolist(), mixing, rule, [into])
+        total = _headers_of([vectors[rank] for rank in sorted(vectors)])
+        for part, into in zip(rows, total.bare().parts, strict=True):
+            mixed_rows(part, keep.nonzero().flatten().tolist(), mixing, rule, [into])
             into.mul_(sum(weights.values()) / self.size)
         far = [kept[place] for place in far_rows(gram[keep][:, keep])] if self.rule.f else []
         mean = [1.0] * len(kept) if mixing is None else mixing.mean(0).tolist()
@@ -75,16 +72,14 @@ class ByRule:
         for rank, weight in zip(kept, mean, strict=True):
             shares[rank] = weight
         absent = [rank for rank in range(len(shares)) if rank not in ranks]
-        return Combined(found, tuple(Outcome(absent, wrong, far=far, weights=shares).excluded))
+        return Combined(total, tuple(Outcome(absent, wrong, far=far, weights=shares).excluded))
 
 
 @dataclass(frozen=True)
 class ByCode:
-    """The mean of all batches, decoded from what those workers have sent that are not late.
-
-    With groups each vector is the gradient of its group's batch, and one of each group is enough; else each is a
-    combination by the cyclic code. Nothing where too many are missing.
-    """
+    """Decode the mean of all batches from the vectors of the workers that are not late. With groups each vector is the
+    gradient of its group's batch, and one of each group is enough; else each is a combination by the cyclic code. There
+    is no update where too many are missing."""
 
     redundancy: Redundancy
     size: int
@@ -101,23 +96,22 @@ class ByCode:
             if decoded is None:
                 return Combined()
             counts = {rank: float(decoded[rank]) for rank in ranks}
-        found = headers_of([vectors[rank] for rank in ranks])
+        total = _headers_of([vectors[rank] for rank in ranks])
         share = sum(weights.values()) / count
         for rank in sorted(counts):
-            found.bare().add_(vectors[rank].bare(), alpha=counts[rank] * share)
-        return Combined(found)
+            total.bare().add_(vectors[rank].bare(), alpha=counts[rank] * share)
+        return Combined(total)
 
 
-def headers_of(vectors: Sequence[Flat]) -> Flat:
-    """Zeros, with the sum of the headers of these."""
-    found = Flat.zeros(vectors[0].layout)
-    for one in vectors:
-        found.header.add_(one.header)
-    return found
+def _headers_of(vectors: Sequence[Flat]) -> Flat:
+    total = Flat.zeros(vectors[0].layout)
+    for vector in vectors:
+        total.header.add_(vector.header)
+    return total
 
 
-def combined(combine: Combine, given: Mapping[int, tuple[Flat | None, float]], number: int) -> Combined:
-    """What becomes of that: a vector, if there is one, and what it counts, by rank."""
-    vectors = {rank: vector for rank, (vector, _) in given.items() if vector is not None}
-    weights = {rank: given[rank][1] for rank in vectors}
+def combined(combine: Combine, contributions: Mapping[int, tuple[Flat | None, float]], number: int) -> Combined:
+    """Return the aggregate of the contributions: by rank, a vector (or None) and its weight."""
+    vectors = {rank: vector for rank, (vector, _) in contributions.items() if vector is not None}
+    weights = {rank: contributions[rank][1] for rank in vectors}
     return combine(vectors, weights, number) if vectors else Combined()

@@ -1,42 +1,73 @@
-"""Who gets a copy of whose replica, as the leader sees it: members that miss more than the log still has, and workers
-that join while others train. These are outside, until a round says that they step.
+"""Copies of replicas, as the leader assigns them: for members that miss more than the log has, and for newcomers.
 
-Who joins asks for a copy of a replica, which comes from a worker that steps; it is of one *stretch*, the rounds between
-two in which all had settled, since what workers call together is counted from there. Then it asks to be let in: the
-next round has it among those that have joined, on every worker, if it has all rounds before that one and its copy is of
-the same stretch; otherwise it copies anew.
+A newcomer asks for a copy of a replica, which comes from a worker that steps. The copy is of one *stretch*, the rounds
+between two pauses, since collective calls of workers are counted from there. Then it asks to be let in: the next round
+names it among those that have joined, on every worker, if it has all rounds before that one and its copy is of the same
+stretch; otherwise it copies anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.rounds.log import Log
+from torch import Tensor
 
-AGAIN_SECONDS = 2.0
-"""After which a copy that did not come is asked for again."""
+from quorate.rounds.forming import on_one_host
+from quorate.rounds.log import Jump, Log
+from quorate.rounds.messages import Fields, Header, Note
+
+AGAIN_SECONDS = 2.0  # seconds after which a copy that did not come is asked for again
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The message of a copy of a replica to another worker's member."""
+
+    jump: Jump
+    leads: int
+    logged: int
+    replica: dict[str, Any]  # open: made and read by the replica; see `entering.Replica.capture`
+    is_whole: bool  # whether it is for a newcomer, with the optimizer, the strategy's state and the place in the data
+    tensors: Sequence[Tensor] = ()
+    place: int = 0  # in a replica in pieces, its number among the copies that came: added on arrival
+
+    def header(self) -> dict[str, Any]:
+        about = {"kind": "copy", "term": self.jump.term, **self.jump.state.header(), "leads": self.leads}
+        return {**about, "logged": self.logged, "replica": self.replica, "is_whole": self.is_whole}
+
+    @classmethod
+    def read(cls, header: Header, tensors: Sequence[Tensor] = ()) -> Copy:
+        leads, logged, place = header["leads"], header["logged"], header.get("place", 0)
+        return cls(Jump.read(header), leads, logged, header["replica"], header["is_whole"], tensors, place)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFor(Fields):
+    """The message of the leader to a worker that has to copy its replica to worker `rank`."""
+
+    kind: str = field(init=False, default="copy for")
+    rank: int
+    is_new: bool
 
 
 class Copies:
-    """Those under way, as their leader (`rank`) knows them."""
+    """The copies under way, as leader `rank` knows them."""
 
-    def __init__(self, rank: int, host_of: Callable[[int], int] = lambda rank: 0) -> None:
+    def __init__(self, rank: int, host_of: Callable[[int], int] = on_one_host) -> None:
         self._rank, self._host_of = rank, host_of
         self._until: dict[int, float] = {}
         self._sources: dict[int, int] = {}
         self._asked: dict[int, int] = {}
 
     def ended(self, to: int) -> None:
-        """`to` has spoken since."""
         self._until.pop(to, None)
 
     def source_for(self, to: int, fit: Sequence[int], now: float) -> int | None:
-        """Whose replica `to` copies, of those that miss nothing: the leader's, and when asked again another one's.
-
-        Where there are several hosts, first those on the host of `to`, then the others from the next rank on, so that
-        not every copy comes from the leader's host. None while a copy is on its way.
-        """
+        """Return the worker whose replica `to` copies: the leader, or another of `fit` when it asks again. Where there
+        are several hosts, first those on the host of `to`, then the others from the next rank on, so that not every
+        copy comes from the leader's host. None while a copy is on its way."""
         if self._until.get(to, now) > now:
             return None
         self._until[to] = now + AGAIN_SECONDS
@@ -49,7 +80,7 @@ class Copies:
         return self._sources[to]
 
     def have_died(self, ranks: Iterable[int]) -> list[int]:
-        """These have died; who waits for a copy of one of them."""
+        """Note that `ranks` have died; return the workers that wait for a copy of one of them."""
         dead = set(ranks)
         left = [to for to, source in self._sources.items() if source in dead and to in self._until]
         for to in [*left, *dead]:
@@ -59,46 +90,41 @@ class Copies:
 
 
 class Entrance:
-    """Those outside, of whom some are ready."""
+    """The newcomers outside, some of which are ready."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._ready: set[int] = set()
         self._hastening: set[int] = set()
-        """Those of them that ask for a round, as none comes."""
 
-    def knocked(self, rank: int, header: dict[str, Any]) -> int | None:
-        """`rank` asks to be let in, or for a copy: the newest round it has, as far as that counts (-1: none).
-
-        None where it asks for neither.
-        """
-        note = header.get("note")
-        if note == "enter" and header["stretch"] == self._log.stretch:
+    def knocked(self, rank: int, note: Note, logged: int) -> int | None:
+        """Return the newest round that counts (-1: none) of a newcomer that knocks; None for other notes."""
+        if note.note == "enter" and note.stretch == self._log.stretch:
             self._ready.add(rank)
-            if header.get("hastens"):
+            if note.hastens:
                 self._hastening.add(rank)
-            return int(header["logged"])  # also where it misses nothing: a new leader does not know that
-        if note in ("enter", "copy"):
+            return logged  # also where it misses nothing: a new leader does not know that
+        if note.note in ("enter", "copy"):
             self._ready.discard(rank)
             self._hastening.discard(rank)
             return -1
         return None
 
     def calls(self, has: Mapping[int, int]) -> bool:
-        """Whether a round is to start so that somebody steps from then on; `has` says which round each has."""
+        """Return whether a round has to start so that a newcomer steps; `has` is the newest round of each worker."""
         return any(has[rank] == self._log.newest for rank in self._hastening)
 
     def let_in(self, number: int, has: Mapping[int, int], *, settles: bool) -> tuple[int, ...]:
-        """Who steps from round `number` on; `has` says which round each has."""
+        """Return the newcomers that step from round `number` on; `has` is the newest round of each worker."""
         if settles:
             self._ready.clear()
             self._hastening.clear()
-        found = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)
-        self._ready.difference_update(found)
-        self._hastening.difference_update(found)
-        return found
+        entering = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)
+        self._ready.difference_update(entering)
+        self._hastening.difference_update(entering)
+        return entering
 
     def have_died(self, ranks: set[int]) -> None:
-        """They have died."""
+        """Forget workers that have died."""
         self._ready -= ranks
         self._hastening -= ranks

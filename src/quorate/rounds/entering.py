@@ -1,4 +1,4 @@
-"""Replicas for others, and how one that joins comes by its own: what the training threads do."""
+"""Copies of replicas for other workers, and how a newcomer gets its own: the training threads' side."""
 
 from __future__ import annotations
 
@@ -12,42 +12,33 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Stopped, WireTimeout
 from quorate.core.telling import tell
 from quorate.records.tape import Look, Position
+from quorate.rounds.copies import Copy
 from quorate.rounds.member import Member
+from quorate.rounds.messages import Note
 from quorate.rounds.progress import RoundTask
 
-KNOCK_SECONDS = 0.5
-"""After which one that joins asks again, as the leader may be another one by then."""
+KNOCK_SECONDS = 0.5  # seconds after which a newcomer asks again, as another worker may lead by then
 
 
 class Watching(Protocol):
-    """Who is told what `records.tape` goes by."""
+    """Receives what `records.tape` needs."""
 
     def looked(self, look: Look, number: int, source: int | None = None) -> None:
-        """A worker has applied rounds up to `number`, or has become a copy of `source` as of that one."""
+        """Note that a worker has applied rounds up to `number`, or became a copy of `source` after that round."""
 
     def gave(self, at: Position, to: int) -> None:
-        """It has given `to`, which joins, a copy of its replica as that was then."""
-
-
-class NobodyWatches:
-    """Tells nobody."""
-
-    def looked(self, look: Look, number: int, source: int | None = None) -> None:
-        """See `Watching`."""
-
-    def gave(self, at: Position, to: int) -> None:
-        """See `Watching`."""
+        """Note that the newcomer `to` was sent a copy of the replica, as it was at `at`."""
 
 
 class Replica(Protocol):
-    """What rounds need of their replica: to copy it onto another one, and to keep it in a checkpoint."""
+    """A replica that can be copied to another worker, and kept in a checkpoint."""
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         """Parameters and optimizer, as JSON and tensors; nothing of it changes afterwards. With `is_whole` all that one
         that joins needs: the rest of the model, and where it is in the data."""
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Become what was captured."""
+        """Become the replica that was captured."""
 
     def reached(self, number: int, term: int, *, in_step: bool) -> bool:
         """Round `number`, which is to be kept, is applied. False: it is kept later (`Rounds.keep`), as this is inside
@@ -58,7 +49,7 @@ class Replica(Protocol):
         from here on, these call as well."""
 
     def boundary(self) -> None:
-        """What is to be kept is kept now."""
+        """Write what is due for a checkpoint now."""
 
 
 def _over(wire: Wire) -> str:
@@ -66,23 +57,21 @@ def _over(wire: Wire) -> str:
 
 
 def say_over(wire: Wire) -> None:
-    """All have ended: nobody joins any more."""
+    """Write on the board that the training has ended: nobody joins any more."""
     if wire.max_size > wire.size:
         wire.board.set(_over(wire), b"1")
 
 
 def leave_if_over(wire: Wire) -> None:
-    """Raise `Stopped`, for one that has come too late to join those of `wire`."""
+    """Raise `Stopped` in a newcomer, where the training of `wire` has ended."""
     if wire.board.get(_over(wire)) is not None:
         tell("quorate: the training ended before this worker could join\n")
         raise Stopped(0)
 
 
 def copies_wanted(member: Member, *, settles: bool) -> Iterator[tuple[int, bool]]:
-    """Those that were told to copy this replica, and whether the copy is for one that joins.
-
-    Those that join are not answered while this worker `settles`: where they begin would be neither before nor after.
-    """
+    """Yield the workers that wait for a copy of this replica, and whether each is a newcomer. Newcomers wait while this
+    worker `settles`: their start would be neither before the pause nor after it."""
     while member.copies_wanted:
         yield member.copies_wanted.pop(), False
     while member.entries_wanted and not settles:
@@ -90,14 +79,14 @@ def copies_wanted(member: Member, *, settles: bool) -> Iterator[tuple[int, bool]
 
 
 def give_copy(rank: int, number: int, member: Member, progress: RoundTask, replica: Replica, *, is_whole: bool) -> None:
-    """To `rank`, of this replica as it is after round `number`."""
+    """Send `rank` a copy of this replica, as it is after round `number`."""
     copied, tensors = replica.capture(is_whole=is_whole)
-    header = {**member.about_copy(number), "leads": member.leads, "logged": member.log.newest}
-    progress.carry(rank, {**header, "replica": copied, "is_whole": is_whole}, tensors)
+    copy = Copy(member.about_copy(number), member.leads, member.log.newest, copied, is_whole)
+    progress.carry(rank, copy.header(), tensors)
 
 
 class Knocking:
-    """Of one that joins: it asks for a copy of a replica, then to be let in, until a round says that it steps."""
+    """The requests of a newcomer: for a copy of a replica, then to be let in, until a round says that it steps."""
 
     def __init__(self, member: Member, progress: RoundTask, wire: Wire, *, may_hasten: bool = False) -> None:
         """`may_hasten`: ask for a round of its own where none lets it in for a while."""
@@ -105,18 +94,17 @@ class Knocking:
         self._until, self._ready_since = wire.clock.now() + wire.timeout, math.inf
 
     def knock(self, stretch: int) -> None:
-        """Its newest copy is of that stretch (-1: there is none); it is worth nothing where all have settled since."""
+        """Ask again; `stretch` is that of the newest copy (-1: none), which is stale after another pause."""
         if stretch == self._member.log.stretch:
             now = self._wire.clock.now()
             self._ready_since = min(self._ready_since, now)
             hastens = self._may_hasten and now - self._ready_since >= KNOCK_SECONDS
-            about = {"stretch": stretch, "computing": self._progress.applied, "hastens": hastens}
-            self._progress.say({"note": "enter", **about})
+            note = Note("enter", self._progress.applied, stretch=stretch, hastens=hastens)
+            self._progress.say(note.header())
         else:
-            self._progress.say({"note": "copy"})
+            self._progress.say(Note("copy").header())
 
     def check(self) -> None:
-        """Raise `Stopped` where the training has ended before, and `WireTimeout`."""
         if not self._member.is_outside:
             return
         leave_if_over(self._wire)

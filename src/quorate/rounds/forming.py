@@ -1,41 +1,71 @@
-"""Which workers form the sum of a round that spans several hosts, as its leader decides; pure: see `exchange`."""
+"""The workers that form the sum of a round across hosts, as its leader chooses them; pure: see `exchange`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from quorate.core.hosts import by_host
+from quorate.rounds.messages import Fields
 from quorate.rounds.terms import Agreed
 
 HUB_BYTES = 1 << 18
-"""What the leader may carry of one round: below that its vectors go to the leader and from it, as on one host."""
-_LEFT_OUT = 3
-"""One host in so many may be slow, and owns no piece: the others own more, and send at most 2.5 d all the same."""
+"""The bytes of a round up to which vectors go to the leader and from it, as on one host."""
+_LEFT_OUT = 3  # one host in so many may be slow and own no piece: the others own more, and send at most 2.5 d anyway
+
+
+def on_one_host(rank: int) -> int:
+    """Return the host of `rank` where there is one host."""
+    return 0
 
 
 def are_apart(host_of: Callable[[int], int], ranks: Iterable[int]) -> bool:
-    """Whether they are on several hosts."""
+    """Return whether `ranks` are on several hosts."""
     return len({host_of(rank) for rank in ranks}) > 1
 
 
 def spans_hosts(agreed: Agreed, host_of: Callable[[int], int], ranks: Iterable[int]) -> bool:
-    """Whether the sums of rounds among `ranks` are formed host by host, and in pieces."""
+    """Return whether hosts form the sums of rounds among `ranks`, in pieces."""
     known = list(ranks)
     return agreed.vector_bytes * len(known) > HUB_BYTES and are_apart(host_of, known)
 
 
+@dataclass(frozen=True)
+class Plan(Fields):
+    """The message to the head of a host: one attempt to form the sum of a round."""
+
+    number: int
+    settles: bool
+    kind: str = field(init=False, default="form")
+    attempt: int
+    heads: list[int]  # in the order in which hosts are added
+    giving: list[int]  # places, in `heads`, of the hosts that contribute
+    owners: list[int]  # places, in `heads`: piece j is formed by the head at `owners[j]`
+    codes: list[list[int]]  # instead of pieces: workers whose codes are sent, by host, in the order of adding
+    contributors: list[int]
+    others: list[int]  # on this host, the workers that get the result
+
+
+@dataclass(frozen=True)
+class Lend(Fields):
+    """The message to a contributor that has to send its vector, or its code, to the head of its host."""
+
+    number: int
+    settles: bool
+    kind: str = field(init=False, default="lend")
+    attempt: int
+    head: int
+    coded: bool
+
+
 @dataclass
 class OnHost:
-    """What one host does."""
+    """The workers of one host."""
 
     head: int
     contributors: list[int]
     others: list[int]
-    """That get the result from the head."""
-    is_whole: bool = False
-    """The head has all that the host gives."""
+    is_whole: bool = False  # whether the head has all contributions of the host
 
 
 @dataclass
@@ -45,69 +75,64 @@ class Forming:
     attempt: int
     hosts: list[OnHost]
     slow: Collection[int] = ()
-    """Heads that are to own no piece, if they are few."""
     since: float = 0.0
     gathers: bool = False
-    """Codes travel, and no pieces."""
     _owners: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for one in self.hosts:
-            one.is_whole = one.is_whole or one.contributors in ([], [one.head])
-        slow = [place for place, one in enumerate(self.hosts) if one.head in self.slow][: len(self.hosts) // _LEFT_OUT]
+        for host in self.hosts:
+            host.is_whole = host.is_whole or host.contributors in ([], [host.head])
+        slow = [place for place, host in enumerate(self.hosts) if host.head in self.slow][
+            : len(self.hosts) // _LEFT_OUT
+        ]
         self._owners = [place for place in range(len(self.hosts)) if place not in slow]
 
     @property
     def contributors(self) -> list[int]:
-        """Those whose vectors are added, by rank."""
-        return sorted(rank for one in self.hosts for rank in one.contributors)
+        """The workers whose vectors are added, by rank."""
+        return sorted(rank for host in self.hosts for rank in host.contributors)
 
     @property
     def order(self) -> list[list[int]]:
-        """Those of each host, in the order in which hosts are added."""
-        return [one.contributors for one in self.hosts if one.contributors]
+        """The contributors of each host, in the order in which hosts are added."""
+        return [host.contributors for host in self.hosts if host.contributors]
 
     @property
-    def told(self) -> dict[int, int]:
-        """Those that will have the result, and the head that each has it from."""
-        return {rank: one.head for one in self.hosts for rank in (one.head, *one.others)}
+    def head_of(self) -> dict[int, int]:
+        """The head that each worker has the result from; a head has it from itself."""
+        return {rank: host.head for host in self.hosts for rank in (host.head, *host.others)}
 
     @property
     def needed(self) -> set[int]:
-        """Those without whom it cannot be formed as it is."""
-        return {rank for one in self.hosts for rank in (one.head, *(() if one.is_whole else one.contributors))}
+        """The workers without which the attempt fails."""
+        return {rank for host in self.hosts for rank in (host.head, *(() if host.is_whole else host.contributors))}
 
     def whole(self, head: int) -> None:
-        """`head` has all that its host gives."""
-        for one in self.hosts:
-            one.is_whole = one.is_whole or one.head == head
+        """Note that `head` has all contributions of its host."""
+        for host in self.hosts:
+            host.is_whole = host.is_whole or host.head == head
 
-    def messages(self) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Who is told what: heads their plans, and others on their hosts where to send what they give."""
-        about: dict[str, Any] = {
-            "attempt": self.attempt,
-            "heads": [one.head for one in self.hosts],
-            "giving": [place for place, one in enumerate(self.hosts) if one.contributors],
-            "owners": self._owners,
-            "codes": self.order if self.gathers else [],
-        }
-        for one in self.hosts:
-            yield one.head, {"kind": "form", **about, "contributors": one.contributors, "others": one.others}
-            if not one.is_whole:
-                for rank in one.contributors:
-                    if rank != one.head:
-                        yield rank, {"kind": "lend", "attempt": self.attempt, "head": one.head, "coded": self.gathers}
+    def messages(self, number: int, settles: bool) -> Iterable[tuple[int, Plan | Lend]]:
+        """Yield the messages for round `number`, by rank: plans to heads, and to others where to send vectors."""
+        giving = [place for place, host in enumerate(self.hosts) if host.contributors]
+        of_all = [host.head for host in self.hosts], giving, self._owners, self.order if self.gathers else []
+        for host in self.hosts:
+            yield host.head, Plan(number, settles, self.attempt, *of_all, host.contributors, host.others)
+            if not host.is_whole:
+                for rank in host.contributors:
+                    if rank != host.head:
+                        yield rank, Lend(number, settles, self.attempt, host.head, self.gathers)
 
     def is_less_in_codes(self, sizes: Mapping[int, Sequence[int] | None]) -> bool:
-        """Whether no host sends or gets as much where all have the codes of all, as where they form the sum in pieces;
-        `sizes`, by rank: the bytes of the code and of the vector, None where there is no code."""
-        known = [sizes[rank] for rank in self.contributors]
-        there = [one for one in known if one is not None]
-        if not there or len(there) < len(known):
+        """Return whether sending all codes to all hosts costs each host less than forming the sum in pieces. `sizes`,
+        by rank: the bytes of the code and of the vector, None where there is no code."""
+        all_sizes = [sizes[rank] for rank in self.contributors]
+        coded = [pair for pair in all_sizes if pair is not None]
+        if not coded or len(coded) < len(all_sizes):
             return False
-        counts, others = [len(one.contributors) for one in self.hosts], len(self.hosts) - 1
-        most = max(max(count * others, len(known) - count) for count in counts)
-        return most * max(code for code, _ in there) < 2 * others / (others + 1) * max(whole for _, whole in there)
+        counts, others = [len(host.contributors) for host in self.hosts], len(self.hosts) - 1
+        most = max(max(count * others, len(all_sizes) - count) for count in counts)
+        return most * max(code for code, _ in coded) < 2 * others / (others + 1) * max(whole for _, whole in coded)
 
 
 def decided(
@@ -118,30 +143,28 @@ def decided(
     gives: Collection[int],
     tells: Collection[int],
     before: Forming | None,
-    gone: Collection[int],
+    absent: Collection[int],
     slow: Collection[int],
     now: float,
 ) -> Forming:
-    """The next attempt: of those that have `answered`, some of which give something, and some are `gone` since.
-
-    What the head of a host has already stays in, also of one that is gone. All of `tells` get the result: on a host of
-    which nobody has answered, from the leader.
-    """
-    old = {} if before is None else {host_of(one.head): one for one in before.hosts}
+    """Return the next attempt, of the workers that have `answered`; some contribute, and some are `absent` since. A
+    contribution that the head of a host has stays in, also of an absent worker. All of `tells` get the result: on a
+    host of which nobody has answered, from the leader."""
+    old = {} if before is None else {host_of(host.head): host for host in before.hosts}
     hosts: list[OnHost] = []
     for own in by_host(host_of, answered):
-        known, fit = old.get(host_of(own[0])), [rank for rank in own if rank not in gone]
+        known, fit = old.get(host_of(own[0])), [rank for rank in own if rank not in absent]
         if not fit:
             continue
-        if known is not None and known.head not in gone:
+        if known is not None and known.head not in absent:
             keeps = known.contributors if known.is_whole else [rank for rank in known.contributors if rank in fit]
             hosts.append(OnHost(known.head, keeps, [], known.is_whole))
         else:
             hosts.append(OnHost(leader if leader in fit else fit[0], [rank for rank in fit if rank in gives], []))
-    places = {host_of(one.head): one for one in hosts}
-    first = next(one for one in hosts if one.head == leader)
+    places = {host_of(host.head): host for host in hosts}
+    first = next(host for host in hosts if host.head == leader)
     for rank in sorted(tells):
-        one = places.get(host_of(rank), first)
-        if rank != one.head:
-            one.others.append(rank)
+        host = places.get(host_of(rank), first)
+        if rank != host.head:
+            host.others.append(rank)
     return Forming(1 if before is None else before.attempt + 1, hosts, slow, now)

@@ -1,13 +1,13 @@
-"""Rounds of fragments: round n is of fragment (n - 1) mod K, and the round in which all settle is of all of them.
+"""Rounds of fragments: round n is of fragment (n - 1) mod K, and the round of a pause is of all of them.
 
-What a worker has not had taken is cumulative: each time it hands in, for every fragment, how far it has gone since a
-round last took that fragment of it (and it has applied that round). So a newer handing-in stands for an older one, and
-nothing is given twice: what was handed in before a round that took some of it was applied is not given any more.
+Contributions are cumulative: each has, for every fragment, the delta since a round last took that fragment from the
+worker, if the worker has applied that round. So a newer contribution replaces an older one, and nothing is sent twice:
+what was contributed before the worker applied a round that took some of it is not sent any more.
 
-A codec encodes the fragments that a worker contributes, and its errors are kept by fragment. Contributions are
-cumulative, and a round takes a fragment in encoded form; the error joins what the next round takes of it. A round that
-passes by gives both back as they were. Where all settle, what was handed in is given as it is, and the error waits on:
-all errors at once would be a delta that an outer step with momentum takes too far.
+A codec encodes the fragments that a worker contributes, and its errors are kept by fragment. A round takes a fragment
+in encoded form; the error joins what the next round takes of it. A round that passes by gives both back as they were.
+In a pause contributions are sent unencoded, and the error waits on: all errors at once would be a delta that an outer
+step with momentum takes too far.
 """
 
 from __future__ import annotations
@@ -20,49 +20,45 @@ from torch import Tensor
 
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.rounds.buffer import Entry, Kept, Snapshot
-from quorate.rounds.coding import Coding, Given
+from quorate.rounds.coding import Coding, Encoded
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
 
 @dataclass(frozen=True)
 class Fragments:
-    """How vectors of rounds are laid out, by fragment."""
+    """The layouts of the vectors of rounds, by fragment."""
 
     layouts: tuple[Layout, ...]
 
     def number(self, of_round: int) -> int:
-        """The fragment that a round is of, if nobody settles in it."""
+        """Return the fragment of a round that is no pause."""
         return (of_round - 1) % len(self.layouts)
 
     def layout(self, of_round: int, *, settles: bool) -> Layout:
-        """Of what goes into a round, and comes out of it."""
+        """Return the layout of the vectors of a round."""
         return joined(self.layouts) if settles else self.layouts[self.number(of_round)]
 
     def split(self, of_all: Flat) -> list[Flat]:
-        """What came out of a round in which all have settled, by fragment: views."""
-        found, begin = [], 0
+        fragments, begin = [], 0
         for layout in self.layouts:
-            found.append(Flat(of_all.parts[begin : begin + len(layout.parts)], layout))
+            fragments.append(Flat(of_all.parts[begin : begin + len(layout.parts)], layout))
             begin += len(layout.parts)
-        return found
+        return fragments
 
 
 def joined(layouts: Sequence[Layout]) -> Layout:
-    """Of vectors behind each other; headers become segments of nobody."""
+    """Return the layout of concatenated vectors; headers become segments of nobody."""
     segments, parts = [], list[Part]()
     for layout in layouts:
-        segments += [replace(one, part=one.part + len(parts)) for one in layout.segments]
+        segments += [replace(segment, part=segment.part + len(parts)) for segment in layout.segments]
         parts += layout.parts
     return Layout(tuple(segments), tuple(parts), 0)
 
 
 @dataclass
 class PendingFragments:
-    """The buffer of one worker; as `pending.PendingGradients`, in the place of which it stands.
-
-    Weights are steps, of each fragment. Not locked.
-    """
+    """The buffer of a worker, in place of `pending.PendingGradients`. Weights are steps of fragments. Not locked."""
 
     agreed: Agreed
     fragments: Fragments
@@ -71,17 +67,12 @@ class PendingFragments:
     options: Any = None
     times: int = 0
     _handed: dict[int, Entry] = field(default_factory=dict)
-    """By fragment."""
-    _taken: dict[int, int] = field(default_factory=dict)
-    """By fragment: the newest round that took it, unless it came back."""
+    _taken: dict[int, int] = field(default_factory=dict)  # by fragment, the newest round that took it for good
     _before: dict[int, int] = field(default_factory=dict)
-    """By fragment: the one before that."""
     _from_mates: dict[int, int] = field(default_factory=dict)
     """By fragment: the newest round that has it from another worker of the same learner."""
     coding: CodedFragments | None = None
-    """Where what is given is written small."""
-    _in_vectors: int = 0
-    """The newest round that is in what was handed in last."""
+    _in_vectors: int = 0  # the newest round in the newest contribution
     _is_withdrawn: bool = False
     _counted: float = 0.0
 
@@ -96,12 +87,10 @@ class PendingFragments:
         began: int | None = None,
         is_last: bool = False,
     ) -> bool:
-        """Take in what `fresh` steps since the last time have made of all fragments; the vectors are cumulative.
+        """Add a contribution: what `fresh` steps since the last one have made of all fragments, cumulatively.
 
-        `version` is the newest round that is in them, and `began` the newest one that was when the steps began: their
-        age goes by it (None: `version`). With `is_last` nothing is taken in, and False is returned, where
-        a round that they do not know of has taken something.
-        """
+        `version` is the newest round in the vectors, `began` the one that they age from (None:
+        `version`). With `is_last`, take in nothing and return False if a round beyond `version` has taken something."""
         if is_last and max((*self._taken.values(), *self._from_mates.values()), default=0) > version:
             return False
         self._is_withdrawn, self._in_vectors = False, version
@@ -116,30 +105,26 @@ class PendingFragments:
         return True
 
     def code_by(self, coding: Coding | None) -> None:
-        """Write what is given small from here on; None: not."""
+        """Encode contributions from now on; None: do not."""
         self.coding = None if coding is None else CodedFragments(coding, self.fragments.layouts)
 
     def withdraw(self) -> None:
-        """No further round takes what was handed in; until something is handed in again."""
         self._is_withdrawn = True
 
     @property
     def holds(self) -> int:
-        """The newest round that has, or may have, something of this worker."""
         return max(self._taken.values(), default=0)
 
     def taken_from_mate(self, number: int, *, settles: bool) -> None:
-        """Round `number` has what another worker of the same learner has handed in: what is here, too, in part."""
         places = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
         self._from_mates.update(dict.fromkeys(places, number))
 
     @property
     def weight(self) -> float:
-        """What waits for a round."""
+        """The weight that waits for a round."""
         return sum(entry.weight for entry in self._handed.values())
 
     def take(self, number: int, *, settles: bool = False) -> Snapshot:
-        """All that round `number` may have; what is too old for it is counted and gone."""
         wanted = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
         fit: dict[int, Entry] = {}
         for place in wanted:
@@ -173,18 +158,17 @@ class PendingFragments:
                 for place in wanted
             ]
             layout = self.fragments.layout(number, settles=settles)
-            snapshot.vector = Flat([x for some in parts for x in some], layout)
+            snapshot.vector = Flat([x for fragment in parts for x in fragment], layout)
         return snapshot
 
     def _write_small(self, snapshot: Snapshot, fit: Mapping[int, Entry], vectors: dict[int, Flat]) -> None:
-        """Put what is given in the place of `vectors`; where no step was made there is no way that counts."""
         assert self.coding is not None
-        for place, vector in [one for one in vectors.items() if fit[one[0]].weight]:
-            snapshot.coded[place] = given = self.coding.given(place, vector, snapshot.number)
-            vectors[place] = given.vector
+        for place, vector in [(place, x) for place, x in vectors.items() if fit[place].weight]:
+            snapshot.coded[place] = encoded = self.coding.encode(place, vector, snapshot.number)
+            vectors[place] = encoded.vector
 
     def lay_out(self, fragments: Fragments) -> None:
-        """Of what is handed in, from here on."""
+        """Lay out contributions by `fragments` from now on."""
         self.fragments = fragments
         if self.coding is not None:
             self.coding.lay_out(fragments.layouts)
@@ -197,7 +181,6 @@ class PendingFragments:
         return self.agreed.weight_of(turns)
 
     def give_back(self, snapshot: Snapshot) -> None:
-        """The round went by without it: it waits again, unless something newer, which has it, does."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
         self._counted -= snapshot.lost
         for place in [place for place, number in self._taken.items() if number == snapshot.number]:
@@ -210,23 +193,18 @@ class PendingFragments:
                 newer.weight += entry.weight
 
     def lose(self, weight: float) -> None:
-        """So much was taken by a round that came to nothing, and is not kept any more."""
         self.ledger.taken -= weight
         self.ledger.expired += weight
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
-        """What is counted, and what a codec has left out: what rounds up to `number` have not taken is in the replica,
-        too."""
-        behind = [one for given, one in sorted(snapshots.items(), reverse=True) if given > number]
+        behind = [sent for past, sent in sorted(snapshots.items(), reverse=True) if past > number]
         ledger, error = replace(self.ledger), None
-        ledger.taken -= sum(entry.weight for one in behind for entry in one.entries)
+        ledger.taken -= sum(entry.weight for sent in behind for entry in sent.entries)
         if self.coding is not None:
-            given = [(place, made) for one in behind for place, made in one.coded.items()]
-            error = self.coding.error_without(given)
+            error = self.coding.error_without([coded for sent in behind for coded in sent.coded.items()])
         return Kept(number=number, step=self.step, options=None, ledger=ledger, entries=[], error=error)
 
     def restore(self, kept: Kept) -> None:
-        """Go on from there."""
         self.ledger, self.step, self._counted = kept.ledger, kept.step, kept.ledger.lost
         self._handed, self._taken, self._before, self._from_mates = {}, {}, {}, {}
         if self.coding is not None:
@@ -234,61 +212,56 @@ class PendingFragments:
 
 
 class CodedFragments:
-    """That of one worker; `whole` knows the codec, and how parameters are laid out. Not locked: see `fragments`."""
+    """The encoded fragments of one worker; `whole` has the codec and the layout of parameters. Not locked."""
 
     def __init__(self, whole: Coding, layouts: Sequence[Layout]) -> None:
         self._whole = whole
         self._own = [whole.of(layout) for layout in layouts]
 
     def lay_out(self, layouts: Sequence[Layout]) -> None:
-        """Of fragments, from here on; the error of tensors that stay goes on."""
-        errors = _by_name(one.error for one in self._own)
+        """Lay out fragments anew; the error of tensors that stay is kept."""
+        errors = _by_name(coding.error for coding in self._own)
         self._own = [self._whole.of(layout) for layout in layouts]
         self._take(errors)
 
-    def given(self, place: int, vector: Flat, number: int) -> Given:
-        """What is given of a fragment to round `number` in place of `vector`."""
-        return self._own[place].given(vector, number, Flat.empty)
+    def encode(self, place: int, vector: Flat, number: int) -> Encoded:
+        """Encode a fragment for round `number`."""
+        return self._own[place].encode(vector, number, Flat.empty)
 
-    def undo(self, place: int, given: Given) -> None:
-        """It was not taken: what was handed in waits again."""
+    def undo(self, place: int, encoded: Encoded) -> None:
+        """Take back a contribution that was not taken."""
         own = self._own[place]
-        own.error = own.undone(given, own.error)
+        own.error = own.undone(encoded, own.error)
 
-    def error_without(self, given: Iterable[tuple[int, Given]]) -> Flat | None:
-        """What would have been left out had these (by fragment, the newest first) not been given.
-
-        Laid out as the parameters; None where that is nothing.
-        """
-        errors = [one.error for one in self._own]
-        for place, one in given:
-            errors[place] = self._own[place].undone(one, errors[place])
+    def error_without(self, contributions: Iterable[tuple[int, Encoded]]) -> Flat | None:
+        """Return the error without these contributions (the newest first), laid out as parameters; None for zero."""
+        errors = [coding.error for coding in self._own]
+        for place, encoded in contributions:
+            errors[place] = self._own[place].undone(encoded, errors[place])
         if all(error is None for error in errors):
             return None
-        found, known = Flat.zeros(self._whole.layout.bare), _by_name(errors)
-        for segment, numbers in zip(found.layout.segments, found.segments(), strict=True):
-            if segment.name in known:
-                numbers.copy_(known[segment.name])
-        return found
+        total, by_name = Flat.zeros(self._whole.layout.bare), _by_name(errors)
+        for segment, numbers in zip(total.layout.segments, total.segments(), strict=True):
+            if segment.name in by_name:
+                numbers.copy_(by_name[segment.name])
+        return total
 
     def restore(self, error: Flat | None) -> None:
-        """Let this be what was left out, laid out as the parameters."""
-        self._own = [one.of(one.layout) for one in self._own]
+        self._own = [coding.of(coding.layout) for coding in self._own]
         self._take(_by_name([error]))
 
     def _take(self, errors: dict[str, Tensor]) -> None:
-        for one in self._own if errors else ():
-            one.error = Flat.zeros(one.layout.bare)
-            for segment, numbers in zip(one.layout.segments, one.error.segments(), strict=True):
-                if segment.name in errors and one.layout.parts[segment.part].coded:
+        for coding in self._own if errors else ():
+            coding.error = Flat.zeros(coding.layout.bare)
+            for segment, numbers in zip(coding.layout.segments, coding.error.segments(), strict=True):
+                if segment.name in errors and coding.layout.parts[segment.part].coded:
                     numbers.copy_(errors[segment.name])
 
 
 def _by_name(errors: Iterable[Flat | None]) -> dict[str, Tensor]:
-    """By the name of the tensor, of those that are written small."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for error in errors:
         if error is not None:
             parts, named = error.layout.parts, zip(error.layout.segments, error.segments(), strict=True)
-            found |= {one.name: x for one, x in named if parts[one.part].coded}
-    return found
+            by_name |= {segment.name: x for segment, x in named if parts[segment.part].coded}
+    return by_name

@@ -1,4 +1,4 @@
-"""Learners of several workers each, as rounds see them: one of each hands in, and a learner counts once."""
+"""Learners of several workers each: one worker of each contributes, and a learner counts once."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # calls are simulated without torch, too
-    from quorate.rounds.gathering import Contribution
+    from quorate.rounds.buffer import Contribution
 
 
 @dataclass(frozen=True)
 class Learners:
-    """Which learner each worker is of, by rank; empty where each is one of its own."""
+    """The learner of each worker, by rank; there are several workers in one."""
 
-    of: Sequence[int] = ()
+    of: Sequence[int]
 
     def among(self, ranks: Iterable[int]) -> set[int]:
-        """Those that these workers are of."""
-        return {self.of[rank] for rank in ranks} if self.of else set(ranks)
+        """Return the learners of these workers."""
+        return {self.of[rank] for rank in ranks}
 
     def mates(self, rank: int) -> frozenset[int]:
-        """The other workers of its learner."""
-        return frozenset(r for r, of in enumerate(self.of) if of == self.of[rank]) - {rank} if self.of else frozenset()
+        """Return the other workers of the same learner."""
+        return frozenset(r for r, of in enumerate(self.of) if of == self.of[rank]) - {rank}
 
     def whole(self, present: Sequence[int], absent: Iterable[int]) -> list[int]:
-        """Those of the `present` none of whose mates is `absent`: a learner goes on with all of its workers only."""
-        stuck = self.among(absent) if self.of else set[int]()
-        return [rank for rank in present if self.of[rank] not in stuck] if stuck else list(present)
+        """Return the `present` workers whose learners are complete: none of its workers is `absent`."""
+        stuck = self.among(absent)
+        return [rank for rank in present if self.of[rank] not in stuck]
 
-    def one_of_each(self, given: Mapping[int, Contribution]) -> dict[int, Contribution]:
-        """What was given to a round, in order of rank, at most one contribution of each learner.
-
-        Where several of its workers gave, each has handed in all that the learner had done by then, and who has the
-        highest rank did so last.
-        """
-        found = dict(sorted(given.items()))
-        newest = {self.of[rank]: rank for rank, one in found.items() if one.vector is not None} if self.of else {}
-        for rank, one in found.items() if newest else ():
-            if one.vector is not None and newest[self.of[rank]] != rank:
-                found[rank] = replace(one, vector=None, weight=0.0, used_up=0.0, stalenesses=[], measures=[])
-        return found
+    def one_of_each(self, received: Mapping[int, Contribution]) -> dict[int, Contribution]:
+        """Return the contributions to a round in order of rank, with one vector at most of each learner: of its workers
+        the one of the highest rank contributed last, and each has sent all of the learner's steps by then."""
+        contributions = dict(sorted(received.items()))
+        newest = {
+            self.of[rank]: rank for rank, contribution in contributions.items() if contribution.vector is not None
+        }
+        for rank, contribution in contributions.items():
+            if contribution.vector is not None and newest[self.of[rank]] != rank:
+                contributions[rank] = replace(
+                    contribution, vector=None, weight=0.0, used_up=0.0, stalenesses=[], measures=[]
+                )
+        return contributions

@@ -1,4 +1,4 @@
-"""What became of a worker's contributions: nothing is lost uncounted."""
+"""The ledger of a worker's contributions: nothing is lost uncounted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Ledger:
-    """Weights of contributions by what became of them."""
+    """Weights of contributions, by their fate."""
 
     produced: float = 0.0
     taken: float = 0.0
@@ -17,5 +17,5 @@ class Ledger:
 
     @property
     def lost(self) -> float:
-        """Produced, and taken by no round."""
+        """The weight that no round has taken and none will."""
         return self.dropped + self.replaced + self.expired

@@ -1,4 +1,4 @@
-"""Where all have settled: every worker comes to the same place before any goes on."""
+"""The barrier of a pause: every worker reaches the same place before any continues."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SECONDS = 0.02
 
 
 class Meeting:
-    """That of one worker; `wire` is that of its rounds."""
+    """The barrier of one worker; `wire` is that of its rounds."""
 
     def __init__(self, wire: Wire, agreed: Agreed, replica: Replica) -> None:
         self._wire, self._size, self._replica = wire, agreed.size, replica
         self._among: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
 
     def meet(self, number: int, joined: Sequence[int], *, is_over: bool, meanwhile: Callable[[], None]) -> None:
-        """Return when all workers have come that settled in round `number`; `meanwhile` is called now and then."""
+        """Wait for all workers that paused in round `number`; call `meanwhile` now and then."""
         if joined:
             self._replica.met(number, joined)
             if isinstance(self._among, Survivors):

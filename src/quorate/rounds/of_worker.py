@@ -27,7 +27,7 @@ def rounds_of(
     coding: Coding | None = None,
     row: Wire | None = None,
 ) -> AnyRounds:
-    """Those of one worker: with a `tape`, as it says. Raises `ConfigurationError` for what is not replayed."""
+    """Return the rounds of one worker; with a `tape` those of a replay. Raises `ConfigurationError`."""
     if tape is None:
         return Rounds(wire, agreed, layout, replica, fragments, watching, coding, row)
     if row is not None:

@@ -1,4 +1,4 @@
-"""When a worker's training thread takes what comes of rounds: the newest there is, at each of its looks."""
+"""When a worker's training thread applies rounds: the newest there are, whenever it looks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from quorate.core.contracts import Work
 from quorate.core.errors import WireTimeout
 from quorate.rounds.arrival import Arrival, Wait
+from quorate.rounds.copies import Copy
 from quorate.rounds.entering import copies_wanted
 from quorate.rounds.log import Round
+from quorate.rounds.messages import Note
 from quorate.rounds.progress import RoundTask
 
 
@@ -21,39 +23,39 @@ class Copied:
     """A copy of another worker's replica."""
 
     source: int
-    header: dict[str, Any]
+    copy: Copy
 
 
 Give = Callable[[int, bool], None]
-"""Gives a worker a copy of this replica, which is whole for one that joins."""
+"""Sends a worker a copy of this replica, full for a newcomer."""
 
 
 class Called(Work[int], Protocol):
-    """A round that is waited for; `wait` returns its number."""
+    """The work of a round that is waited for; `wait` returns its number."""
 
     number: int
     is_called_for: bool
 
 
 class Pace(Protocol):
-    """Decides for the training thread of one worker."""
+    """Decides what the training thread of one worker applies."""
 
     @property
     def version(self) -> int:
         """The newest round that was applied."""
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Called:
-        """Call for a round, if none has started since the previous step returned; what to wait for."""
+    def call(self, slack: float | None, *, waits: bool) -> Called:
+        """Call for a round, if none has started since the previous step returned; `slack` is as of `Rounds.hand_in`."""
 
     @property
     def started(self) -> int:
         """The newest round that is known to have started."""
 
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
-        """What is to be applied now: a round (none beyond `up_to`), or a copy. None: nothing more in this look."""
+        """Return what to apply now: a round (none beyond `up_to`), or a copy; None: nothing more in this look."""
 
     def applied(self, number: int) -> None:
-        """The replica is as after that round."""
+        """Note that the replica has applied that round."""
 
     follows: bool
     """Whether another worker decides."""
@@ -63,26 +65,20 @@ class Pace(Protocol):
         """Whether this worker has not joined yet."""
 
     def wait_for_news(self, seconds: float) -> None:
-        """Return when something has come, or after so long."""
+        """Return when there is news, or after so many seconds."""
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
-        """As `Arrival.until`."""
+        """Wait until round `number` is there, or a copy; see `Arrival.until`."""
 
     def serve(self) -> None:
-        """Give copies of this replica to those that need one."""
+        """Send copies of this replica to the workers that need one."""
 
 
 class OwnPace:
-    """As it goes: what is there is taken. `stretch` says of one that joins where its copy is from (-1: there is none);
-    `settles` whether this worker settles, `give` gives a copy."""
+    """The pace of a replica of one worker; `stretch()` is the start of a newcomer's copy (-1: it has none)."""
 
     def __init__(
-        self,
-        progress: RoundTask,
-        arrival: Arrival,
-        stretch: Callable[[], int],
-        settles: Callable[[], bool],
-        give: Give,
+        self, progress: RoundTask, arrival: Arrival, stretch: Callable[[], int], settles: Callable[[], bool], give: Give
     ) -> None:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
@@ -93,13 +89,13 @@ class OwnPace:
     def version(self) -> int:
         return self._progress.applied
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Wait:
+    def call(self, slack: float | None, *, waits: bool) -> Wait:
         started = self._member.started
         if started > self.version:
-            self._progress.say({"note": "ride", "computing": started if waits else self.version})
+            self._progress.say(Note("ride", started if waits else self.version).header())
             return Wait(self._arrival, started, is_called_for=False)
         computing = None if waits else self.version
-        self._progress.say({"note": "call", "since": started, "computing": computing, **about})
+        self._progress.say(Note("call", computing, started, slack).header())
         return Wait(self._arrival, started + 1)
 
     @property
@@ -109,9 +105,9 @@ class OwnPace:
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
         if (copied := self._copied()) is not None:
             return copied
-        one = self._member.log.get(self.version + 1)
-        if one is not None and one.number <= up_to:
-            return one
+        completed = self._member.log.get(self.version + 1)
+        if completed is not None and completed.number <= up_to:
+            return completed
         self._arrival.drain()
         self.serve()
         return None
@@ -120,15 +116,13 @@ class OwnPace:
         member = self._member
         if member.copy is None:
             return None
-        source, header, _ = member.copy
-        member.copy = None
-        if header["is_whole"]:
-            at = header["stretch"], header["number"]
-            is_known = not member.is_outside or at <= (self._stretch(), self.version)
+        source, copy = member.copy
+        member.copy, state = None, copy.jump.state
+        if copy.is_whole:
+            is_known = not member.is_outside or (state.stretch, state.number) <= (self._stretch(), self.version)
         else:
-            at = header["number"], header["log_term"]
-            is_known = at == (self.version, member.log.term_of(self.version))
-        return None if is_known else Copied(source, header)
+            is_known = (state.number, state.log_term) == (self.version, member.log.term_of(self.version))
+        return None if is_known else Copied(source, copy)
 
     @property
     def is_outside(self) -> bool:

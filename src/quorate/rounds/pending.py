@@ -1,4 +1,4 @@
-"""What a worker has produced and rounds have not taken in for good: pending, given, or kept. Nothing is lost uncounted.
+"""The contributions of a worker that rounds have not taken for good: pending, sent, or kept. Nothing is lost uncounted.
 
 produced = taken + pending + dropped + replaced + expired, at any time, in weights; `taken` is what rounds have taken.
 """
@@ -15,7 +15,7 @@ from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.learners import Learners
 from quorate.rounds.ledger import Ledger
-from quorate.rounds.log import HISTORY, Log, Marks
+from quorate.rounds.log import HISTORY, Log, LogState, Marks
 from quorate.rounds.terms import Agreed
 
 
@@ -29,15 +29,11 @@ class PendingGradients:
     step: float = 0.0
     options: Any = None
     times: int = 0
-    blank: Callable[[Layout], Flat] | None = None
-    """Gives vectors to form sums in; None: ordinary memory."""
+    blank: Callable[[Layout], Flat] | None = None  # makes vectors to add up in; None: ordinary memory
     coding: Coding | None = None
-    """Where what is given is written small."""
     _counted: float = 0.0
-    """Of what is lost, what snapshots have said."""
 
     def add(self, vector: Flat, weight: float, version: int, step: float, options: Any, measures: Any = None) -> None:
-        """Take in a contribution; `vector` is the caller's no more, `measures` any JSON beside it."""
         words = [] if measures is None else [measures]
         self.times += 1
         self.ledger.produced += weight
@@ -56,11 +52,10 @@ class PendingGradients:
 
     @property
     def weight(self) -> float:
-        """What waits for a round."""
+        """The weight that waits for a round."""
         return sum(entry.weight for entry in self.entries)
 
     def take(self, number: int, *, settles: bool = False) -> Snapshot:
-        """All that round `number` may have; what is too old for it is counted and gone."""
         entries, self.entries = self.entries, []
         fit = []
         for entry in entries:
@@ -78,14 +73,13 @@ class PendingGradients:
             snapshot.weight += counts * entry.weight
         if self.coding is not None and snapshot.vector is not None:
             new, wanted = Flat.empty if self.blank is None else self.blank, snapshot.vector
-            given = self.coding.whole(wanted, new) if settles else self.coding.given(wanted, number, new)
-            snapshot.vector, snapshot.coded[0] = given.vector, given
+            encoded = self.coding.whole(wanted, new) if settles else self.coding.encode(wanted, number, new)
+            snapshot.vector, snapshot.coded[0] = encoded.vector, encoded
         self.ledger.taken += sum(entry.weight for entry in fit)
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot
 
     def _sum(self, so_far: Flat | None, vector: Flat, counts: float) -> Flat:
-        """`so_far` and `counts` times `vector`, which stay as they are."""
         if so_far is None and counts == 1.0:
             return vector
         into = Flat.empty(vector.layout) if self.blank is None else self.blank(vector.layout)
@@ -93,21 +87,19 @@ class PendingGradients:
         return part if so_far is None else so_far.plus(part, into)
 
     def taken_from_mate(self, number: int, *, settles: bool) -> None:
-        """Never: gradients are every worker's own."""
+        """Do nothing: gradients are every worker's own."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
-        """What rounds up to `number` have not taken in: what waits, and the `snapshots` given to those behind it."""
-        behind = [entry for given, one in sorted(snapshots.items()) if given > number for entry in one.entries]
+        behind = [entry for past, sent in sorted(snapshots.items()) if past > number for entry in sent.entries]
         ledger = replace(self.ledger)
         ledger.taken -= sum(entry.weight for entry in behind)
         entries = [replace(entry) for entry in (*behind, *self.entries)]
         error = None if self.coding is None else self.coding.error
-        for _, one in sorted(snapshots.items(), reverse=True):
-            error = self._undone(one, error) if one.number > number else error
+        for _, sent in sorted(snapshots.items(), reverse=True):
+            error = self._undone(sent, error) if sent.number > number else error
         return Kept(number=number, step=self.step, options=self.options, ledger=ledger, entries=entries, error=error)
 
     def restore(self, kept: Kept) -> None:
-        """Go on from there."""
         self.entries, self.ledger, self.step, self.options = kept.entries, kept.ledger, kept.step, kept.options
         self._counted = self.ledger.lost
         if self.coding is not None:
@@ -119,12 +111,10 @@ class PendingGradients:
         return self.coding.undone(snapshot.coded[0], error)
 
     def lose(self, weight: float) -> None:
-        """So much was taken by a round that came to nothing, and is not kept any more."""
         self.ledger.taken -= weight
         self.ledger.expired += weight
 
     def give_back(self, snapshot: Snapshot) -> None:
-        """The round went by without it: it waits again."""
         self.ledger.taken -= sum(entry.weight for entry in snapshot.entries)
         self._counted -= snapshot.lost
         if self.coding is not None:
@@ -141,18 +131,17 @@ class PendingGradients:
 
 
 class Giving:
-    """What worker `rank` has given: counted once, or taken back. `lock` guards what its training thread adds to."""
+    """The contributions that worker `rank` has sent: each is counted once, or taken back. `lock` guards `pending`."""
 
     def __init__(self, pending: Buffer, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
         self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
-        self._mates = Learners(pending.agreed.learners).mates(rank)
+        learners = pending.agreed.learners
+        self._mates = Learners(learners).mates(rank) if learners else frozenset[int]()
         self.snapshots: dict[int, Snapshot] = {}
-        """By round."""
-        self._weights: dict[int, float] = {}
-        """By round, of what was given and not taken back, as far back as goes with a copy."""
+        self._weights: dict[int, float] = {}  # by round, the weight sent and not taken back, as far as copies tell
 
     def give(self, number: int, *, settles: bool = False) -> Snapshot:
-        """What round `number` gets, also where it is asked for again."""
+        """Return the snapshot for round `number`, the same when it is asked for again."""
         known = self.snapshots.get(number)
         if number <= self._log.newest:  # formed under another leader: one of the two will come to nothing
             return Snapshot(number, [], self._pending.step, self._pending.options)
@@ -166,12 +155,11 @@ class Giving:
         return snapshot
 
     def put_back(self, newest: int, oldest_needed: int) -> None:
-        """Take back what was given to rounds that went by without it; forget what they took, but for what checkpoints
-        need: all beyond `oldest_needed`."""
-        one = self._log.get(newest)
-        if one is not None and not self._mates.isdisjoint(one.contributors):
+        """Take back what rounds did not take; forget what they took up to `oldest_needed`, for checkpoints."""
+        completed = self._log.get(newest)
+        if completed is not None and not self._mates.isdisjoint(completed.contributors):
             with self._lock:
-                self._pending.taken_from_mate(newest, settles=one.settles)
+                self._pending.taken_from_mate(newest, settles=completed.settles)
         for number in [n for n in self.snapshots if n <= newest]:
             if self._log.took(number, self._rank) is False:
                 self._take_back(number)
@@ -184,51 +172,49 @@ class Giving:
         self._weights.pop(number, None)
 
     def jumped(self, number: int, newest: int) -> None:
-        """This replica was in round `newest`, and is a copy of another one now, as that was after round `number`."""
-        for given in sorted(self._weights):
-            took = self._log.took(given, self._rank)
-            if took or (given <= number and took is None) or (given > max(number, newest)):
+        """Adapt to a copy after round `number`, which replaces a replica that had the rounds up to `newest`."""
+        for number_sent in sorted(self._weights):
+            took = self._log.took(number_sent, self._rank)
+            if took or (number_sent <= number and took is None) or (number_sent > max(number, newest)):
                 continue  # it counts, or nobody knows any more, or its round is still to come
-            if given in self.snapshots and given > number:
+            if number_sent in self.snapshots and number_sent > number:
                 continue  # the round is formed anew, from this snapshot
-            if given in self.snapshots:
-                self._take_back(given)
+            if number_sent in self.snapshots:
+                self._take_back(number_sent)
             else:  # an old leader's round took it, and came to nothing
                 with self._lock:
-                    self._pending.lose(self._weights.pop(given))
+                    self._pending.lose(self._weights.pop(number_sent))
         for old in [past for past in self.snapshots if past <= number]:
             del self.snapshots[old]
 
 
 class Keeping:
-    """Its part in checkpoints: it is kept as it is after each round that is *marked*, and what it gave to rounds behind
-    one (`snapshots`, by round) is not forgotten before. `news` tells the training thread."""
+    """The worker's part in checkpoints. It is kept as it is after each round that is *marked*, and `snapshots` for
+    later rounds, by round, are not forgotten before. `news` tells the training thread."""
 
     def __init__(self, pending: Buffer, log: Log, snapshots: Mapping[int, Snapshot], news: Callable[[], None]) -> None:
         self._pending, self._log, self._snapshots, self._news = pending, log, snapshots, news
         self.wanted = 0
-        """The newest request of this worker."""
         self.kept: Kept | None = None
-        """For the training thread, or from it."""
         self._due: list[int] = []
 
     def marked(self, number: int, request: int) -> None:
-        """Round `number` is there, and answers `request` (0: none)."""
+        """Note that round `number` is there, and answers `request` (0: none)."""
         if request:
             self._due.append(number)
 
     def jumped(self, number: int, marks: Marks) -> None:
-        """This replica is a copy of another one, as it was after round `number`."""
+        """Adapt to a copy of another replica after round `number`."""
         self._due = [marked for marked, _ in marks if marked == number]
 
     def oldest(self, newest: int) -> int:
-        """The round beyond which nothing that was given must be forgotten yet."""
+        """Return the newest round up to which snapshots may be forgotten."""
         return min(self._due, default=newest)
 
     def keep(self, number: int) -> None:
-        """Let `kept` be what is kept of this worker, whose training thread has applied the rounds up to `number`."""
-        one = self._log.get(number)
-        known = self._log if one is None else one
+        """Set `kept` to the state of this worker, whose training thread has applied the rounds up to `number`."""
+        completed = self._log.get(number)
+        known = self._log if completed is None else completed
         self._due = [other for other in self._due if other > number]
         self.kept = replace(
             self._pending.kept(self._snapshots, number),
@@ -241,10 +227,9 @@ class Keeping:
         self._news()
 
     def restore(self) -> int:
-        """Be what `kept` says, before anything has happened here; returns the number of the round."""
         assert self.kept is not None, "the training thread says what to go on from"
         kept = self.kept
         more: dict[str, Any] = {"settings": kept.settings, "request": kept.request, "progress": kept.progress}
-        self._log.jump(kept.number, 0, kept.best_step, kept.best_options, (), (), **more)
+        self._log.jump(LogState(kept.number, 0, kept.best_step, kept.best_options, **more))
         self._pending.restore(kept)
         return kept.number

@@ -1,4 +1,8 @@
-"""The task beside each worker that answers for it in rounds, also while its training thread computes."""
+"""The task beside each worker that answers for it in rounds, also while its training thread computes.
+
+It lets events happen to a member: messages of others, what its own worker does, and time that passes. The state of a
+member depends on these, in their order, and on nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +19,13 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
-from quorate.rounds.events import add, happen
+from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.pieces import layout_of_piece
 from quorate.rounds.hosts.sparse import read, written
-from quorate.rounds.log import at_once
+from quorate.rounds.log import Jump, at_once
 from quorate.rounds.member import Member
+from quorate.rounds.messages import Fields, Header, Lease, Note, Wish
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.terms import Agreed
@@ -28,15 +34,65 @@ TAG = "rounds"
 NEWS = "news"
 _LEASE = "lease"
 _IDLE_SECONDS = 60.0
-_AGAIN_SECONDS = 0.01
-"""After which one that found another about to lead looks again, where the leader has died."""
+_AGAIN_SECONDS = 0.01  # seconds after which to look again at a worker that is about to lead, where the leader has died
+
+
+def happen(member: Member, event: Mapping[str, Any], vector: Flat | None = None, tensors: Sequence[Tensor] = ()) -> Any:
+    """Let an event (JSON: `what`, `now`, and more) happen to a member, with what came in a message."""
+    kind, now = event["what"], event["now"]
+    if kind == "message":
+        member.received(event["source"], event["header"], vector, now, tensors)
+    elif kind == "passed":
+        member.passed(now)
+    elif kind == "died":
+        member.have_died(event["ranks"], now)
+    elif kind == "lease":
+        return member.term_to_take(Lease.read(event["held"]), now)
+    elif kind == "stand":
+        member.stand(event["term"], now)
+    else:
+        _said(member, event["said"], now)
+    return None
+
+
+def _said(member: Member, said: Header, now: float) -> None:
+    if "note" in said:
+        member.note(Note.read(said), now)
+    elif "jump" in said:
+        member.jump(Jump.read(said["jump"]))
+    elif "save" in said:
+        member.keeping.wanted = max(member.keeping.wanted, said["save"])
+        member.ping()
+    elif "wish" in said:
+        member.wish = Wish.read(said["wish"])
+        member.ping()
+    elif "keep" in said:
+        member.keeping.keep(member.applied)
+    elif "restore" in said:
+        member.restore()
+
+
+def add(member: Member, vector: Flat, about: Mapping[str, Any]) -> None:
+    """Add a gradient, which waits for a round from now on. Threads that share the member lock."""
+    assert isinstance(member.pending, PendingGradients), "fragments are handed in"
+    member.pending.add(vector, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class Lying(Fields):
+    """How the vector of a message lies in its tensors: fields of the messages that may have one."""
+
+    number: int
+    settles: bool
+    coded: bool = False
+    piece: int | None = None
+    of: int | None = None
+    sparse: Sequence[bool] | None = None  # by part, whether it is sent as places and numbers: added between hosts
 
 
 class RoundTask:
-    """Carries messages between `member` and the wire, looks at the clock for it, and takes the lease when it must.
-
-    `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends.
-    """
+    """The task that carries messages between `member` and the wire, does what is due, and takes the lease when it must.
+    `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends."""
 
     def __init__(
         self,
@@ -52,9 +108,9 @@ class RoundTask:
         self._wire = wire.channel("progress")
         at_hand = at_once(agreed, wire.rank) if pending is None else 0
         self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
-        """Their memory is there before the first step needs it."""
+        host_of = self._host_of if are_apart(self._host_of, agreed.ranks) else on_one_host
         self.member = Member(
-            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, self._host_of, self._layout_of
+            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, host_of, self._layout_of
         )
         if isinstance(self.member.pending, PendingGradients):
             self.member.pending.coding = coding
@@ -62,8 +118,7 @@ class RoundTask:
             pending.code_by(coding)
         self.member.between.codes = None if coding is None else coding.codes
         self.error: BaseException | None = None
-        self.is_waiting = False
-        """Whether the training thread waits for a round: then the leader is watched."""
+        self.is_waiting = False  # whether the training thread waits for a round: then the leader is watched
         self._pinged: float | None = None
         self._is_open = True
         if agreed.tolerates_death:
@@ -72,14 +127,13 @@ class RoundTask:
         self.task = wire.spawn(self._run, "progress")
 
     def blank(self, layout: Layout) -> Flat:
-        """A vector to be filled, and then sent without being copied."""
         if layout is self.layout:
             with suppress(IndexError):
                 return self._spare.pop()
         return Flat.empty(layout, self._wire.empty)
 
     def lay_out(self, layout: Layout) -> None:
-        """Of vectors, from here on."""
+        """Lay out vectors by `layout` from now on."""
         self.layout, self._spare = layout, []
         if self._coding is not None:
             with self.lock:
@@ -89,7 +143,6 @@ class RoundTask:
 
     @property
     def applied(self) -> int:
-        """The newest round that the replica is after."""
         return self.member.applied
 
     @applied.setter
@@ -97,12 +150,11 @@ class RoundTask:
         self.member.applied = number
 
     def add(self, vector: Flat, about: Mapping[str, Any]) -> None:
-        """A gradient waits for a round from now on; it is not the caller's more."""
         with self.lock:
             add(self.member, vector, about)
 
     def say(self, header: dict[str, Any]) -> None:
-        """Tell the member what this worker does."""
+        """Tell the member something of this worker."""
         self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
 
     def carry(self, to: int, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -110,12 +162,10 @@ class RoundTask:
         self._wire.send(Message(tuple(tensors), header, shared=True), to, TAG)
 
     def check(self) -> None:
-        """Raise what has ended the task."""
         if self.error is not None:
             raise self.error
 
     def close(self) -> None:
-        """End the task."""
         self.say({"close": True})
         self.task.wait()
 
@@ -147,7 +197,7 @@ class RoundTask:
             self._turned()
 
     def _turned(self) -> None:
-        """All that was there is taken."""
+        """Do what follows, once all messages that were there are taken."""
 
     def _take(self, source: int, message: Message) -> None:
         header = dict(message.header)
@@ -161,45 +211,44 @@ class RoundTask:
             self._happens({"what": "said", "said": header})
 
     def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
-        """To the member, now."""
         return self.happen({**event, "now": self._wire.clock.now()}, message)
 
     def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
-        """To the member; what came as `message` is laid out as its `header` says."""
+        """Let an event happen to the member; `header` says how the vector of `message` is laid out."""
         if message is None or not message.tensors:
             return happen(self.member, event)
-        header = event["header"]
-        if header["kind"] == "copy":
+        if event["header"]["kind"] == "copy":
             return happen(self.member, event, tensors=message.tensors)
-        layout = self._layout_of(header["number"], header["settles"])
-        if header.get("coded"):
+        lying = Lying.read(event["header"])
+        layout = self._layout_of(lying.number, lying.settles)
+        if lying.coded:
             assert self._coding is not None, "all have the same codec"
             layout = self._coding.codes.layout(layout) or layout
-        at = layout_of_piece(layout, header["piece"], header["of"]) if "piece" in header else layout
-        return happen(self.member, event, read(message.tensors, message.header.get("sparse"), at, self.blank))
+        if lying.piece is not None and lying.of is not None:
+            layout = layout_of_piece(layout, lying.piece, lying.of)
+        if lying.sparse is None:
+            return happen(self.member, event, Flat(message.tensors, layout))
+        return happen(self.member, event, read(message.tensors, lying.sparse, layout, self.blank))
 
     def _host_of(self, rank: int) -> int:
         return self._wire.host_of(rank)
 
     def _layout_of(self, number: int, settles: bool) -> Layout:
-        """Of the vectors of a round."""
         return self.layout if self._handed is None else self._handed.fragments.layout(number, settles=settles)
 
     def _seconds(self) -> float:
-        """Until something has to be looked at."""
         member, now = self.member, self._wire.clock.now()
         until = [now + (_AGAIN_SECONDS if member.leads in member.dead else _IDLE_SECONDS)]
         if member.leader is not None:
             until.append(member.leader.looks_at)
         if member.asks_until is not None:
             until.append(member.asks_until)
-        until.append(member.between.asks_at(member.patience.seconds))
+        until.append(member.between.asks_at)
         if self.is_waiting and member.leads != member.rank:
             until.append((member.heard_at if self._pinged is None else self._pinged) + member.patience.seconds)
         return max(0.0, min(until) - now) + 1e-6
 
     def _watch(self, now: float) -> None:
-        """Stand where the leader does not answer, or where one that was about to lead asks for it."""
         member = self.member
         if member.is_wanted or member.leads in member.dead:
             member.is_wanted = False
@@ -216,20 +265,19 @@ class RoundTask:
             self._stand()
 
     def _stand(self) -> None:
-        """Take the lease; where another one has taken it meanwhile, follow that one."""
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
-        held = {"term": 0, "leads": 0} if written is None else json.loads(written)
-        if (term := self._happens({"what": "lease", "held": held})) is None:
+        lease = Lease() if written is None else Lease.read(json.loads(written))
+        if (term := self._happens({"what": "lease", "held": lease.header()})) is None:
             return
-        new = json.dumps({"term": term, "leads": self._wire.rank}).encode()
+        new = json.dumps(Lease(term, self._wire.rank).header()).encode()
         if board.swap(key, written, new):
             self._happens({"what": "stand", "term": term})
 
-    def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
+    def _send(self, to: int, header: Header, vector: Flat | None) -> None:
         self._wire.send(self._written(to, header, vector), to, TAG)
 
-    def _written(self, to: int, header: dict[str, Any], vector: Flat | None) -> Message:
+    def _written(self, to: int, header: Header, vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
         if (
             vector is not None
@@ -238,7 +286,7 @@ class RoundTask:
             and self._host_of(to) != self._host_of(self._wire.rank)
         ):
             tensors, are_sparse = written(vector)
-            header |= {"sparse": are_sparse} if any(are_sparse) else {}
+            header = {**header, "sparse": are_sparse} if any(are_sparse) else header
         return Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
 
     def _tell(self) -> None:

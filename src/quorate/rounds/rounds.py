@@ -1,7 +1,7 @@
 """`Rounds`: the training thread's view of the rounds of its worker.
 
-`Standing` is the place of a worker in its rounds, for learners of several workers, which apply the same rounds in each
-step.
+`Standing` is the position of a worker in its rounds, for learners of several workers, which apply the same rounds in
+each step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from quorate.records.tape import Position
 from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, NobodyWatches, Replica, Watching, give_copy
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, Watching, give_copy
 from quorate.rounds.fragments import Fragments, PendingFragments
-from quorate.rounds.log import COPIED, Round
+from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
+from quorate.rounds.messages import Note, Wish
 from quorate.rounds.pace import Called, Copied, OwnPace
 from quorate.rounds.pieces.row_paces import pace_in
 from quorate.rounds.pieces.row_tasks import row_task
@@ -37,14 +38,14 @@ class Rounds:
         agreed: Agreed,
         layout: Layout,
         replica: Replica,
-        fragments: Fragments | None = None,
-        watching: Watching | None = None,
+        fragments: Fragments | None,
+        watching: Watching,
         coding: Coding | None = None,
         row: Wire | None = None,
     ) -> None:
         """`row` are the workers of this replica, where it is in pieces: see `row_tasks`."""
         check(agreed)
-        self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching or NobodyWatches()
+        self.agreed, self._wire, self._replica, self._watching = agreed, wire, replica, watching
         self._handed = None if fragments is None else PendingFragments(agreed, fragments)
         own = wire, agreed, layout, self._handed, coding
         self._progress = RoundTask(*own) if row is None else row_task(*own, row=row)
@@ -54,25 +55,22 @@ class Rounds:
         self._pace = pace_in(row, self._progress, self._arrival, own_pace, self._give_copy)
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
-        self.progress = 0.0
-        """Synchronous steps made up to the newest round that was applied: see `Round.progress`."""
-        self._stretch = -1
-        """Of one that joins: where its copy is from."""
+        self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`
+        self._stretch = -1  # of a newcomer: the round of the pause before its copy; -1: none
         self._put_off: Copied | None = None
-        """A copy that this worker could not become yet."""
         self._rests = self._looks = self._jumps = 0
-        """How often all have settled, and how often it was asked since then what is there."""
+        """The number of pauses, of looks for rounds since the last one, and of copies that this worker became."""
 
     def blank(self) -> Flat:
-        """A vector to pack a contribution into."""
+        """Return a vector to pack a contribution into."""
         return self._progress.blank(self._progress.layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Of contributions, on all workers after all have settled, before any goes on."""
+        """Lay out contributions by `layout`, on all workers in a pause."""
         self._progress.lay_out(layout)
 
     def lay_out_fragments(self, fragments: Fragments) -> None:
-        """As `lay_out`."""
+        """Lay out rounds of fragments anew, on all workers in a pause."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         self._handed.lay_out(fragments)
 
@@ -82,19 +80,19 @@ class Rounds:
 
     @property
     def ledger(self) -> Any:
-        """What became of this worker's contributions; see `rounds.pending.Ledger`."""
+        """The ledger of this worker's contributions; see `rounds.ledger.Ledger`."""
         return self._member.pending.ledger
 
     def contribute(
         self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
     ) -> Called:
-        """Hand in a gradient (None: nothing this time), divided by the size of the world; it is not the caller's more.
+        """Contribute a gradient, divided by the size of the world (None: nothing this time), and call for a round.
 
-        `step` is the place in the training that `options` are for, in synchronous steps: a round takes the furthest.
-        `waits` says whether the worker waits for what is returned before it goes on computing; `measures` is any JSON
-        that goes with the gradient into its round. Calls for a round if none has started since the worker's previous
-        step returned (what has started it would have applied by then), else rides with the next one. The work is done
-        when every round that has started, or that was called for, is there.
+        It calls if no round has started since the worker's previous step returned, else the gradient rides with the
+        next. Takes over `vector`. `step` is the place in the training that `options` are for, in synchronous steps: a
+        round takes the furthest. `waits` says whether the worker waits for the result before it goes on computing;
+        `measures` is any JSON that goes with the gradient. The returned work is done when every round that has started
+        is there.
         """
         if vector is not None:
             about = {"weight": weight, "version": self.version, "step": step, "options": options, "measures": measures}
@@ -102,7 +100,7 @@ class Rounds:
         return self._call(waits=waits)
 
     def _call(self, *, waits: bool, slack: float | None = None) -> Called:
-        return self._pace.call({"slack": slack}, waits=waits)
+        return self._pace.call(slack, waits=waits)
 
     def hand_in(
         self,
@@ -115,10 +113,7 @@ class Rounds:
         slack: float | None = None,
         began: int | None = None,
     ) -> Called:
-        """Hand in all fragments, which are not the caller's more: see `fragments.PendingFragments`. As `contribute`.
-
-        For `slack` seconds the worker goes on without missing what comes of it: see `window`.
-        """
+        """Contribute all fragments, which it takes over, and call; the worker needs no result for `slack` seconds."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         with self._progress.lock:
             self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
@@ -127,8 +122,7 @@ class Rounds:
     def hand_in_last(
         self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, began: int | None = None
     ) -> Wait | None:
-        """Hand in all fragments before this worker settles; what to wait for before it asks again, if that has to be:
-        a round that it has not applied has taken something."""
+        """Contribute all fragments before a pause; return what to wait for, where it has to be tried again."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         with self._progress.lock:
             if self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began, is_last=True):
@@ -136,21 +130,21 @@ class Rounds:
         return Wait(self._arrival, self.version + 1, is_called_for=False)
 
     def goes_on(self) -> None:
-        """The worker computes, whatever it waited for."""
+        """Say that the worker computes, whatever it waited for."""
         self._arrival.goes_on()
 
     def waits(self) -> None:
-        """The worker waits for the others elsewhere, until `goes_on`: no round waits for it."""
-        self._progress.say({"note": "wait"})
+        """Say that the worker waits elsewhere, until `goes_on`: no round waits for it."""
+        self._progress.say(Note("wait").header())
 
     def goes_away(self) -> None:
-        """This worker does not step until `is_back`; nobody waits for it, and no rounds are kept for it."""
+        """Say that this worker does not step until `is_back`: nobody waits for it, and no rounds are kept for it."""
         self._replica.boundary()
-        self._progress.say({"note": "away"})
+        self._progress.say(Note("away").header())
 
     def is_back(self) -> Iterator[Round]:
-        """It steps again: the rounds it has missed, or, where they are not kept any more, what came after a copy."""
-        self._progress.say({"note": "back", "computing": self.version})
+        """Step again; yield the rounds that were missed, or, where these are not kept, the rounds after a copy."""
+        self._progress.say(Note("back", self.version).header())
         newest = self._pace.started
         with self._look():
             while self.version < newest:
@@ -159,11 +153,8 @@ class Rounds:
                 newest = min(newest, self._pace.started)
 
     def enter(self, *, is_further: bool = False) -> Iterator[Round]:
-        """Join those that train: see `rounds.entering`; the rounds to be applied on the way.
-
-        `is_further`: this worker has joined the rounds of another optimizer already, where the others may wait for it.
-        Then it asks for a round of its own where none comes.
-        """
+        """Join the training, and yield the rounds to apply on the way: see `rounds.entering`. `is_further`: this worker
+        has joined another optimizer's rounds already; then it asks for a round of its own where none comes."""
         knocking = Knocking(self._member, self._progress, self._wire, may_hasten=is_further)
         if (copied := self._put_off) is not None:
             self._put_off = None
@@ -180,14 +171,14 @@ class Rounds:
         self._wire.enter()
 
     def completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
-        """The rounds (`up_to` this one) that are there and not applied, in order; each is applied when the next one is
-        asked for. Inside a step, those behind one that is to be kept come after it has been."""
+        """Yield the rounds that are there and not applied, in order, up to round `up_to`. Each is applied when the next
+        one is asked for. In a step, those behind one that is to be kept come after that."""
         with self._look():
             yield from self._completed(in_step=in_step, up_to=up_to)
 
     @contextmanager
     def _look(self) -> Iterator[None]:
-        """What is applied meanwhile is so in one look: see `tape`."""
+        """Apply rounds in one look: see `tape`."""
         self._looks, before = self._looks + 1, self.version
         try:
             yield
@@ -196,21 +187,21 @@ class Rounds:
                 self._watching.looked((self._rests, self._looks), self.version)
 
     def _completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
-        while not self._is_due and (one := self._pace.next(up_to)) is not None:
-            if isinstance(one, Copied):
-                self._become(one, in_step=in_step)
+        while not self._is_due and (due := self._pace.next(up_to)) is not None:
+            if isinstance(due, Copied):
+                self._become(due, in_step=in_step)
                 continue
-            yield one
-            self._has_applied(one, in_step=in_step)
+            yield due
+            self._has_applied(due, in_step=in_step)
         if self._is_due:
             self._arrival.drain()
             self.give_copies()
 
-    def _has_applied(self, one: Round, *, in_step: bool) -> None:
-        self._pace.applied(one.number)
-        self.progress = one.progress
-        if one.saves:
-            self._reached(one.number, one.term, in_step=in_step)
+    def _has_applied(self, applied: Round, *, in_step: bool) -> None:
+        self._pace.applied(applied.number)
+        self.progress = applied.progress
+        if applied.saves:
+            self._reached(applied.number, applied.term, in_step=in_step)
 
     @property
     def some_joined(self) -> bool:
@@ -218,23 +209,23 @@ class Rounds:
         return bool(self._member.log.joined)
 
     def run_beside(self, others: OtherRounds) -> None:
-        """Where this worker waits for long, tell the rounds of its other optimizers, which may wait for it."""
+        """Tell the rounds of this worker's other optimizers where it waits for long, as they may wait for it."""
         self._arrival.others = others
 
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
-        """Wait until no worker steps, applying what comes; then nothing is pending and all replicas are equal."""
+        """Wait until no worker steps, and apply what comes; then nothing is pending and all replicas are equal."""
         if self.is_over:
             return
         self._replica.boundary()
-        self._progress.say({"note": "end" if ended else "settle"})
+        self._progress.say(Note("end" if ended else "settle").header())
         self._looks += 1
         while not self.is_over:
             self._has_settled, self._settles = False, True
-            for one in self._completed():
-                apply(one)
-                if one.settles:
-                    self._has_applied(one, in_step=False)
-                    self._has_settled, self.is_over = True, one.is_last
+            for completed in self._completed():
+                apply(completed)
+                if completed.settles:
+                    self._has_applied(completed, in_step=False)
+                    self._has_settled, self.is_over = True, completed.is_last
                     break
             if self._has_settled:
                 self._settles, self._rests, self._looks = False, self._rests + 1, 0
@@ -246,39 +237,37 @@ class Rounds:
                 self._pace.until(self.version + 1)
 
     def _become(self, copied: Copied, *, in_step: bool) -> None:
-        header, before = copied.header, self.version
+        copy, before = copied.copy, self.version
+        state = copy.jump.state
         try:
-            self._replica.adopt(header["replica"], header["tensors"])
+            self._replica.adopt(copy.replica, copy.tensors)
         except BaseException:
             self._put_off = copied
             raise
-        if header["is_whole"]:
-            self._stretch = header["stretch"]
-        self._has_settled, self.is_over, self.progress = header["settles"], header["is_last"], header["progress"]
-        self._pace.applied(header["number"])
+        if copy.is_whole:
+            self._stretch = state.stretch
+        self._has_settled, self.is_over, self.progress = state.settles, state.is_last, state.progress
+        self._pace.applied(state.number)
         self._watching.looked((self._rests, self._looks), self.version, copied.source)
         self._jumps += 1
-        self._progress.say({"jump": {key: header[key] for key in (*COPIED, "term")}})
+        self._progress.say({"jump": copy.jump.header()})
         self._arrival.expect(lambda: self._member.jumps >= self._jumps)
-        marked = max((number for number, _ in header["marks"]), default=0)
+        marked = max((number for number, _ in state.marks), default=0)
         if marked == self.version:
-            self._reached(marked, header["log_term"], in_step=in_step)
+            self._reached(marked, state.log_term, in_step=in_step)
         elif marked > before:  # what this worker was after that round, nobody knows
             self.ask_for_save(self._member.log.saves + 1)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
-        """Ask for other `settings` (`terms.CHANGEABLE`), from a round on that the leader says: see `Round.settings`.
-
-        Of what several workers ask for after the same round it is what comes to the leader first. What was asked for
-        after an earlier round than what is in force comes to nothing. Raises `ConfigurationError`.
-        """
+        """Ask for other `settings` (`terms.CHANGEABLE`) from a later round on: see `Round.settings`. Of requests after
+        the same round the first to reach the leader counts. Raises `ConfigurationError`."""
         check_change(self.agreed, settings)
-        self._progress.say({"wish": {"request": self.version, "settings": settings, "why": why}})
+        self._progress.say({"wish": Wish(self.version, settings, why).header()})
 
     # -- checkpoints
 
     def ask_for_save(self, request: int) -> None:
-        """Let a round be marked, unless one was for this `request` or a greater one."""
+        """Have a round marked, unless one was for this `request` or a greater one."""
         self._progress.say({"save": request})
 
     def _reached(self, number: int, term: int, *, in_step: bool) -> None:
@@ -287,7 +276,7 @@ class Rounds:
             self._arrival.goes_on()  # with the parameters of this round, whatever it was to wait for
 
     def keep(self) -> Kept:
-        """What a checkpoint needs of this worker as it is after the newest round it has applied."""
+        """Return the state of this worker for a checkpoint, after the newest round it has applied."""
         keeping = self._member.keeping
         if self._is_closed:
             keeping.keep(self.version)
@@ -300,7 +289,7 @@ class Rounds:
         return keeping.kept
 
     def restore(self, kept: Kept) -> None:
-        """Go on from there; every worker does so, before any contributes."""
+        """Continue from `kept`; every worker does so, before any contributes."""
         (keeping := self._member.keeping).kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
@@ -308,7 +297,7 @@ class Rounds:
         self._is_due, self.progress = False, kept.progress
 
     def give_copies(self) -> None:
-        """Answer those that were told to copy this replica."""
+        """Send copies of this replica to the workers that wait for one."""
         self._pace.serve()
 
     def _give_copy(self, to: int, is_whole: bool) -> None:
@@ -346,8 +335,8 @@ class Standing:
 
     @property
     def missing(self) -> frozenset[int]:
-        one = self._task.member.log.get(self.version)
-        return frozenset() if one is None else frozenset(one.missing)
+        newest = self._task.member.log.get(self.version)
+        return frozenset() if newest is None else frozenset(newest.missing)
 
     def until(self, number: int) -> None:
         self._arrival.until(number, is_called_for=False)

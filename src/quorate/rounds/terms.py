@@ -1,4 +1,4 @@
-"""The settings of rounds, and what is said in them: `Agreed`, and the words of the protocol."""
+"""The settings of rounds (`Agreed`), and the words of the protocol."""
 
 from __future__ import annotations
 
@@ -13,72 +13,60 @@ from quorate.core.errors import ConfigurationError, unknown
 if TYPE_CHECKING:
     from quorate.rounds.combining import Combine
 
-_LARGE = 1 << 16
-"""Bytes from which carrying a vector may take longer than answering."""
+_LARGE = 1 << 16  # bytes from which carrying a vector may take longer than answering
 
 PASSED_ON = 1 << 30
-"""In the place of an attempt: the sum comes from the log of another worker."""
+"""The number of the attempt of a sum that comes from the log of another worker."""
 
 CHANGEABLE = ("wait_for", "max_staleness")
-"""What may change from one round to the next: what only the one that decides when rounds start goes by."""
+"""The settings that may change from one round to the next: those that only the leader needs."""
 
 WaitFor = int | float | Literal["all", "majority", "designated"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
-    """What the workers of one optimizer have agreed about their rounds; the same on all."""
+    """The settings of the rounds of one optimizer; the same on all workers."""
 
     size: int
-    max_size: int = 0
-    """How many workers there may ever be (0: as many as now): those that join have the ranks from `size` on."""
+    max_size: int = 0  # the most workers there may ever be (0: as many as now); newcomers have the ranks from `size` on
     wait_for: WaitFor = "majority"
     late: Literal["carry", "drop", "replace"] = "carry"
     late_weight: Literal["full", "falling", "gated"] = "full"
-    """What is late counts as much as any; 1 / (1 + staleness); or by a cosine gate: see `weight_of`."""
+    """Late contributions count in full; by 1 / (1 + staleness); or by a cosine gate: see `weight_of`."""
     late_cutoff: float = 16.0
     late_alpha: float = 0.1
     max_staleness: int = 16
     divide_by: Literal["world", "arrived"] = "world"
-    grace: float = 0.050
-    """Seconds in which a worker answers, or is waited for by nobody."""
-    vector_bytes: int = 0
-    """Of one gradient: what carrying it takes is not silence. Of the first worker's piece, where there are pieces."""
-    pieces: int = 1
-    """Over how many workers each replica is spread; the ranks of rounds are replicas then."""
-    patience: float = 10.0
-    """Seconds of silence after which a worker is not counted among those that step."""
-    log_bytes: int = 256 << 20
-    """What results that were applied may take in memory."""
+    grace: float = 0.050  # seconds in which a worker answers, or is waited for by nobody
+    vector_bytes: int = 0  # the bytes of a gradient (of the first piece of one), as the time to carry it is no silence
+    pieces: int = 1  # the number of workers of each replica; the ranks of rounds are replicas
+    patience: float = 10.0  # seconds of silence after which a worker is not counted among those that step
+    log_bytes: int = 256 << 20  # the memory for results that were applied
     seed: int = 0
-    fragments: int = 0
-    """In how many parts vectors come to rounds, one after the other; 0: each is whole."""
-    window: float = 0.0
-    """Seconds at most that a round waits for more workers than have to call: see `rounds.calls`."""
-    tolerates_death: bool = False
-    """Whether the others go on when a worker dies; else it is everyone's end."""
-    combine: Combine | None = None
-    """What becomes of the vectors of a round; None: their sum."""
+    fragments: int = 0  # the number of fragments of a vector, one for each round in turn; 0: vectors are not cut
+    window: float = 0.0  # the most seconds that a round waits for more workers than it needs: see `rounds.calls`
+    tolerates_death: bool = False  # whether the others continue when a worker dies; else all end
+    combine: Combine | None = None  # the aggregation of the vectors of a round; None: their sum
     learners: tuple[int, ...] = ()
-    """Which learner each worker is of, by rank; empty where each is one of its own. `wait_for` counts learners."""
+    """The learner of each worker, by rank; empty where each is one of its own. `wait_for` counts learners."""
 
     @property
     def ranks(self) -> range:
-        """All that there may ever be."""
         return range(max(self.size, self.max_size))
 
     @property
     def callers(self) -> int:
-        """How many may call for a round where all live: workers, or learners."""
+        """The number of workers, or learners, that may call for a round where all live."""
         return len(set(self.learners)) if self.learners else self.size
 
     @property
     def quorum(self) -> int:
-        """How many of them have to call where all live."""
+        """The number of them that have to call where all live."""
         return self.quorum_of(self.callers)
 
     def quorum_of(self, size: int) -> int:
-        """How many have to call where `size` are left."""
+        """Return how many have to call where `size` are left."""
         wanted = self.wait_for
         if wanted == "all":
             return size
@@ -91,16 +79,16 @@ class Agreed:
 
     @property
     def is_large(self) -> bool:
-        """Whether a worker says that it is there before it gives, and that it has a result: see `Carrying`."""
+        """Whether a worker announces its vector before it is sent, and confirms results: see `Carrying`."""
         return self.vector_bytes >= _LARGE
 
     @property
     def log_rounds(self) -> int:
-        """How many results that were applied are kept at most, for workers that are behind."""
+        """The most results kept after they were applied, for workers that are behind."""
         return max(2 * self.max_staleness, 8) if not self.fragments else max(8 * self.fragments, 64)
 
     def weight_of(self, staleness: int) -> float:
-        """What a contribution of that staleness counts."""
+        """Return the weight of a contribution of that staleness."""
         if self.late_weight == "gated":
             gate = (1 + math.cos(math.pi * staleness / self.late_cutoff)) / 2 if staleness < self.late_cutoff else 0.0
             return gate * math.exp(-self.late_alpha * staleness)
@@ -108,12 +96,12 @@ class Agreed:
 
 
 def amended(agreed: Agreed, settings: Mapping[str, Any]) -> Agreed:
-    """`agreed` at the start, with the `settings` that are in force by now."""
+    """Return `agreed`, of the start, with the `settings` that are in force by now."""
     return replace(agreed, **settings) if settings else agreed
 
 
 def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for a change that cannot be, of what was agreed at the start."""
+    """Raise `ConfigurationError` for a change that is not possible."""
     for name in settings:
         if name not in CHANGEABLE:
             raise unknown("setting of rounds that changes", name, CHANGEABLE)

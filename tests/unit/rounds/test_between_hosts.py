@@ -17,6 +17,7 @@ from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.wire.virtual.network import Link, Network, collective_seconds
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.unwatched import Unwatched
 from tests.unit.rounds import test_deaths, test_joining, test_laws, test_silence
 from tests.unit.rounds.test_laws import run, speeds, train
 from tests.unit.rounds.test_silence import let_stand_still, trained_wide
@@ -144,7 +145,7 @@ def of_ones(steps: int, width: int, times: list[float], **settings: Any) -> Call
 
     def live(wire: Wire) -> tuple[float, int]:
         agreed = Agreed(size=wire.size, vector_bytes=4 * width, **settings)
-        rounds, total = Rounds(wire, agreed, layout, NoReplica()), 0.0
+        rounds, total = Rounds(wire, agreed, layout, NoReplica(), None, Unwatched()), 0.0
         for step in range(steps):
             begin = wire.clock.now()
             own = Flat([torch.full((width,), 1.0 + wire.rank)], layout)

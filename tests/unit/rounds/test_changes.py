@@ -9,13 +9,14 @@ import torch
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
+from quorate.rounds.messages import Note, Wish
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed, amended, check_change
 from tests.unit.rounds.test_member import LAYOUT, Bench
 
 
 def ask(bench: Bench, rank: int, request: int, why: str = "", **settings: Any) -> None:
-    bench.members[rank].wish = {"request": request, "settings": settings, "why": why}
+    bench.members[rank].wish = Wish(request, settings, why)
     bench.members[rank].ping()
 
 
@@ -112,7 +113,7 @@ def test_a_copy_of_a_replica_comes_with_what_is_in_force() -> None:
     source = bench.members[0]
     source.applied = 1
     fresh = Bench(2, wait_for=1).members[1]
-    fresh.jump(dict(source.about_copy(source.applied)))
+    fresh.jump(source.about_copy(source.applied))
     assert (fresh.log.settings, fresh.log.request) == ({"wait_for": 2}, 0)
 
 
@@ -163,7 +164,7 @@ def test_what_is_told_with_gradients_comes_with_their_round() -> None:
     for rank, words in ((0, ["a"]), (1, ["b", "c"])):
         for word in words:
             bench.members[rank].pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None, word)
-    bench.members[0].note({"note": "call", "since": 0, "computing": None}, bench.now)
+    bench.members[0].note(Note("call", None, 0), bench.now)
     bench.deliver()
     for member in bench.members:
         one = member.log.get(1)
@@ -177,4 +178,4 @@ def test_what_was_given_back_is_told_again() -> None:
     given = pending.take(1)
     pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 2, None, "b")
     pending.give_back(given)
-    assert pending.take(2).header["measures"] == ["a", "b"]
+    assert pending.take(2).contribution.measures == ["a", "b"]

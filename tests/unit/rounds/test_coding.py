@@ -129,12 +129,12 @@ def test_what_came_back_leaves_the_error_as_it_was_to_the_bit() -> None:
 def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_as_it_is() -> None:
     one = coding("top-k")
     x = drawn(1)
-    given = one.given(x, 1, Flat.empty).vector
+    given = one.encode(x, 1, Flat.empty).vector
     assert torch.equal(given.parts[2], x.parts[2]) and not torch.equal(given.parts[0], x.parts[0])
     assert one.error is not None
     before = one.error.clone()
     x.parts[0][3] = torch.inf
-    again = one.given(x, 2, Flat.empty)
+    again = one.encode(x, 2, Flat.empty)
     assert again.vector is x and again.code is None
     assert all(torch.equal(a, b) for a, b in zip(before.parts, one.error.parts, strict=True))
 
@@ -143,7 +143,7 @@ def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_
 def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
     """To whoever has it, and knows who has given it to which round; and it is as long as is foretold."""
     own = Coding(codecs.get(name)(), LAYOUT, 7, 2, feeds_back=False)
-    made = own.given(drawn(1), 5, Flat.empty)
+    made = own.encode(drawn(1), 5, Flat.empty)
     given, code = made.vector, made.code
     other = Coding(codecs.get(name)(), LAYOUT, 7, 0, feeds_back=False).codes
     assert code is not None and code.layout is own.codes.layout(LAYOUT)
@@ -156,19 +156,19 @@ def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
 
 def test_codes_whose_length_depends_on_the_numbers_have_none() -> None:
     one = Coding(codecs.get("threshold")(), LAYOUT, 0, 0, feeds_back=True)
-    assert one.codes.layout(LAYOUT) is None and one.given(drawn(1), 1, Flat.empty).code is None
+    assert one.codes.layout(LAYOUT) is None and one.encode(drawn(1), 1, Flat.empty).code is None
 
 
 def test_without_feedback_nothing_is_remembered() -> None:
     one = Coding(codecs.get("half")(), LAYOUT, 0, 0, feeds_back=False)
     x = drawn(1)
-    given = one.given(x, 1, Flat.empty)
+    given = one.encode(x, 1, Flat.empty)
     assert one.error is None and one.undone(given, None) is None
 
 
 def test_layers_that_stay_keep_what_was_left_out() -> None:
     one = coding("top-k")
-    one.given(drawn(1), 1, Flat.empty)
+    one.encode(drawn(1), 1, Flat.empty)
     assert one.error is not None
     old = one.error.segment(2).clone()
     one.lay_out(

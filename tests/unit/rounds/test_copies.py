@@ -7,6 +7,7 @@ from typing import Any
 
 from quorate.rounds.copies import AGAIN_SECONDS, Copies, Entrance
 from quorate.rounds.entering import copies_wanted
+from quorate.rounds.messages import Note
 
 
 def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
@@ -14,53 +15,52 @@ def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
     return Entrance(log)
 
 
-def note(kind: str, logged: int = 5, stretch: int = 0) -> dict[str, Any]:
-    return {"kind": "note", "note": kind, "logged": logged, "stretch": stretch}
+def note(kind: Any, logged: int = 5, stretch: int = 0) -> tuple[Note, int]:
+    return Note(kind, stretch=stretch), logged
 
 
 def test_who_asks_for_a_copy_gets_one_and_is_not_let_in() -> None:
     door = entrance()
-    assert door.knocked(3, note("copy")) == -1
+    assert door.knocked(3, *note("copy")) == -1
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 
 def test_who_has_all_rounds_is_let_in_once() -> None:
     door = entrance()
-    assert door.knocked(3, note("enter")) == 5, "who misses nothing: it is only noted"
+    assert door.knocked(3, *note("enter")) == 5, "who misses nothing: it is only noted"
     assert door.let_in(6, {3: 5}, settles=False) == (3,)
     assert door.let_in(7, {3: 6}, settles=False) == ()
 
 
 def test_who_lacks_rounds_gets_them_first() -> None:
     door = entrance()
-    assert door.knocked(3, note("enter", logged=3)) == 3
+    assert door.knocked(3, *note("enter", logged=3)) == 3
     assert door.let_in(6, {3: 4}, settles=False) == ()
     assert door.let_in(7, {3: 6}, settles=False) == (3,)
 
 
 def test_a_copy_from_before_all_had_settled_is_worth_nothing() -> None:
     door = entrance(stretch=4)
-    assert door.knocked(3, note("enter", stretch=0)) == -1
+    assert door.knocked(3, *note("enter", stretch=0)) == -1
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 
 def test_nobody_is_let_in_where_all_settle_nor_right_after_with_the_old_copy() -> None:
     door = entrance()
-    door.knocked(3, note("enter"))
+    door.knocked(3, *note("enter"))
     assert door.let_in(6, {3: 5}, settles=True) == ()
     assert door.let_in(7, {3: 6}, settles=False) == ()
 
 
 def test_the_dead_are_not_let_in() -> None:
     door = entrance()
-    door.knocked(3, note("enter"))
+    door.knocked(3, *note("enter"))
     door.have_died({3})
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 
 def test_who_says_something_else_asks_for_nothing() -> None:
-    assert entrance().knocked(3, {"kind": "note", "note": "call"}) is None
-    assert entrance().knocked(3, {"kind": "pong"}) is None
+    assert entrance().knocked(3, *note("call")) is None
 
 
 def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
@@ -82,9 +82,9 @@ def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
 
 def test_one_that_no_round_lets_in_asks_for_a_round() -> None:
     door = entrance()
-    door.knocked(2, note("enter"))
+    door.knocked(2, *note("enter"))
     assert not door.calls({2: 5})
-    door.knocked(2, {**note("enter"), "hastens": True})
+    door.knocked(2, Note("enter", hastens=True), 5)
     assert door.calls({2: 5}) and not door.calls({2: -1})
     assert door.let_in(6, {2: 5}, settles=False) == (2,)
     assert not door.calls({2: 5})

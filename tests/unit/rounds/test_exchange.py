@@ -15,6 +15,7 @@ from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds.calls import SHARE
 from quorate.rounds.coding import Coding
 from quorate.rounds.member import Member
+from quorate.rounds.messages import Note
 from quorate.rounds.terms import Agreed
 
 Sent = tuple[int, int, dict[str, Any], Flat | None]
@@ -79,7 +80,7 @@ class Bench:
             member = self.members[rank]
             own = Flat([torch.full((self.width,), rank + 1.0)], self.layout)
             member.pending.add(own, 1.0, member.log.newest, 1, None)
-            member.note({"note": "call", "since": member.started, "computing": None}, self.now)
+            member.note(Note("call", None, member.started), self.now)
         self.deliver()
 
     def dies(self, *dead: int) -> None:
@@ -252,7 +253,7 @@ def test_who_was_to_pass_a_sum_on_dies() -> None:
         passes(bench, 0.06)
     bench.let_go()
     bench.holds = lambda source, to, header: header["kind"] == "pass on"
-    bench.members[3].note({"note": "ride", "computing": 0}, bench.now)
+    bench.members[3].note(Note("ride", 0), bench.now)
     bench.deliver()
     bench.dies(2)
     assert len({bench.members[rank].log.newest for rank in (0, 1, 3)}) == 1
@@ -282,7 +283,7 @@ def test_who_is_there_again_while_a_round_is_formed_gets_it_from_its_own_host(la
     for _ in range(2):
         passes(bench, 0.06)
     bench.holds = lambda source, to, header: header["kind"] == "piece"  # late is there again, the round is under way
-    bench.members[late].note({"note": "ride", "computing": 0}, bench.now)
+    bench.members[late].note(Note("ride", 0), bench.now)
     bench.deliver()
     bench.out.clear()
     bench.let_go()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.rounds.copies import Copy
+from quorate.rounds.leader import Start
 from quorate.rounds.member import Member
+from quorate.rounds.messages import Note
 from quorate.rounds.terms import Agreed
 
 LAYOUT = Layout((Segment("w", (2,), torch.float32, 0, 0),), (Part(2, torch.float32, torch.device("cpu")),), header=0)
@@ -53,7 +57,7 @@ class Bench:
         """`rank` hands in a gradient of ones and calls."""
         member = self.members[rank]
         member.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, member.log.newest, 1, None)
-        member.note({"note": "call", "since": member.started, "computing": None}, self.now)
+        member.note(Note("call", None, member.started), self.now)
 
     def logs(self) -> list[tuple[int, int]]:
         return [(member.log.newest, member.log.term) for member in self.members]
@@ -212,13 +216,14 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
     bench.deliver()
     source, other = bench.members
     source.applied = source.log.newest
-    header = dict(source.about_copy(source.applied))
+    jump = source.about_copy(source.applied)
     if not knows:
-        header["history"] = [[number, term, [0]] for number, term, _ in header["history"]]
+        history = [(number, term, [0]) for number, term, _ in jump.state.history]
+        jump = replace(jump, state=replace(jump.state, history=history))
     fresh = Bench(2, wait_for=1).members[1]
     fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
-    fresh._start(1, 0.0, settles=False)
-    fresh.jump(header)
+    fresh._start(Start(1, settles=False, spans=False), 0.0)
+    fresh.jump(jump)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
 
@@ -229,17 +234,17 @@ def test_a_copy_that_another_one_has_overtaken_is_left() -> None:
         bench.call(0)
         bench.deliver()
     source, fresh = bench.members[0], Bench(2, wait_for=1).members[1]
-    headers = []
+    copies = []
     for source.applied in (2, 3):
-        headers.append({**source.about_copy(source.applied), "leads": 0, "logged": 3, "is_whole": False})
-    old, new = headers
-    fresh.received(0, new, None, 0.0)
+        copies.append(Copy(source.about_copy(source.applied), 0, 3, {}, is_whole=False))
+    old, new = copies
+    fresh.received(0, new.header(), None, 0.0)
     assert fresh.copy is not None
     fresh.copy = None
-    fresh.jump(new)
-    fresh.received(0, old, None, 0.0)
+    fresh.jump(new.jump)
+    fresh.received(0, old.header(), None, 0.0)
     assert fresh.copy is None and fresh.log.newest == 3
-    fresh.received(0, {**old, "term": 1}, None, 0.0)
+    fresh.received(0, {**old.header(), "term": 1}, None, 0.0)
     assert fresh.copy is not None, "under another leader it may be the newer one that came to nothing"
 
 

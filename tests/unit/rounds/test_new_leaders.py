@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorate.rounds.holdings import Announcement
+from quorate.rounds.leader import Start
+from quorate.rounds.messages import Envelope, Note
 from tests.unit.rounds.test_member import Bench, two_first_rounds
 
 
@@ -13,9 +16,8 @@ def test_a_round_under_way_is_begun_anew_also_when_two_leaders_go_one_after_the_
     bench.deaf = {0}
     bench.call(3)
     bench.deaf = set()
-    bench.members[2].received(
-        0, {"kind": "start", "number": 1, "settles": False, "spans": False, "term": 0, "leads": 0}, None, 0.0
-    )
+    start = Envelope(0, 0, 0, 0).header(Start(1, settles=False, spans=False).header())
+    bench.members[2].received(0, start, None, 0.0)
     bench.under_way.clear()
     bench.members[1].stand(1, 0.0)
     bench.deaf = {0, 1}
@@ -24,7 +26,7 @@ def test_a_round_under_way_is_begun_anew_also_when_two_leaders_go_one_after_the_
     bench.under_way.clear()
     for rank in (2, 3):
         bench.members[rank].have_died([0, 1], 0.1)
-    bench.members[3].note({"note": "ride", "computing": 0}, 0.1)
+    bench.members[3].note(Note("ride", 0), 0.1)
     bench.members[2].stand(2, 0.1)
     bench.deliver()
     assert bench.members[3].log.newest == 1
@@ -34,7 +36,7 @@ def test_a_new_leader_hears_who_steps_again_after_a_rest() -> None:
     """All settle in round 1, and the leader dies before anybody has handed in: nobody settles any more."""
     bench = Bench(3, wait_for="all")
     for rank in range(3):
-        bench.members[rank].note({"note": "settle"}, 0.0)
+        bench.members[rank].note(Note("settle"), 0.0)
     bench.deliver()
     assert bench.logs() == [(1, 0)] * 3
     for rank in (1, 2):
@@ -47,7 +49,7 @@ def test_a_new_leader_hears_who_steps_again_after_a_rest() -> None:
 def test_a_new_leader_hears_of_a_rest_that_is_over_from_one_that_does_not_know_it_yet() -> None:
     bench = Bench(3, wait_for="all")
     for rank in range(3):
-        bench.members[rank].note({"note": "settle"}, 0.0)
+        bench.members[rank].note(Note("settle"), 0.0)
     bench.deliver_but("round", to=2)
     assert bench.logs() == [(1, 0), (1, 0), (0, 0)]
     for rank in (1, 2):
@@ -55,7 +57,7 @@ def test_a_new_leader_hears_of_a_rest_that_is_over_from_one_that_does_not_know_i
     bench.members[1].stand(1, 0.1)
     bench.deliver()
     assert bench.members[2].log.newest == 1
-    bench.members[1].note({"note": "settle"}, 0.1)
+    bench.members[1].note(Note("settle"), 0.1)
     bench.deliver()
     assert bench.members[1].log.newest == 1
 
@@ -80,6 +82,6 @@ def test_what_comes_after_a_round_that_one_does_not_have_is_not_taken() -> None:
     assert bench.logs() == [(1, 0), (2, 2), (2, 2)] and told == [1]
     one = bench.members[1].log.get(2)
     assert one is not None
-    about = {"kind": "round", "acknowledged": 0, "attempt": 0, "after": 1, "votes": False, "term": 2, "leads": 2}
-    bench.members[0].received(2, {**one.header, **about, "logged": 2, "log_term": 2}, one.sum, bench.now)
+    header = Envelope(2, 2, 2, 2).header(Announcement(one, votes=False, acknowledged=0, after=1).header())
+    bench.members[0].received(2, header, one.sum, bench.now)
     assert bench.logs()[0] == (1, 0)

@@ -23,6 +23,7 @@ from quorate.rounds.terms import Agreed
 from quorate.wire.group import GroupWire
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.unwatched import Unwatched
 
 WIDTH = 7
 
@@ -97,7 +98,7 @@ def training(
         piece = piece_of(shard, shards)
         own = Piece(torch.zeros(piece.stop - piece.start, dtype=torch.float64), layout_of(piece))
         agreed = Agreed(size=across.size, max_size=across.max_size, pieces=shards, vector_bytes=8 * WIDTH, **settings)
-        rounds = Rounds(across, agreed, own.layout, own, row=within)
+        rounds = Rounds(across, agreed, own.layout, own, None, Unwatched(), row=within)
         if across.is_newcomer:
             wire.clock.sleep(joins)
             for one in rounds.enter():

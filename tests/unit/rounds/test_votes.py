@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quorate.core.vectors import Flat
 from quorate.rounds import forming
-from quorate.rounds.hosts.votes import Held, is_majority, knows
-from quorate.rounds.log import COPIED, Round
+from quorate.rounds.copies import Copy
+from quorate.rounds.holdings import Announcement
+from quorate.rounds.hosts.votes import is_majority
+from quorate.rounds.incoming import Held, knows
+from quorate.rounds.log import Round
+from quorate.rounds.messages import Envelope, Lease, Note
 from tests.unit.rounds.test_exchange import Bench, passes
 
 THREE = [0, 1, 2]
@@ -34,10 +39,10 @@ def test_of_two_halves_the_one_with_the_lowest_rank_counts(ranks: list[int], of:
 
 
 def test_what_is_held_behind_the_newest_round_is_known_as_well() -> None:
-    state = {"log_term": 2, "logged": 7}
+    envelope = Envelope(2, 0, logged=7, log_term=2)
     told = [None, [8, 1, 3], [8, 2, 4], [9, 2, 5], [7, 2, 5]]
-    assert [knows({**state, "held": held})[2] for held in told] == [-1, 3, 4, -1, -1]
-    assert knows({**state, "logged": 8}) > knows({**state, "held": [8, 2, 4]})
+    assert [knows(envelope, held)[2] for held in told] == [-1, 3, 4, -1, -1]
+    assert knows(replace(envelope, logged=8), None) > knows(envelope, [8, 2, 4])
 
 
 def test_what_is_held_is_given_up_once_it_is_in_force() -> None:
@@ -60,9 +65,9 @@ def test_nobody_votes_for_what_it_cannot_hold() -> None:
     bench.call(0, 1)
     bench.holds = lambda source, to, header: source == 2
     one = Round(2, 0, None, 0.0, 3, None, 0.0, {}, voters=THREE)
-    about = {"kind": "round", "acknowledged": 0, "attempt": 0, "after": 0, "votes": True, "term": 0, "leads": 0}
+    header = Envelope(0, 0, 1, 0).header(Announcement(one, votes=True, acknowledged=0, after=0).header())
     bench.held.clear()
-    bench.members[2].received(0, {**one.header, **about, "logged": 1, "log_term": 0}, None, bench.now)
+    bench.members[2].received(0, header, None, bench.now)
     bench.deliver()
     assert [header["kind"] for _, _, header, _ in bench.held] == ["behind"]
 
@@ -125,7 +130,7 @@ def test_those_that_are_away_hold_what_was_formed_just_then() -> None:
     bench = Bench(THREE, wait_for=1)
     bench.call(0)
     for rank in (1, 2):
-        bench.members[rank].note({"note": "away"}, bench.now)
+        bench.members[rank].note(Note("away"), bench.now)
     bench.deliver()
     for _ in range(3):
         bench.call(0)
@@ -167,7 +172,7 @@ class Storm:
         self.bench = Bench(hosts, 4, wait_for=wait_for, max_staleness=draw.choice([1, 16]))
         self.members = self.bench.members
         self.links: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
-        self.lease = {"term": 0, "leads": 0}
+        self.lease = Lease()
         self.is_cut: set[int] = set()
         self.dead: set[int] = set()
         self.states = [("", 0)] * size
@@ -203,7 +208,7 @@ class Storm:
         elif kind == "call":
             member = self.members[rank]
             member.pending.add(self.gradient(rank), 1.0, self.states[rank][1], 1, None)
-            member.note({"note": "call", "since": member.started, "computing": None}, bench.now)
+            member.note(Note("call", None, member.started), bench.now)
         elif kind == "apply":
             self.applies(rank)
         elif kind == "time":
@@ -236,7 +241,7 @@ class Storm:
         member = self.members[rank]
         member.is_wanted = False
         if (term := member.term_to_take(self.lease, self.bench.now)) is not None:
-            self.lease = {"term": term, "leads": rank}
+            self.lease = Lease(term, rank)
             member.stand(term, self.bench.now)
 
     def dies(self, dead: int) -> None:
@@ -248,26 +253,22 @@ class Storm:
         """What a training thread does: it takes a copy, the next round, and gives copies."""
         member = self.members[rank]
         if member.copy is not None:
-            _, header, _ = member.copy
-            member.copy = None
-            assert header["number"] >= self.states[rank][1], "what was applied is taken back"
-            if header["number"] > self.states[rank][1]:
-                self.states[rank] = header["made of"], header["number"]
-                member.applied = header["number"]
-                member.jump({key: header[key] for key in (*COPIED, "term")})
+            _, copy = member.copy
+            member.copy, number = None, copy.jump.state.number
+            assert number >= self.states[rank][1], "what was applied is taken back"
+            if number > self.states[rank][1]:
+                self.states[rank] = copy.replica["made of"], number
+                member.applied = number
+                member.jump(copy.jump)
         elif (one := member.log.get(member.applied + 1)) is not None:
             self.states[rank] = made_of(self.states[rank][0], one), one.number
             member.applied = one.number
         of, number = self.states[rank]
         assert self.applied.setdefault(number, of) == of, f"round {number} is not the same on all"
         while member.copies_wanted:
-            about = {
-                **member.about_copy(member.applied),
-                "leads": member.leads,
-                "logged": member.log.newest,
-                "is_whole": False,
-            }
-            self.links[rank, member.copies_wanted.pop()].append(({**about, "made of": of}, None))
+            about = member.about_copy(member.applied), member.leads, member.log.newest
+            copy = Copy(*about, {"made of": of}, is_whole=False)
+            self.links[rank, member.copies_wanted.pop()].append((copy.header(), None))
 
     def ends(self) -> None:
         """All is whole again, and everyone comes to the same round."""
@@ -287,7 +288,7 @@ class Storm:
                     self.stands(rank)
                 self.applies(rank)
                 if turn in (100, 200) and member.leads == rank:
-                    member.note({"note": "call", "since": member.started, "computing": None}, self.bench.now)
+                    member.note(Note("call", None, member.started), self.bench.now)
                 self.collect()
         leads = {self.members[rank].leads for rank in self.living}
         assert len(leads) == 1 and leads.isdisjoint(self.dead)

@@ -1,4 +1,4 @@
-"""How a leader has the hosts form a round's sum among themselves: one attempt after the other, until one is through."""
+"""The attempts of a leader to have the hosts form a round's sum: one after the other, until one is through."""
 
 from __future__ import annotations
 
@@ -6,72 +6,64 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 
 from quorate.core.hosts import by_host
+from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
-from quorate.rounds.forming import decided, spans_hosts
-from quorate.rounds.gathering import Carrying, Contribution, OpenRound
+from quorate.rounds.forming import Forming, decided, spans_hosts
+from quorate.rounds.gathering import Carrying, OpenRound
 from quorate.rounds.holdings import Holdings, Send
+from quorate.rounds.messages import Whole
 from quorate.rounds.terms import Agreed
 
-_SLACK = 4
-"""An answer may take one of so many parts of what an exchange takes."""
+_SLACK = 4  # an answer may take the time of an exchange, divided by this
 
 
 class Attempts:
-    """Those of leader `rank`."""
+    """The attempts of leader `rank`."""
 
     def __init__(
-        self,
-        agreed: Agreed,
-        rank: int,
-        calls: Calls,
-        holdings: Holdings,
-        send: Send,
-        host_of: Callable[[int], int],
+        self, agreed: Agreed, rank: int, calls: Calls, holdings: Holdings, send: Send, host_of: Callable[[int], int]
     ) -> None:
         self._agreed, self._rank, self._calls = agreed, rank, calls
         self._holdings, self._send, self._host_of = holdings, send, host_of
         self._took = Carrying(agreed)
-        self._came: dict[int, float] = {}
-        """Of the attempt under way, by head: when its piece of the sum came."""
+        self._seconds_of: dict[int, float] = {}  # in this attempt, by head, the seconds until its piece of the sum came
         self._slow: dict[int, int] = {}
-        """Heads at the end of thin links, as far as known, since which round."""
 
     def span(self, ranks: Iterable[int]) -> bool:
-        """Whether a round of these is formed so; of learners of several workers none is, and none that is no sum."""
+        """Return whether hosts form the rounds of `ranks`: only sums, and not with learners of several workers."""
         return (
             not self._agreed.learners
             and self._agreed.combine is None
             and spans_hosts(self._agreed, self._host_of, ranks)
         )
 
-    def order(self, gathering: OpenRound, given: Mapping[int, Contribution]) -> list[list[int]]:
-        """In which the contributions are added, host by host, wherever that is done; none where there is one host."""
+    def order(self, gathering: OpenRound, contributions: Mapping[int, Contribution]) -> list[list[int]]:
+        """Return the contributors in the order in which they are added, by host; none where there is one host."""
         if gathering.forming is not None:
             return gathering.forming.order
-        found = by_host(self._host_of, (rank for rank, one in given.items() if one.gives))
-        return found if len(found) > 1 else []
+        hosts = by_host(self._host_of, (rank for rank, sent in contributions.items() if sent.gives))
+        return hosts if len(hosts) > 1 else []
 
     @property
     def seconds(self) -> float:
-        """What an exchange may take: as long one of its members may be busy with it."""
+        """The seconds that an exchange may take, and that its members may be busy."""
         return self._took.between_hosts
 
     @property
     def slack(self) -> float:
-        """How much longer to wait for answers: who is left out has to get the sum over the same links once more, which
-        takes as long as the exchange."""
+        """The additional seconds to wait for answers: to a worker that is left out, the sum takes one exchange more."""
         return self._took.latest / _SLACK
 
     def are_needed(self, gathering: OpenRound) -> bool:
-        """Whether to decide (again): nothing is, or somebody that is needed has died or fallen silent."""
-        return gathering.forming is None or not self._gone(gathering).isdisjoint(gathering.forming.needed)
+        """Return whether to decide (again): nothing is decided, or a worker that is needed has died or is silent."""
+        return gathering.forming is None or not self._absent(gathering).isdisjoint(gathering.forming.needed)
 
     def decide(self, gathering: OpenRound, now: float) -> bool:
-        """Say who forms the sum of what was given; False where nobody gives anything any more."""
-        told, given = self._holdings.told, gathering.given
+        """Choose who forms the sum; return False where nobody contributes any more."""
+        newest_of, contributions = self._holdings.told, gathering.contributions
         usual, clogged = self._agreed.grace + 2 * self._took.latest, set[int]()
-        for rank in given.keys() - {self._rank}:
-            late = self._holdings.on_its_way(rank, now) > usual or told[rank] < 0  # a copy is on its way there
+        for rank in contributions.keys() - {self._rank}:
+            late = self._holdings.on_its_way(rank, now) > usual or newest_of[rank] < 0  # a copy is on its way there
             if late and not gathering.settles:
                 clogged.add(rank)
             newest, seconds = self._holdings.newest_there(rank)
@@ -81,60 +73,57 @@ class Attempts:
         gathering.forming = forming = decided(
             self._rank,
             self._host_of,
-            answered={*given.keys() - clogged, self._rank},
-            gives={rank for rank, one in given.items() if one.gives},
+            answered={*contributions.keys() - clogged, self._rank},
+            gives={rank for rank, sent in contributions.items() if sent.gives},
             tells=[
-                r for r in self._agreed.ranks if told[r] == gathering.number - 1 and r not in (self._rank, *clogged)
+                r
+                for r in self._agreed.ranks
+                if newest_of[r] == gathering.number - 1 and r not in (self._rank, *clogged)
             ],
             before=before,
-            gone=self._gone(gathering),
+            absent=self._absent(gathering),
             slow=self._slow,
             now=now,
         )
         # What a head has of its host is one or the other, for all attempts of a round.
-        sizes = {rank: one.sizes for rank, one in given.items()}
+        sizes = {rank: sent.sizes for rank, sent in contributions.items()}
         forming.gathers = forming.is_less_in_codes(sizes) if before is None else before.gathers
-        self._came = {}
+        self._seconds_of = {}
         for rank in clogged:  # it gets the round when it has those that are on their way
             self._holdings.leaves_out(rank)
         if not forming.contributors:
             return False
-        for rank, header in forming.messages():
-            self._send(rank, {"number": gathering.number, "settles": gathering.settles, **header}, None)
+        for rank, message in forming.messages(gathering.number, gathering.settles):
+            self._send(rank, message.header(), None)
         return True
 
-    def whole(self, gathering: OpenRound | None, head: int, number: int, attempt: int) -> None:
-        """`head` has all that its host gives to round `number`."""
-        if _is_under_way(gathering, number, attempt):
-            assert gathering is not None and gathering.forming is not None
-            gathering.forming.whole(head)
+    def whole(self, gathering: OpenRound | None, head: int, message: Whole) -> None:
+        """Note that `head` has all contributions of its host."""
+        if (forming := _under_way(gathering, message.number, message.attempt)) is not None:
+            forming.whole(head)
 
-    def came(self, gathering: OpenRound | None, head: int, number: int, attempt: int, now: float) -> None:
-        """The piece of the sum that `head` forms is here."""
-        if _is_under_way(gathering, number, attempt):
-            assert gathering is not None and gathering.forming is not None
-            self._came[head] = now - gathering.forming.since
+    def has_piece(self, gathering: OpenRound | None, head: int, number: int, attempt: int, now: float) -> None:
+        """Note that the piece of the sum that `head` forms is here."""
+        if (forming := _under_way(gathering, number, attempt)) is not None:
+            self._seconds_of[head] = now - forming.since
 
     def is_through(self, gathering: OpenRound | None, number: int, attempt: int, now: float) -> bool:
-        """Whether this is the attempt that counts, the sum of which is here now."""
-        if not _is_under_way(gathering, number, attempt):
+        """Return whether this is the attempt that counts, the sum of which is here now."""
+        if (forming := _under_way(gathering, number, attempt)) is None:
             return False
-        assert gathering is not None and gathering.forming is not None
-        self._took.took(now - gathering.forming.since)
-        usual = self._agreed.grace + 2 * statistics.median_low(self._came.values() or [0.0])
-        self._slow |= {head: number for head, seconds in self._came.items() if seconds > usual}
+        self._took.took(now - forming.since)
+        usual = self._agreed.grace + 2 * statistics.median_low(self._seconds_of.values() or [0.0])
+        self._slow |= {head: number for head, seconds in self._seconds_of.items() if seconds > usual}
         return True
 
-    def _gone(self, gathering: OpenRound) -> set[int]:
-        """Who had answered, and has died or is silent by now."""
+    def _absent(self, gathering: OpenRound) -> set[int]:
         workers = self._calls.workers
-        there = {rank for rank, one in enumerate(workers) if one.activity != "gone"}
+        there = {rank for rank, worker in enumerate(workers) if worker.activity != "gone"}
         if not gathering.settles:  # where all settle everybody is waited for
             there = {rank for rank in there if workers[rank].is_present}
-        return gathering.given.keys() - there - {self._rank}
+        return gathering.contributions.keys() - there - {self._rank}
 
 
-def _is_under_way(gathering: OpenRound | None, number: int, attempt: int) -> bool:
-    if gathering is None or gathering.forming is None:
-        return False
-    return gathering.number == number and gathering.forming.attempt == attempt
+def _under_way(gathering: OpenRound | None, number: int, attempt: int) -> Forming | None:
+    forming = None if gathering is None or gathering.number != number else gathering.forming
+    return None if forming is None or forming.attempt != attempt else forming

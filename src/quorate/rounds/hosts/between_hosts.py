@@ -1,21 +1,25 @@
-"""What a member has of rounds whose sums the hosts form among themselves: the exchanges it takes part in, sums without
-a word from the leader, and words without a sum. Only the two together are a round."""
+"""The rounds of a member whose sums the hosts form among themselves: its exchanges, sums and announcements.
+
+A sum and the leader's announcement of it are a round only together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Snapshot
-from quorate.rounds.codes import Codes
+from quorate.rounds.coding import Codes
+from quorate.rounds.forming import Lend, Plan
+from quorate.rounds.gathering import Patience
+from quorate.rounds.holdings import Announcement, PassOn
 from quorate.rounds.hosts.exchange import KINDS as EXCHANGED
-from quorate.rounds.hosts.exchange import Exchange, Plan, Send
-from quorate.rounds.log import Round, round_from
+from quorate.rounds.hosts.exchange import Exchange, Send, Share
+from quorate.rounds.log import Round
+from quorate.rounds.messages import Header, Signal
 from quorate.rounds.terms import PASSED_ON
 
 LayoutOf = Callable[[int, bool], Layout]
@@ -24,15 +28,12 @@ KINDS = ("form", "lend", "result", *EXCHANGED)
 
 
 def layout_unknown(number: int, settles: bool) -> Layout:
-    """Of members that only ever are on one host."""
+    """Raise `AssertionError`: members on one host need no layout."""
     raise AssertionError("rounds that span hosts need to know how vectors are laid out")
 
 
-_PLAN = [one.name for one in fields(Plan)]
-
-
 class BetweenHosts:
-    """That of member `rank`."""
+    """The exchanges of member `rank`."""
 
     def __init__(
         self,
@@ -41,40 +42,42 @@ class BetweenHosts:
         blank: Callable[[Layout], Flat] | None,
         layout_of: LayoutOf,
         snapshots: Mapping[int, Snapshot],
+        patience: Patience,
     ) -> None:
-        self._rank, self._send, self._layout_of, self._given = rank, send, layout_of, snapshots
+        self._rank, self._send, self._layout_of, self._snapshots, self._patience = (
+            rank,
+            send,
+            layout_of,
+            snapshots,
+            patience,
+        )
         self._blank: Callable[[Layout], Flat] = Flat.empty if blank is None else blank
         self._exchanges: dict[int, Exchange] = {}
         self._sums: dict[int, tuple[int, Flat]] = {}
-        """By round: the attempt it is of, and the sum."""
-        self._told: dict[int, tuple[dict[str, Any], float]] = {}
-        """By round: what the leader says of it, and since when the sum is missing."""
+        self._announced: dict[int, tuple[Announcement, float]] = {}  # by round; since when its sum is missing
         self.codes: Codes | None = None
-        """Where contributions are written small."""
-        self._owed: dict[int, list[int]] = {}
-        """By round that is not here yet, who is to have its sum from this worker then."""
+        self._owed: dict[int, list[int]] = {}  # by round that is not here yet, the workers to pass its sum on to
 
-    def received(self, source: int, header: dict[str, Any], vector: Flat | None) -> tuple[int, Flat] | None:
-        """A message of one of `KINDS`; the attempt that is through with it here, and the sum."""
-        number, found = header["number"], None
-        given = self._given.get(number)
+    def received(self, source: int, header: Header, vector: Flat | None) -> tuple[int, Flat] | None:
+        """Take in a message of one of `KINDS`; return the attempt and the sum, where that is complete."""
+        number, total = header["number"], None
+        snapshot = self._snapshots.get(number)
         if header["kind"] == "lend":
-            about = {"kind": "part", "number": number, "settles": header["settles"], "attempt": header["attempt"]}
-            own = _own(given, coded=header["coded"])
-            self._send(header["head"], {**about, "coded": header["coded"]}, own)
-        elif header["kind"] == "result":
-            assert vector is not None
-            found = header["attempt"], vector
+            lend = Lend.read(header)
+            share = Share("part", number, lend.settles, lend.attempt, coded=lend.coded)
+            self._send(lend.head, share.header(), _own(snapshot, coded=lend.coded))
         elif header["kind"] == "form":
-            plan = Plan(**{name: header[name] for name in _PLAN})
-            own = _own(given, coded=bool(plan.codes)) if self._rank in plan.contributors else None
-            found = self._exchange(number).form(plan, own)
+            plan = Plan.read(header)
+            own = _own(snapshot, coded=bool(plan.codes)) if self._rank in plan.contributors else None
+            total = self._exchange(number).form(plan, own)
         else:
             assert vector is not None
-            found = self._exchange(number).received(source, header, vector)
-        if found is not None and found[0] > self._sums.get(number, (0,))[0]:
-            self._sums[number] = found
-        return found
+            share = Share.read(header)
+            is_total = share.kind == "result"
+            total = (share.attempt, vector) if is_total else self._exchange(number).received(source, share, vector)
+        if total is not None and total[0] > self._sums.get(number, (0,))[0]:
+            self._sums[number] = total
+        return total
 
     def _exchange(self, number: int) -> Exchange:
         if number not in self._exchanges:
@@ -86,74 +89,76 @@ class BetweenHosts:
         assert self.codes is not None, "who gives codes has a codec, and all have the same"
         return self.codes.decoded(code, self._layout_of(number, settles), number, rank, self._blank)
 
-    def told(self, header: dict[str, Any], now: float) -> None:
-        """The leader says that the round is formed."""
-        self._told[header["number"]] = header, now
+    def announced(self, announcement: Announcement, now: float) -> None:
+        """Note that the leader announces a round without its sum."""
+        self._announced[announcement.round.number] = announcement, now
 
-    def next(self, newest: int) -> tuple[Round, dict[str, Any]] | None:
-        """The round after `newest`, if all of it is here, and what the leader says of it."""
+    def next(self, newest: int) -> Announcement | None:
         number = newest + 1
-        if number not in self._told or self._attempt(number) != self._told[number][0]["attempt"]:
+        announcement, _ = self._announced.get(number, (None, 0.0))
+        if announcement is None or self._attempt(number) != announcement.attempt:
             return None
-        header, _ = self._told[number]
-        return round_from(header, self._sums[number][1]), header
+        return replace(announcement, round=replace(announcement.round, sum=self._sums[number][1]))
 
-    def has(self, one: Round) -> None:
-        """A round is here: where it came another way than through this host's head, which this is, that hands it on."""
-        exchange = self._exchanges.get(one.number)
-        if exchange is not None and one.number not in self._sums and one.sum is not None:
-            exchange.hand_on(one.sum)
-        for rank in self._owed.pop(one.number, ()):
-            self.pass_on(one.number, rank, one)
-        self.forget(one.number)
+    def has(self, formed: Round) -> None:
+        """Note that a round is here; a head that has it from elsewhere sends the sum to the others on its host."""
+        exchange = self._exchanges.get(formed.number)
+        if exchange is not None and formed.number not in self._sums and formed.sum is not None:
+            exchange.hand_on(formed.sum)
+        for rank in self._owed.pop(formed.number, ()):
+            self.pass_on(PassOn(rank, formed.number), formed)
+        self.forget(formed.number)
 
-    def pass_on(self, number: int, to: int, one: Round | None) -> None:
-        """Send `to` the sum of a round, as soon as it is here; `one` is the round, if it is."""
-        if one is None:
-            self._owed.setdefault(number, []).append(to)
-            return
-        about = {"kind": "result", "number": number, "settles": one.settles, "attempt": PASSED_ON}
-        self._send(to, about, one.sum)
+    def pass_on(self, message: PassOn, formed: Round | None) -> None:
+        """Pass on the sum of a round as soon as it is here; `formed` is the round, if it is."""
+        if formed is None:
+            self._owed.setdefault(message.number, []).append(message.to)
+        else:
+            share = Share("result", message.number, formed.settles, PASSED_ON)
+            self._send(message.to, share.header(), formed.sum)
 
     def forget(self, newest: int) -> None:
-        """The rounds up to `newest` are here."""
-        self._exchanges = {number: one for number, one in self._exchanges.items() if number > newest}
-        self._sums = {number: one for number, one in self._sums.items() if number > newest}
-        self._told = {number: one for number, one in self._told.items() if number > newest}
-        self._owed = {number: some for number, some in self._owed.items() if number > newest}
+        """Forget the rounds up to `newest`, which are here."""
+        for by_number in (self._exchanges, self._sums, self._announced, self._owed):
+            for number in [number for number in by_number if number <= newest]:
+                del by_number[number]
 
     def clear(self) -> None:
-        """Another one leads: what was under way begins anew."""
-        self._exchanges, self._sums, self._told, self._owed = {}, {}, {}, {}
+        """Forget everything, as another worker leads: what was under way begins anew."""
+        self._exchanges, self._sums, self._announced, self._owed = {}, {}, {}, {}
 
     def _missing(self) -> list[int]:
-        """Rounds of which the leader has told, and whose sums are not here."""
-        return [number for number, (header, _) in self._told.items() if self._attempt(number) != header["attempt"]]
+        return [
+            number
+            for number, (announcement, _) in self._announced.items()
+            if self._attempt(number) != announcement.attempt
+        ]
 
     def _attempt(self, number: int) -> int:
         return self._sums[number][0] if number in self._sums else 0
 
     def _misses(self, dead: AbstractSet[int]) -> bool:
-        """Whether a sum that the leader has told of comes no more: one that it was to come from has died."""
         for number in self._missing():
             exchange = self._exchanges.get(number)
             plan = None if exchange is None else exchange.plan
-            if not dead.isdisjoint([self._told[number][0]["head"]] if plan is None else plan.heads):
+            if not dead.isdisjoint([self._announced[number][0].head] if plan is None else plan.heads):
                 return True
         return False
 
-    def asks_at(self, patience: float) -> float:
-        """When to ask the leader for a sum that has not come."""
-        return min((self._told[number][1] for number in self._missing()), default=math.inf) + patience
+    @property
+    def asks_at(self) -> float:
+        """The time to ask the leader for a sum that has not come."""
+        return (
+            min((self._announced[number][1] for number in self._missing()), default=math.inf) + self._patience.seconds
+        )
 
     def ask(self, now: float, dead: AbstractSet[int] | None = None) -> None:
-        """Ask the leader for what is missing; with `dead`, only if it was to come from one of these."""
         if dead is None or self._misses(dead):
-            self._told = {number: (header, now) for number, (header, _) in self._told.items()}
-            self._send(None, {"kind": "behind"}, None)
+            self._announced = {number: (announcement, now) for number, (announcement, _) in self._announced.items()}
+            self._send(None, Signal("behind").header(), None)
 
 
-def _own(given: Snapshot | None, *, coded: bool) -> Flat | None:
-    if given is None:
+def _own(snapshot: Snapshot | None, *, coded: bool) -> Flat | None:
+    if snapshot is None:
         return None
-    return given.code if coded else given.vector
+    return snapshot.code if coded else snapshot.vector

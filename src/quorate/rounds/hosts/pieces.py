@@ -1,5 +1,6 @@
-"""A vector in pieces, of which each is added up at another place; pure. Every part is cut into as many, so that all
-pieces are equally long to within an element of each part."""
+"""Vectors in pieces, each added up at another place; pure.
+
+Every part is cut into as many, so that all pieces are equally long to within an element of each part."""
 
 from __future__ import annotations
 
@@ -7,17 +8,16 @@ from quorate.core.vectors import Flat, Layout, Part
 
 
 def _cut(numel: int, piece: int, of: int) -> tuple[int, int]:
-    """Where piece `piece` begins and ends."""
     return piece * numel // of, (piece + 1) * numel // of
 
 
 def layout_of_piece(layout: Layout, piece: int, of: int) -> Layout:
-    """That of piece `piece`, one of `of`, of vectors laid out as `layout`."""
+    """Return the layout of piece `piece`, one of `of`, of vectors laid out as `layout`."""
     cuts = [(_cut(part.numel, piece, of), part) for part in layout.parts]
     return Layout((), tuple(Part(end - begin, part.dtype, part.device) for (begin, end), part in cuts), 0)
 
 
 def piece_of(vector: Flat, piece: int, of: int) -> Flat:
-    """Piece `piece`, one of `of`: views."""
+    """Return piece `piece`, one of `of`: views."""
     views = [part[slice(*_cut(part.numel(), piece, of))] for part in vector.parts]
     return Flat(views, layout_of_piece(vector.layout, piece, of))

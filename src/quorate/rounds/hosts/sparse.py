@@ -1,6 +1,6 @@
-"""Vectors that are mostly zeros, as messages between hosts: places and numbers, bit for bit what they were; pure.
+"""Vectors that are mostly zeros, as messages between hosts: places and numbers, exact to the bit; pure.
 
-What sparse codecs leave in a contribution is mostly zeros, and so are sums of few of them.
+Sparse codecs leave mostly zeros in a contribution, and so in sums of few of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from torch import Tensor
 from quorate.core.vectors import Flat, Layout
 
 _FEWEST = 1024
-"""Numbers from which a part is looked at."""
 
 
 def written(vector: Flat) -> tuple[tuple[Tensor, ...], list[bool]]:
-    """The tensors of a message, and which parts are in it as places (int32) and numbers: those that are shorter so."""
+    """Return the tensors of a message, and which parts are places (int32) and numbers: those that are shorter so."""
     tensors, are_sparse = list[Tensor](), list[bool]()
     for part in vector.parts:
         size = part.element_size()
@@ -32,11 +31,9 @@ def written(vector: Flat) -> tuple[tuple[Tensor, ...], list[bool]]:
 
 
 def read(
-    tensors: Sequence[Tensor], are_sparse: Sequence[bool] | None, layout: Layout, blank: Callable[[Layout], Flat]
+    tensors: Sequence[Tensor], are_sparse: Sequence[bool], layout: Layout, blank: Callable[[Layout], Flat]
 ) -> Flat:
-    """The vector that `written` has made these of; with None they are its parts."""
-    if are_sparse is None or not any(are_sparse):
-        return Flat(tensors, layout)
+    """Return the vector that `written` has made these tensors of."""
     into, left = blank(layout), iter(tensors)
     for part, is_sparse in zip(into.parts, are_sparse, strict=True):
         if is_sparse:

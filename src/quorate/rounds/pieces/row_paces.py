@@ -1,6 +1,6 @@
-"""When the workers of a replica in pieces take what comes of rounds: the first of them decides, the others do alike.
+"""When the workers of a replica in pieces apply rounds: the first of them decides, and the others do the same.
 
-The first worker tells every answer that its training thread got, in order; the training threads of the others make the
+The first worker sends every answer that its training thread got, in order; the training threads of the others make the
 same calls in the same order, and get the same answers.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.rounds.arrival import Arrival
 from quorate.rounds.log import Round
+from quorate.rounds.messages import Fields, Header
 from quorate.rounds.pace import Called, Copied, Give, OwnPace, Pace
 from quorate.rounds.pieces.row_tasks import FollowingTask
 from quorate.rounds.progress import RoundTask
@@ -22,66 +24,81 @@ _TAG = "told"
 _LOOK_SECONDS = 1.0
 
 
-class TellingPace:
-    """That of the first worker: `own` decides. `row` are the workers of the replica."""
+@dataclass(frozen=True, slots=True)
+class Answer(Fields):
+    """The message of the first worker to the others: the answer to a question of that kind, or a copy to `give`."""
+
+    kind: Literal["call", "started", "end", "copy", "round", "outside", "until", "done", "waited", "give"]
+    number: int | None = None  # the round
+    is_called_for: bool | None = None
+    term: int | None = None
+    place: int | None = None  # see `Copy.place`
+    is_so: bool | None = None
+    to: int | None = None
+    is_whole: bool | None = None
+
+    def header(self) -> dict[str, Any]:
+        names = self.__match_args__[1:]
+        return {"what": self.kind, **{name: value for name in names if (value := getattr(self, name)) is not None}}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Answer:
+        return super(Answer, cls).read({"kind": header["what"], **header}, **others)
+
+
+class _TellingPace:
+    """The pace of the first worker: `own` decides. `row` are the workers of the replica."""
 
     def __init__(self, own: OwnPace, row: Wire) -> None:
         self.follows = False
         self._own, self._row = own, row.channel(_TAG)
+        self.applied, self.serve, self.wait_for_news = own.applied, own.serve, own.wait_for_news
         own.about_to_give = self._about_to_give
 
     @property
     def version(self) -> int:
         return self._own.version
 
-    def _tell(self, **word: Any) -> None:
+    def _tell(self, kind: Any, **about: Any) -> None:
+        message = Message(header=Answer(kind, **about).header())
         for other in range(1, self._row.size):
-            self._row.send(Message(header=word), other, _TAG)
+            self._row.send(message, other, _TAG)
 
     def _about_to_give(self, to: int, is_whole: bool) -> None:
-        self._tell(what="give", to=to, is_whole=is_whole)
+        self._tell("give", to=to, is_whole=is_whole)
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Called:
-        called = self._own.call(about, waits=waits)
-        self._tell(what="call", number=called.number, is_called_for=called.is_called_for)
+    def call(self, slack: float | None, *, waits: bool) -> Called:
+        called = self._own.call(slack, waits=waits)
+        self._tell("call", number=called.number, is_called_for=called.is_called_for)
         return _Told(called, self._tell)
 
     @property
     def started(self) -> int:
-        self._tell(what="started", number=(started := self._own.started))
+        self._tell("started", number=(started := self._own.started))
         return started
 
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
-        found = self._own.next(up_to)
-        if found is None:
-            self._tell(what="end")
-        elif isinstance(found, Copied):
-            self._tell(what="copy", place=found.header["place"])
+        due = self._own.next(up_to)
+        if due is None:
+            self._tell("end")
+        elif isinstance(due, Copied):
+            self._tell("copy", place=due.copy.place)
         else:
-            self._tell(what="round", number=found.number, term=found.term)
-        return found
+            self._tell("round", number=due.number, term=due.term)
+        return due
 
     @property
     def is_outside(self) -> bool:
-        self._tell(what="outside", is_so=(is_so := self._own.is_outside))
+        self._tell("outside", is_so=(is_so := self._own.is_outside))
         return is_so
-
-    def wait_for_news(self, seconds: float) -> None:
-        self._own.wait_for_news(seconds)
-
-    def applied(self, number: int) -> None:
-        self._own.applied(number)
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
         self._own.until(number, is_called_for=is_called_for)
-        self._tell(what="until")
-
-    def serve(self) -> None:
-        self._own.serve()
+        self._tell("until")
 
 
 class _Told:
-    """What the first worker waits for."""
+    """The work that the first worker waits for."""
 
     def __init__(self, called: Called, tell: Callable[..., None]) -> None:
         self._called, self._tell = called, tell
@@ -89,125 +106,127 @@ class _Told:
 
     def done(self) -> bool:
         is_done = self._called.done()
-        self._tell(what="done", is_so=is_done)
+        self._tell("done", is_so=is_done)
         return is_done
 
     def wait(self, timeout: float | None = None) -> int:
         number = self._called.wait(timeout)
-        self._tell(what="waited")
+        self._tell("waited")
         return number
 
 
-class FollowingPace:
-    """That of another worker."""
+class _FollowingPace:
+    """The pace of another worker."""
 
     def __init__(self, task: FollowingTask, arrival: Arrival, row: Wire, give: Give) -> None:
         self.follows = True
         self._task, self._arrival, self._give = task, arrival, give
         self._row = row.channel(_TAG)
         self._asked = self._row.receive(0, _TAG)
-        self._word: Message | None = None
-        """That has come, and was not due yet."""
+        self._early: Answer | None = None
 
     @property
     def version(self) -> int:
         return self._task.applied
 
-    def told(self, what: str) -> dict[str, Any]:
-        """The next answer, to a question of that kind."""
-        while True:
-            word = self._next().header
-            if word["what"] != "give":
-                assert word["what"] == what, f"the first worker was asked {word['what']}, this one {what}"
-                return dict(word)
-            self._give(word["to"], word["is_whole"])
+    def answer(self, kind: str) -> Answer:
+        answer = self._after_copies()
+        assert answer.kind == kind, f"the first worker was asked {answer.kind}, this one {kind}"
+        return answer
 
-    def _next(self) -> Message:
-        word, self._word = self._word, None
+    def _after_copies(self) -> Answer:
+        while (answer := self._next()).kind == "give":
+            self._send_copy(answer)
+        return answer
+
+    def _send_copy(self, answer: Answer) -> None:
+        assert answer.to is not None and answer.is_whole is not None
+        self._give(answer.to, answer.is_whole)
+
+    def _next(self) -> Answer:
+        answer, self._early = self._early, None
         begin = self._row.clock.now()
-        while word is None:
+        while answer is None:
             self._task.check()
             left = self._row.timeout - (self._row.clock.now() - begin)
             try:
-                _, word = self._asked.wait(min(left, _LOOK_SECONDS))
+                answer = Answer.read(self._asked.wait(min(left, _LOOK_SECONDS))[1].header)
             except WireTimeout:
                 if left <= _LOOK_SECONDS:
                     raise
             else:
                 self._asked = self._row.receive(0, _TAG)
-        return word
+        return answer
 
-    def call(self, about: dict[str, Any], *, waits: bool) -> Called:
-        word = self.told("call")
-        return _Followed(self, word["number"], word["is_called_for"])
+    def call(self, slack: float | None, *, waits: bool) -> Called:
+        answer = self.answer("call")
+        return _Followed(self, answer.number or 0, bool(answer.is_called_for))
 
     @property
     def started(self) -> int:
-        return int(self.told("started")["number"])
+        return self.answer("started").number or 0
 
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
-        while (word := self._next().header)["what"] == "give":
-            self._give(word["to"], word["is_whole"])
-        if word["what"] == "end":
+        if (answer := self._after_copies()).kind == "end":
             self._arrival.drain()
             return None
-        if word["what"] == "copy":
-            return self._copied(word["place"])
-        assert word["what"] == "round", f"the first worker of the replica was asked {word['what']}"
+        if answer.kind == "copy":
+            return self._copied(answer.place)
+        assert answer.kind == "round", f"the first worker of the replica was asked {answer.kind}"
         while True:
             self._arrival.expect(lambda: bool(self._task.rounds))
-            one = self._task.rounds.popleft()
-            if (one.number, one.term) == (word["number"], word["term"]):
-                return one
+            completed = self._task.rounds.popleft()
+            if (completed.number, completed.term) == (answer.number, answer.term):
+                return completed
 
-    def _copied(self, place: int) -> Copied:
+    def _copied(self, place: int | None) -> Copied:
         while True:
             self._arrival.expect(lambda: bool(self._task.copies))
-            source, header = self._task.copies.popleft()
-            if header["place"] == place:
-                return Copied(source, header)
+            source, copy = self._task.copies.popleft()
+            if copy.place == place:
+                return Copied(source, copy)
 
     @property
     def is_outside(self) -> bool:
-        return bool(self.told("outside")["is_so"])
+        return bool(self.answer("outside").is_so)
 
     def wait_for_news(self, seconds: float) -> None:
-        """The first worker does."""
+        """Return at once: the first worker waits."""
 
     def applied(self, number: int) -> None:
         self._task.applied = number
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
-        self.told("until")
+        self.answer("until")
 
     def serve(self) -> None:
-        while self._word is None and self._asked.done():
-            self._word = self._next()
-            if self._word.header["what"] == "give":
-                word, self._word = self._word.header, None
-                self._give(word["to"], word["is_whole"])
+        while self._early is None and self._asked.done():
+            if (answer := self._next()).kind == "give":
+                self._send_copy(answer)
+            else:
+                self._early = answer
 
 
 class _Followed:
-    """What the first worker waits for, for the others."""
+    """The same work for the other workers."""
 
-    def __init__(self, pace: FollowingPace, number: int, is_called_for: bool) -> None:
+    def __init__(self, pace: _FollowingPace, number: int, is_called_for: bool) -> None:
         self._pace, self.number, self.is_called_for = pace, number, is_called_for
 
     def done(self) -> bool:
-        return bool(self._pace.told("done")["is_so"])
+        return bool(self._pace.answer("done").is_so)
 
     def wait(self, timeout: float | None = None) -> int:
-        self._pace.told("waited")
+        self._pace.answer("waited")
         return self.number
 
 
 def pace_in(row: Wire | None, task: RoundTask, arrival: Arrival, own: OwnPace, give: Give) -> Pace:
-    """That of this worker, by its place in its `row`; `own` where it is not in one."""
+    """Return the pace of this worker, by its place in its `row`; `own` where it is not in one."""
     if isinstance(task, FollowingTask):
         assert row is not None, "who follows is in a row"
-        return FollowingPace(task, arrival, row, give)
-    return own if row is None else TellingPace(own, row)
+        return _FollowingPace(task, arrival, row, give)
+    return own if row is None else _TellingPace(own, row)
 
 
 _: tuple[type[Work[int]], type[Work[int]]] = (_Told, _Followed)

@@ -23,22 +23,21 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
-from quorate.rounds.events import add
+from quorate.rounds.copies import Copy
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import Round
-from quorate.rounds.progress import TAG, RoundTask
+from quorate.rounds.messages import Header
+from quorate.rounds.progress import TAG, RoundTask, add
 from quorate.rounds.row_delivery import Delivery, Stream, stream_of
 from quorate.rounds.terms import Agreed
 
 _EVENTS, _REPORTS = "events", "reports"
-_HANDED = ("add", "keep", "restore")
-"""What the training thread of each worker of a replica does its part of."""
+_HANDED = ("add", "keep", "restore")  # the words of training threads that each worker of a replica has its part of
 _LOOK_SECONDS = 5.0
 
 
 class _RowTask(RoundTask):
-    """What both have: gradients come to the member from its task, between two events. `row` are the workers of the
-    replica, which call this together."""
+    """The common part of both tasks. `row` are the workers of the replica, which call this together."""
 
     def __init__(
         self,
@@ -51,11 +50,9 @@ class _RowTask(RoundTask):
     ) -> None:
         self._row, self._gradients = row, deque[tuple[Flat, Mapping[str, Any]]]()
         self._is_at = 0
-        """The newest round that the training thread has applied."""
         self._copies = 0
         hosts = torch.tensor([wire.host_of(rank) for rank in range(wire.max_size)])
         self._hosts: list[int] = row.channel("hosts").broadcast(hosts, 0).wait().tolist()
-        """Of the first workers of all replicas."""
         super().__init__(wire, agreed, layout, pending, coding)
 
     @property
@@ -74,7 +71,6 @@ class _RowTask(RoundTask):
         return self._hosts[rank]
 
     def _new_dead(self, ranks: Collection[int]) -> list[int]:
-        """Of replicas of which a worker has died, those of which none had. Raises `PeerFailed` where this is one."""
         if self._wire.rank in ranks:
             raise PeerFailed("a worker of this replica has died")
         return sorted(set(ranks) - self.member.dead)
@@ -89,7 +85,7 @@ class _RowTask(RoundTask):
 
 
 class FirstTask(_RowTask):
-    """That of the first worker of a replica."""
+    """The task of the first worker of a replica."""
 
     def __init__(self, row: Wire, *own: Any) -> None:
         self._delivery, self._events = Delivery(row.size), list[dict[str, Any]]()
@@ -103,7 +99,6 @@ class FirstTask(_RowTask):
         self._hearing.wait()
 
     def _hear(self, wire: Wire) -> None:
-        """What the others of the replica have; handed to the task."""
         while True:
             source, message = _next(wire)
             if "close" in message.header:
@@ -121,10 +116,10 @@ class FirstTask(_RowTask):
             super()._take(source, Message(header={"gone": new}))
         elif source == self._wire.rank:
             super()._take(source, message)
-        elif (asked := self._delivery.came(source, message)) is not None:
+        elif (asked := self._delivery.add(source, message)) is not None:
             self._tell_row({"ask": asked})
-        for one in self._delivery.due():
-            super()._take(*one)
+        for sender, whole in self._delivery.due():
+            super()._take(sender, whole)
 
     def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
         about = {**event, "now": self._wire.clock.now(), "applied": self._is_at}
@@ -157,23 +152,21 @@ class FirstTask(_RowTask):
 
 
 class FollowingTask(_RowTask):
-    """That of another worker of a replica: what happens to the first one's member happens to this one's."""
+    """The task of another worker of a replica: what happens to the first one's member happens to this one's."""
 
     def __init__(self, row: Wire, *own: Any) -> None:
         self._there: dict[tuple[int, Stream], deque[Message]] = {}
         self._counts = Counter[tuple[int, Stream]]()
         self._due, self._handed_in, self._taken = deque[dict[str, Any]](), 0, 0
         self._is_told_to_close = self._ends = False
-        self.rounds, self._newest, self._jumped = deque[Round](), 0, 0
-        """Rounds that have come, and were not applied."""
-        self.copies = deque[tuple[int, dict[str, Any]]]()
-        """(source, header) likewise."""
+        self.rounds, self._newest, self._jumped = deque[Round](), 0, 0  # rounds that have come, and were not applied
+        self.copies = deque[tuple[int, Copy]]()
         self._to_row, self._reports = row.channel(_EVENTS), row.channel(_REPORTS)
         super().__init__(row, *own)
         self._following = row.spawn(self._follow, _EVENTS)
 
     def say(self, header: dict[str, Any]) -> None:
-        """The first worker says it; this one notes that its training thread has done its part."""
+        """Note that the training thread has done its part; the first worker tells the leader."""
         if not header.keys().isdisjoint(_HANDED):
             self._to_row.send(Message(header={"handed in": True}), self._row.rank, TAG)
 
@@ -184,9 +177,8 @@ class FollowingTask(_RowTask):
         self.task.wait()
 
     def _serve(self, wire: Wire) -> None:
-        """Take pieces as they come, and tell the first worker."""
-        while "close" not in (found := _next(wire))[1].header:
-            self._take(*found)
+        while "close" not in (arrived := _next(wire))[1].header:
+            self._take(*arrived)
 
     def _take(self, source: int, message: Message) -> None:
         if "gone" in message.header:  # which others, the first worker tells
@@ -222,7 +214,6 @@ class FollowingTask(_RowTask):
             self._hear(message.header)
 
     def _hear(self, header: Mapping[str, Any]) -> None:
-        """Of the first worker, or of this one's training thread."""
         if "events" in header:
             self._due.extend(header["events"])
         elif "ask" in header:
@@ -234,7 +225,6 @@ class FollowingTask(_RowTask):
             self._happens(self._due.popleft())
 
     def _is_ready(self, event: Mapping[str, Any]) -> bool:
-        """Whether the training thread has done its part."""
         if event["what"] != "said" or event["said"].keys().isdisjoint(_HANDED):
             return True
         if self._taken == self._handed_in:
@@ -248,28 +238,26 @@ class FollowingTask(_RowTask):
         if event.get("stream") == "copies":
             assert message is not None
             event["header"]["replica"] = message.header["replica"]
-        found = self.happen(event, message)
+        result = self.happen(event, message)
         if "restore" in event.get("said", ()):
             self._newest = self.member.log.newest
         self._collect()
-        return found
+        return result
 
     def _collect(self) -> None:
-        """What has come of it, for the training thread."""
         member = self.member
         if member.copy is not None:
-            source, header, _ = member.copy
+            self.copies.append(member.copy)
             member.copy = None
-            self.copies.append((source, header))
         if member.jumps != self._jumped:
             self._jumped, self._newest = member.jumps, member.log.newest
-        while (one := member.log.get(self._newest + 1)) is not None:
-            self.rounds.append(one)
+        while (formed := member.log.get(self._newest + 1)) is not None:
+            self.rounds.append(formed)
             self._newest += 1
         if self.copies or self.rounds:
             self._tell()  # the member has told of it before it was here
 
-    def _send(self, to: int, header: dict[str, Any], vector: Flat | None) -> None:
+    def _send(self, to: int, header: Header, vector: Flat | None) -> None:
         if vector is None:
             return
         message = self._written(to, header, vector)
@@ -280,12 +268,11 @@ class FollowingTask(_RowTask):
 
 
 def row_task(*own: Any, row: Wire) -> RoundTask:
-    """That of this worker, by its place in its `row`."""
+    """Return the task of this worker, by its place in its `row`."""
     return (FollowingTask if row.rank else FirstTask)(row, *own)
 
 
 def _next(wire: Wire) -> tuple[int, Message]:
-    """The next message, however long it takes."""
     asked = wire.receive(None, TAG)
     while True:
         with suppress(WireTimeout):

@@ -1,20 +1,12 @@
-"""The rounds of one worker in a replay: what each takes in, and when it is applied, is as it was recorded.
+"""The rounds of one worker in a replay, applied as they were recorded: when, and with which contributions.
 
-Nobody leads. Once a worker has handed in as often as it had when a round asked it, it sends all others what that round
-gets. Whoever is to apply the round adds up what it is sent, in order of rank, as the leader did.
+Nobody leads. Once a worker has contributed as often as it had when a round asked it, it sends all others its
+contribution to that round. A worker that applies the round adds up what it receives, in order of rank, as the leader
+did.
 
-What is known beforehand in a replay: when rounds come, and what they take in.
-
-Copies of replicas for workers that join, in a replay: from whom each was, and as that was then.
-
-Unlike other copies such a one has what is the giver's own as well: where it was in the data, and what its script keeps.
-
-A worker that went on from another replica, after a silence, does so at the same place in a replay.
-
-All replicas are the same after a round, as far as a copy goes, so that any worker that applied the round may give it:
-the one of the lowest rank does.
-
-Calls that have nothing to do in a replay are empty here.
+Newcomers copy a replica from the worker that sent them theirs, as that was then, with its place in the data and the
+state of its script. A worker that continued from another replica, after a silence, does so at the same place; all
+replicas are the same after a round, so any worker that applied it may send the copy: the one of the lowest rank does.
 """
 
 from __future__ import annotations
@@ -30,53 +22,41 @@ from quorate.core.vectors import Flat, Layout
 from quorate.records.round_rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
 from quorate.rounds.arrival import OtherRounds
-from quorate.rounds.buffer import Kept, Snapshot
+from quorate.rounds.buffer import Contribution, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import Replica, Watching
-from quorate.rounds.formed import total_of
 from quorate.rounds.fragments import Fragments, PendingFragments
-from quorate.rounds.gathering import Contribution, furthest, given_from
+from quorate.rounds.gathering import furthest, total_of
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
+from quorate.rounds.messages import Fields
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed, check
 
 
 class IdleInReplays:
-    """The part of `rounds.Rounds` that is idle."""
+    """The methods of `rounds.Rounds` that have nothing to do in a replay."""
 
     def goes_away(self) -> None:
-        """Nobody waits for anybody."""
+        """Do nothing: nobody waits for anybody or asks for a copy, and there is no task beside the training thread."""
 
-    def waits(self) -> None:
-        """Likewise."""
-
-    def goes_on(self) -> None:
-        """Likewise."""
-
-    def give_copies(self) -> None:
-        """Nobody wants one."""
-
+    waits = goes_on = give_copies = close = goes_away
     some_joined = False
 
     def run_beside(self, others: OtherRounds) -> None:
-        """No worker waits for the steps of another one."""
-
-    def close(self) -> None:
-        """There is no task beside the training thread."""
+        """Do nothing: no worker waits for the steps of another one."""
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
-        """What was agreed on is recorded."""
+        """Do nothing: changes are recorded."""
 
     def ask_for_save(self, request: int) -> None:
-        """A replay keeps no checkpoints."""
+        """Do nothing: a replay keeps no checkpoints."""
 
     def keep(self) -> Kept:
         """Raises `ConfigurationError`."""
         raise ConfigurationError("a replay writes no checkpoints")
 
     def restore(self, kept: Kept) -> None:
-        """Raises `ConfigurationError`."""
         raise ConfigurationError("a replay begins at the first step and cannot load a checkpoint")
 
 
@@ -84,7 +64,7 @@ _LAST = "last"
 
 
 class ReplayedRounds(IdleInReplays):
-    """As `rounds.Rounds`, from a tape. Cost per round: each that is in it sends its vector to all others."""
+    """Implements `rounds.Rounds` from a tape. Cost per round: each contributor sends its vector to all others."""
 
     def __init__(
         self,
@@ -111,39 +91,36 @@ class ReplayedRounds(IdleInReplays):
         self._step, self._options, self._rests, self._looks = 0.0, None, 0, 0
         self._own: dict[int, Contribution] = {}
         self._settled = 0
-        """The newest round in which all had settled."""
-        self._copies = ReplayedCopies(wire, tape, replica)
-        self._entries = ReplayedEntries(wire, tape, replica)
+        self._copies = _Copies(wire, tape, replica)
+        self._entries = _Entries(wire, tape, replica)
         if agreed.tolerates_death:
             wire.tolerate_deaths("gone")
-        self._waiting = [number for number, one in sorted(tape.rounds.items()) if str(wire.rank) in one.contributors]
+        self._waiting = [number for number, row in sorted(tape.rounds.items()) if str(wire.rank) in row.contributors]
         self._give()
 
     @property
     def standing(self) -> Any:
-        """Its `version` alone: in a replay no worker asks what others hold."""
         return self
 
     # -- what this worker hands in
 
     def blank(self) -> Flat:
-        """See `Rounds`; so with the others."""
         return Flat.empty(self._layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """As of `Rounds`."""
+        """See `Rounds.lay_out`."""
         self._layout = layout
         if self._coding is not None:
             self._coding.lay_out(layout)
 
     def lay_out_fragments(self, fragments: Fragments) -> None:
-        """As of `Rounds`."""
+        """See `Rounds.lay_out_fragments`."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         self._handed.lay_out(fragments)
 
     @property
     def ledger(self) -> Any:
-        """What became of this worker's contributions."""
+        """The ledger of this worker's contributions."""
         return self._pending.ledger
 
     def contribute(
@@ -184,31 +161,29 @@ class ReplayedRounds(IdleInReplays):
         return None
 
     def _give(self) -> None:
-        """To the rounds that asked this worker before it handed in once more."""
         while self._waiting and self._times(self._waiting[0]) <= self._pending.times:
             number = self._waiting.pop(0)
-            given = self._taken(number)
-            self._own[number] = given_from(given.header, given.vector)
-            self._send(number, given)
+            contribution = self._taken(number).contribution
+            self._own[number] = contribution
+            self._send(contribution)
 
     def _taken(self, number: int) -> Snapshot:
-        """What round `number` took: what was on its way to another round then, which left it out, is not in it."""
         row = self._tape.rounds[number]
         versions = [number - 1 - staleness for staleness, _ in row.contributors[str(self._wire.rank)]]
         of = {entry.version: entry for entry in self._gradients.entries}
         self._gradients.entries = [of.pop(version) for version in versions if version in of]
-        given = self._pending.take(number, settles=row.settles is True)
+        snapshot = self._pending.take(number, settles=row.settles is True)
         self._gradients.entries = list(of.values())
-        return given
+        return snapshot
 
     def _times(self, number: int) -> int:
         return (self._tape.rounds[number].times or {})[str(self._wire.rank)]
 
-    def _send(self, number: int, given: Snapshot) -> None:
-        parts = () if given.vector is None else given.vector.parts
+    def _send(self, sent: Contribution) -> None:
+        parts, number = () if sent.vector is None else sent.vector.parts, sent.number
         for other in self._tape.ranks:
             if other not in (self._wire.rank, *self._wire.dead) and number > self._tape.begins.get(other, 0):
-                self._wire.send(Message(parts, given.header, shared=True), other, f"round {number}")
+                self._wire.send(Message(parts, sent.header(), shared=True), other, f"round {number}")
 
     # -- what it applies
 
@@ -221,35 +196,33 @@ class ReplayedRounds(IdleInReplays):
 
     def _apply_up_to(self, newest: int) -> Iterator[Round]:
         while self.version < newest:
-            one = self._formed(self.version + 1)
-            yield one
-            self._applied(one)
+            formed = self._formed(self.version + 1)
+            yield formed
+            self._applied(formed)
             if self.version == newest:
                 self._watching.looked(self._look, newest)
         self._give_entries()
 
     def _give_entries(self) -> None:
-        """The copies that others joined with, and that this worker had given by now."""
-        self._entries.give(Position(*self._look, self.version, self._pending.times), self._about)
+        self._entries.give(Position(*self._look, self.version, self._pending.times), self._place)
 
-    def _about(self) -> dict[str, Any]:
-        return {"number": self.version, "progress": self.progress, "step": self._step, "options": self._options}
+    def _place(self, replica: dict[str, Any]) -> Place:
+        return Place(replica, self.version, self.progress, self._step, self._options)
 
     def _jump(self) -> None:
-        """Be a copy of another replica, if this worker became one in this look."""
         number = self._copies.due(self._look)
         if number is None:
             return
-        self._become(self._copies.take(number))
+        self._become(*self._copies.take(number))
 
-    def _become(self, header: Mapping[str, Any]) -> None:
-        self.version, self.progress = header["number"], header["progress"]
-        self._step, self._options = header["step"], header["options"]
-        self._watching.looked(self._look, self.version, header["source"])
+    def _become(self, source: int, place: Place) -> None:
+        self.version, self.progress = place.number, place.progress
+        self._step, self._options = place.step, place.options
+        self._watching.looked(self._look, self.version, source)
 
-    def _applied(self, one: Round) -> None:
-        self.version, self.progress = one.number, one.progress
-        self._copies.give(one.number, self._about)
+    def _applied(self, formed: Round) -> None:
+        self.version, self.progress = formed.number, formed.progress
+        self._copies.give(formed.number, self._place)
         self._give_entries()
 
     def _formed(self, number: int) -> Round:
@@ -257,37 +230,37 @@ class ReplayedRounds(IdleInReplays):
         if row is None:
             raise ConfigurationError(f"the records have no round {number}, which rank {rank} is to apply")
         asked = sorted(int(other) for other in row.contributors)
-        given = {other: self._own.pop(number) if other == rank else self._of(other, number) for other in asked}
-        for gone in self._tape.last_in(number) - {rank}:
-            self._wire.send(Message(), gone, _LAST)
-        self._step, self._options = furthest(given.values(), self._step, self._options)
-        one = Round(
+        received = {other: self._own.pop(number) if other == rank else self._of(other, number) for other in asked}
+        for dead in self._tape.last_in(number) - {rank}:
+            self._wire.send(Message(), dead, _LAST)
+        self._step, self._options = furthest(received.values(), self._step, self._options)
+        formed = Round(
             number=number,
             term=0,
-            sum=total_of(self.agreed, number, row.hosts or [asked], given).vector,
+            sum=total_of(self.agreed, number, row.hosts or [asked], received).vector,
             weight=row.weight,
             live=row.live,
             alive=row.alive or row.live,
             options=self._options,
             step=self._step,
             progress=row.progress or 0.0,
-            contributors={other: each.stalenesses for other, each in given.items() if each.vector is not None},
+            contributors={other: each.stalenesses for other, each in received.items() if each.vector is not None},
             quorum=row.quorum or 0,
             settles=row.settles is True,
             is_last=row.is_last is True,
             joined=self._tape.joined_by(number),
             settings=dict(row.settings or {}),
             why=row.why,
-            measures={int(other): list(told) for other, told in (row.told or {}).items()},
-            times={other: each.times for other, each in given.items()},
+            measures={int(other): list(measures) for other, measures in (row.told or {}).items()},
+            times={other: each.times for other, each in received.items()},
             window=row.window or 0.0,
         )
-        compare(one, row)
-        return one
+        compare(formed, row)
+        return formed
 
     def _of(self, other: int, number: int) -> Contribution:
         _, message = self._wire.receive(other, f"round {number}").wait()
-        return given_from(dict(message.header), self._laid_out(message, number) if message.tensors else None)
+        return Contribution.read(message.header, vector=self._laid_out(message, number) if message.tensors else None)
 
     def _laid_out(self, message: Message, number: int) -> Flat:
         if self._handed is None:
@@ -298,17 +271,16 @@ class ReplayedRounds(IdleInReplays):
     # -- rests
 
     def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
-        """As of `Rounds`."""
         self._end_if_gone()
         self._looks += 1
         while not self.is_over:
             self._jump()
             row = self._tape.rounds.get(self.version)
             if row is None or not row.settles or self._settled == self.version:
-                one = self._formed(self.version + 1)
-                apply(one)
-                self._applied(one)
-                row = self._tape.rounds[one.number]
+                formed = self._formed(self.version + 1)
+                apply(formed)
+                self._applied(formed)
+                row = self._tape.rounds[formed.number]
             if not row.settles:
                 continue
             self._settled = self.version
@@ -324,7 +296,6 @@ class ReplayedRounds(IdleInReplays):
         return self._rests, self._looks
 
     def _end_if_gone(self) -> None:
-        """This worker died once it had done all that the records say of it."""
         tape = self._tape
         self._give_entries()
         if (
@@ -336,27 +307,26 @@ class ReplayedRounds(IdleInReplays):
             self.end()
 
     def end(self) -> None:
-        """The records of this worker end here; it dies again, when the others have all that it gave."""
+        """End this worker as in the records, when the others have all its contributions."""
         rank, last = self._wire.rank, self._tape.last_rounds.get(self._wire.rank, 0)
-        self._entries.give(None, self._about)
+        self._entries.give(None, self._place)
         for other in self._tape.ranks:
             if last and other != rank and self._tape.applies(other, last):
                 self._wire.receive(other, _LAST).wait()
         self._wire.crash()
 
     def is_back(self) -> Iterator[Round]:
-        """As `completed`."""
+        """Yield the rounds to apply, as `completed`."""
         yield from self.completed()
 
     def enter(self, *, is_further: bool = False) -> Iterator[Round]:
-        """As of `Rounds`. Raises `Stopped` for one that came too late."""
         looks = sorted(look for look in {*self._tape.looks, *self._tape.copies.get(self._wire.rank, {})} if not look[0])
         if self._wire.rank not in self._tape.joined:
             raise Stopped(0)
         for _, self._looks in looks:
-            header = self._entries.take(self._look)
-            if header is not None:
-                self._become(header)
+            entry = self._entries.take(self._look)
+            if entry is not None:
+                self._become(*entry)
             yield from self._apply_up_to(self._tape.looks.get(self._look, self.version))
         self._rests, self._looks = 1, 0
         self._wire.enter()
@@ -366,88 +336,92 @@ class ReplayedRounds(IdleInReplays):
 
 @dataclass(frozen=True)
 class Decided:
-    """The work of a contribution: nothing is waited for, as it is known when each round comes."""
+    """The work of a contribution, done at once: it is known when each round comes."""
 
     number: int
     is_called_for: bool = True
 
     def done(self) -> bool:
-        """Always."""
         return True
 
     def wait(self, timeout: float | None = None) -> int:
-        """The number of the next round."""
         return self.number
 
 
-def compare(one: Round, recorded: RoundRow) -> None:
+@dataclass(frozen=True)
+class Place(Fields):
+    """The place of a worker in its rounds, as it goes with a copy of its replica."""
+
+    replica: dict[str, Any]  # open: see `entering.Replica.capture`
+    number: int
+    progress: float
+    step: float
+    options: Any
+
+
+def compare(formed: Round, recorded: RoundRow) -> None:
     """Raise `Diverged` where a round takes in something else than the recorded run did."""
-    found = json.loads(json.dumps({str(rank): given for rank, given in one.contributors.items()}))
+    takes = json.loads(json.dumps({str(rank): pairs for rank, pairs in formed.contributors.items()}))
     took = json.loads(json.dumps(recorded.contributors))
-    if found != took:
+    if takes != took:
         raise Diverged(
-            f"round {one.number} takes in {found} in the replay, and took in {took} (by rank, pairs of staleness and "
-            "number): the script does something else than the recorded run did",
-            tuple(one.contributors),
+            f"round {formed.number} takes in {takes} in the replay, and took in {took} (by rank, pairs of staleness "
+            "and number): the script does something else than the recorded run did",
+            tuple(formed.contributors),
         )
 
 
-class ReplayedEntries:
-    """Those of one worker, given and taken."""
+class _Entries:
+    """The copies for newcomers, of one worker: those it sends, and its own."""
 
     def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
         self._wire, self._replica = wire, replica
         self._taken = {look: (number, source) for look, number, source in tape.entries_of(wire.rank)}
-        self._given: list[tuple[Position, int]] = []
-        """When, and to whom; the next one first."""
+        self._given: list[tuple[Position, int]] = []  # the time and the newcomer of each copy to send, in order
         for to in tape.joined:
             for _, number, source in tape.entries_of(to):
                 if source == wire.rank:
                     self._given.append((_when(tape, source, to, number), to))
         self._given.sort()
 
-    def take(self, look: Look) -> Mapping[str, Any] | None:
-        """Become the replica that this worker, which joins, became in that look; what came with it."""
+    def take(self, look: Look) -> tuple[int, Place] | None:
         if look not in self._taken:
             return None
         number, source = self._taken.pop(look)
         _, message = self._wire.receive(source, f"entry {number}").wait()
-        header = {**message.header, "source": source}
-        self._replica.adopt(header["replica"], message.tensors)
-        return header
+        place = Place.read(message.header)
+        self._replica.adopt(place.replica, message.tensors)
+        return source, place
 
     @property
     def are_left(self) -> bool:
-        """Whether there are copies to give."""
         return bool(self._given)
 
-    def give(self, now: Position | None, about: Callable[[], Mapping[str, Any]]) -> None:
-        """Give those copies that were given up to `now` (None: all); `about` is what goes with them."""
+    def give(self, now: Position | None, place: Callable[[dict[str, Any]], Place]) -> None:
         while self._given and (now is None or self._given[0][0] <= now):
             at, to = self._given.pop(0)
-            header, tensors = self._replica.capture(is_whole=True)
-            message = Message(tuple(tensors), {"replica": header, **about()}, shared=True)
+            copied, tensors = self._replica.capture(is_whole=True)
+            message = Message(tuple(tensors), place(copied).header(), shared=True)
             self._wire.send(message, to, f"entry {at.round}")
 
 
 def _when(tape: OptimizerTape, source: int, to: int, number: int) -> Position:
-    found = [at for at, other in tape.sent_copies.get(source, ()) if other == to and at.round == number]
-    if not found:
+    positions = [at for at, other in tape.sent_copies.get(source, ()) if other == to and at.round == number]
+    if not positions:
         raise ConfigurationError(
             f"rank {to} joined with a copy from rank {source}, and the records do not say when that rank sent it; such "
             "a run cannot be replayed"
         )
-    return min(found)
+    return min(positions)
 
 
-class ReplayedCopies:
-    """Those of one worker, given and taken."""
+class _Copies:
+    """The copies for workers that train, of one worker: those it sends, and its own."""
 
     def __init__(self, wire: Wire, tape: OptimizerTape, replica: Replica) -> None:
         self._wire, self._replica = wire, replica
         self._taken = dict(_copies_of(tape, wire.rank))
         self._given: dict[int, list[int]] = {}
-        """By round, whom this worker gives a copy as it is after that."""
         for rank in tape.ranks:
             for number in _copies_of(tape, rank).values():
                 if rank != wire.rank and _giver(tape, rank, number) == wire.rank:
@@ -460,32 +434,28 @@ class ReplayedCopies:
         self._givers = {number: _giver(tape, wire.rank, number) for number in self._taken.values()}
 
     def due(self, look: Look) -> int | None:
-        """The round after which this worker is a copy of another one in this look; None for none. Asked once."""
+        """Return the round after which this worker becomes a copy in this look; None for none. To be asked once."""
         return self._taken.pop(look, None)
 
-    def take(self, number: int) -> Mapping[str, Any]:
-        """Become one, as of round `number`; what came with it."""
+    def take(self, number: int) -> tuple[int, Place]:
         giver = self._givers[number]
         assert giver is not None
         _, message = self._wire.receive(giver, f"copy {number}").wait()
-        header = {**message.header, "source": giver}
-        self._replica.adopt(header["replica"], message.tensors)
-        return header
+        place = Place.read(message.header)
+        self._replica.adopt(place.replica, message.tensors)
+        return giver, place
 
-    def give(self, number: int, about: Callable[[], Mapping[str, Any]]) -> None:
-        """This worker has applied round `number`; `about` is what goes with a copy."""
+    def give(self, number: int, place: Callable[[dict[str, Any]], Place]) -> None:
         for rank in self._given.pop(number, ()):
-            header, tensors = self._replica.capture(is_whole=False)
-            message = Message(tuple(tensors), {"replica": header, **about()}, shared=True)
+            copied, tensors = self._replica.capture(is_whole=False)
+            message = Message(tuple(tensors), place(copied).header(), shared=True)
             self._wire.send(message, rank, f"copy {number}")
 
 
 def _giver(tape: OptimizerTape, to: int, number: int) -> int | None:
-    """Who gives the worker `to` a copy as of round `number`."""
     return min((rank for rank in tape.ranks if rank != to and tape.applies(rank, number)), default=None)
 
 
 def _copies_of(tape: OptimizerTape, rank: int) -> Mapping[Look, int]:
-    """But for those with which it joined: see `replayed_entries`."""
     joins = {look for look, _, _ in tape.entries_of(rank)}
     return {look: number for look, number in tape.copies.get(rank, {}).items() if look not in joins}
