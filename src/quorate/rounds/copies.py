@@ -60,17 +60,23 @@ class Copies:
         self._until: dict[int, float] = {}
         self._sources: dict[int, int] = {}
         self._asked: dict[int, int] = {}
+        self._needs: dict[int, int] = {}
+
+    def needs(self, now: float) -> int | None:
+        """Return the oldest round that workers may miss after the copies under way; None where there are none."""
+        return min((self._needs[to] for to, until in self._until.items() if until > now), default=None)
 
     def ended(self, to: int) -> None:
         self._until.pop(to, None)
 
-    def source_for(self, to: int, fit: Sequence[int], now: float) -> int | None:
+    def source_for(self, to: int, fit: Sequence[int], now: float, oldest: int) -> int | None:
         """Return the worker whose replica `to` copies: the leader, or another of `fit` when it asks again. Where there
         are several hosts, first those on the host of `to`, then the others from the next rank on, so that not every
-        copy comes from the leader's host. None while a copy is on its way."""
+        copy comes from the leader's host. None while a copy is on its way. The rounds from `oldest` on, which is what
+        the log has now, are kept until the copy has arrived (see `needs`)."""
         if self._until.get(to, now) > now:
             return None
-        self._until[to] = now + AGAIN_SECONDS
+        self._until[to], self._needs[to] = now + AGAIN_SECONDS, oldest
         others = [self._rank, *(rank for rank in fit if rank not in (self._rank, to))]
         if len({self._host_of(rank) for rank in (*others, to)}) > 1:
             host, most = self._host_of(to), max(others) + 1

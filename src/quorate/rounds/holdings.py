@@ -11,7 +11,7 @@ from quorate.rounds.calls import Calls
 from quorate.rounds.copies import Copies, CopyFor
 from quorate.rounds.forming import Forming, spans_hosts
 from quorate.rounds.gathering import Carrying
-from quorate.rounds.log import BRIDGE, Log, Round
+from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, Fields, Header, RoundSignal, Signal
 from quorate.rounds.terms import PASSED_ON, Agreed
 
@@ -56,6 +56,9 @@ class PassOn(Fields):
     @classmethod
     def read(cls, header: Header, **others: Any) -> PassOn:
         return cls(header["for"], header["number"])
+
+
+_FAR = 4  # missing rounds from which on a copy of a replica is less to carry between hosts
 
 
 class Holdings:
@@ -147,6 +150,8 @@ class Holdings:
             known = number - 1 if forming is None else self._logged[rank]
             self._acknowledged[rank] = min(self.told[rank], known)
         acknowledged = min(self._acknowledged[rank] for rank in self._calls.inside)
+        if (oldest := self._copies.needs(now)) is not None:
+            acknowledged = min(acknowledged, oldest - 1)
         announcement = self._announcement(formed, acknowledged)
         header = announcement.header()
         for rank in self._agreed.ranks:
@@ -212,11 +217,11 @@ class Holdings:
             return
         missing = [self._log.get(number) for number in range(logged + 1, newest + 1)]
         spans = spans_hosts(self._agreed, self._host_of, [*self._calls.inside, rank])
-        is_far = spans and len(missing) > BRIDGE  # a copy is less to carry
+        is_far = spans and len(missing) > _FAR
         if logged > newest or self._log.term_of(logged) != term or None in missing or is_far:
             workers = self._calls.workers
             fit = [r for r, has in self.told.items() if has >= newest and workers[r].is_present]
-            source = self._copies.source_for(rank, fit, now)
+            source = self._copies.source_for(rank, fit, now, self._log.oldest)
             self.told[rank] = -1  # until it says what it has then
             if source is not None:
                 is_new = workers[rank].activity == "gone"

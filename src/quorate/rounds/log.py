@@ -131,9 +131,10 @@ class Jump:
 
 
 _MARKS = 8
-BRIDGE = 4  # rounds that may go by while a copy of a replica travels
-_RESULTS = 2
+_KEPT = 1  # the newest result, until all have it
+_RESULTS = 2  # being formed, and applied
 _CONTRIBUTIONS = 3
+_AT_HAND_BYTES = 1 << 26  # of large vectors none is made before it is needed
 
 
 class Log:
@@ -223,20 +224,24 @@ class Log:
 
     def trim(self, applied: int, acknowledged: int) -> None:
         """Forget the rounds before `applied` that all have (up to `acknowledged`), or that are too many. So few results
-        lie in memory where all keep up. The newest are kept for a worker that gets a copy of a replica meanwhile."""
+        lie in memory where all keep up."""
         size = sum(map(self._nbytes, self._rounds.values()))
-        acknowledged = min(acknowledged, self.newest - BRIDGE)
         for number in sorted(self._rounds):
             is_kept = number > acknowledged and size <= self._limit and number > applied - self._most
             if number >= applied or is_kept:
                 break
             size -= self._nbytes(self._rounds.pop(number))
 
+    @property
+    def oldest(self) -> int:
+        """The oldest round that is kept; the next one where none is."""
+        return min(self._rounds, default=self.newest + 1)
+
     def _nbytes(self, formed: Round) -> int:
         return formed.nbytes if self._each is None else self._each
 
 
 def at_once(agreed: Agreed, rank: int) -> int:
-    """Return how many vectors a worker holds at once: contributions, and the first leader's results."""
-    kept = min(BRIDGE, agreed.log_bytes // max(1, agreed.vector_bytes))
-    return _CONTRIBUTIONS + (kept + _RESULTS if rank == 0 else 0)
+    """Return how many vectors a worker makes at the start: contributions, and the first leader's results."""
+    wanted = _CONTRIBUTIONS + (_KEPT + _RESULTS if rank == 0 else 0)
+    return min(wanted, _AT_HAND_BYTES // max(1, agreed.vector_bytes))

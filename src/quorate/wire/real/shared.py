@@ -33,6 +33,8 @@ _FILE_BYTES = 1 << 43
 """Address space of the file; only written pages take memory."""
 _MOST_BLOCKS = 1 << 14
 _PAGE = 1 << 16
+_SURPLUS_BYTES, _SURPLUS_TAKES = 1 << 20, 16
+"""Size of blocks whose memory is given back where so many takes in a row have left them free."""
 _NAP = 1e-4
 """Seconds between two looks for a released block."""
 _POPULATE_WRITE = 23
@@ -94,7 +96,9 @@ class Arena:
         """Blocks held by the owner, by address."""
         self._released = deque[int]()
         self._resting: dict[int, list[_Block]] = {}
-        """Blocks released by the owner, by size."""
+        """Blocks released by the owner, by size, the newest last."""
+        self._surplus: dict[int, tuple[int, int]] = {}
+        """By size: how often one of several free blocks was taken, and the fewest that were left."""
         self.dead: Collection[int] = ()
         """Readers that have ended, and hold no block any more."""
 
@@ -154,9 +158,13 @@ class Arena:
         with self._lock:
             self._put_to_rest()
             resting = self._resting.get(wanted, [])
-            for index, block in enumerate(resting):
-                if self._is_free(block):
-                    return resting.pop(index)
+            free = [index for index in reversed(range(len(resting))) if self._is_free(resting[index])]
+            if free:
+                block = resting.pop(free[0])  # the newest: what stays free for long is surplus
+                if wanted >= _SURPLUS_BYTES:
+                    self._give_surplus_back(wanted, len(free) - 1)
+                return block
+            self._surplus.pop(wanted, None)
             self._give_memory_back(wanted)
             if self._count == _MOST_BLOCKS:
                 return None
@@ -187,11 +195,25 @@ class Arena:
         for nbytes, resting in self._resting.items():
             for block in resting if nbytes != wanted else ():
                 if block.is_filled and self._is_free(block):
-                    if block.is_pinned:
-                        unpin(block.address)
-                        block.is_pinned = False
-                    block.window.madvise(mmap.MADV_REMOVE)
-                    block.is_filled = False
+                    self._release(block)
+
+    def _give_surplus_back(self, nbytes: int, free: int) -> None:
+        """Note that so many blocks are left free, and release the memory of those that were in the last takes, too."""
+        takes, least = self._surplus.get(nbytes, (0, free))
+        takes, least = takes + 1, min(least, free)
+        if takes < _SURPLUS_TAKES:
+            self._surplus[nbytes] = takes, least
+            return
+        del self._surplus[nbytes]
+        for block in [block for block in self._resting[nbytes] if block.is_filled and self._is_free(block)][:least]:
+            self._release(block)
+
+    def _release(self, block: _Block) -> None:
+        if block.is_pinned:
+            unpin(block.address)
+            block.is_pinned = False
+        block.window.madvise(mmap.MADV_REMOVE)
+        block.is_filled = False
 
     def _is_free(self, block: _Block) -> bool:
         held = self._table[block.number] != block.sent
