@@ -79,8 +79,9 @@ class Contribution(Fields):
         return bool(self.stalenesses)
 
     def header(self) -> dict[str, Any]:
-        header = super(Contribution, self).header()
-        del header["vector"]
+        header: dict[str, Any] = {}
+        for name in self.__match_args__[:-1]:
+            header[name] = getattr(self, name)
         return header
 
     @classmethod

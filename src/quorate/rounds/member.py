@@ -261,7 +261,8 @@ class Member:
         inquiry, self._inquiry = self._inquiry, None
         assert inquiry is not None
         newest, started = inquiry.newest()
-        if knows(*inquiry.knowledge(newest)) > knows(self._envelope(), self.incoming.held.about):
+        own = Envelope(self.term, self.leads, self.log.newest, self.log.term)
+        if knows(*inquiry.knowledge(newest)) > knows(own, self.incoming.held.about):
             # Somebody knows more: it leads better. Its term is newer than this one.
             self._tell(newest, Signal("stand").header(), None)
             return
@@ -282,9 +283,6 @@ class Member:
     def _state(self) -> State:
         return State(max(self.started, self._was_started), self._note, self.incoming.held.about)
 
-    def _envelope(self) -> Envelope:
-        return Envelope(self.term, self.leads, self.log.newest, self.log.term, self.keeping.wanted, self.wish)
-
     @property
     def asks_until(self) -> float | None:
         """The time until which this member, about to lead, waits for answers."""
@@ -304,7 +302,9 @@ class Member:
         self._tell(self.leads, Signal("ping").header(), None)
 
     def _tell(self, to: int | None, message: Header, vector: Flat | None) -> None:
-        self._send(self.leads if to is None else to, self._envelope().header(message), vector)
+        log, wants = self.log, self.keeping.wanted
+        envelope = Envelope(self.term, self.leads, log.newest, log.term, wants, self.wish)
+        self._send(self.leads if to is None else to, envelope.header(message), vector)
 
 
 def _begin_to_lead(leader: Leader, inquiry: _Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:
