@@ -25,6 +25,11 @@ def square_of(parts: Sequence[Tensor]) -> float:
     return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
 
 
+def next_span(number: int) -> int:
+    """Return the next round after `number` in which gradients are measured where they come in rounds."""
+    return max(number + 1, (number + 1) // ROUNDS * ROUNDS + ROUNDS - SPAN)
+
+
 class Asked(Protocol):
     """Who else wants to know."""
 

@@ -79,6 +79,8 @@ class LocalChanges:
         """What is signed, without the clock."""
         self._given = self._mine
         """What this worker has given to the newest sum."""
+        self.round_due = 1
+        """The next round after which `round_applied` is to be called."""
         self._due_at = 1
         """The next update after which numbers are signed."""
         self.samples_step = self._samples
@@ -186,6 +188,7 @@ class LocalChanges:
 
     def round_applied(self, number: int, term: int) -> None:
         """This worker has applied round `number`, which was formed in `term`."""
+        self.round_due = next_due(number)
         if self._samples and is_due(number):
             self._words.append([number, term, self._sampled()])
 

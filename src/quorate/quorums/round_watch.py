@@ -14,7 +14,7 @@ from quorate.means.headers import MEASURED, SQUARE, WEIGHT, bad_in, numbers_of, 
 from quorate.observe.digests import Digests, digest_of
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
-from quorate.observe.gradient_noise import NoiseWatch
+from quorate.observe.gradient_noise import NoiseWatch, next_span
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -61,6 +61,8 @@ class RoundWatch:
         self._tolerates_death = tolerates_death
         self._wire, self._timer, self._losses, self._digests, self._finite = wire, timer, losses, digests, finite
         self._noise, self._exclusions = noise, exclusions
+        self._number = self._noise_at = 0
+        """The newest round that was noted, and the one from which on gradients are measured again."""
         self.rows = RoundRows(wire, timer, losses, has_window=has_window)
 
     def flush_records(self) -> None:
@@ -81,9 +83,10 @@ class RoundWatch:
 
     def measure_gradient(self, gradient: Flat, weight: float) -> None:
         """Note the squared norm of a gradient of `weight` in its header, before it travels."""
-        if self._noise is not None:
+        if self._noise is not None and self._number >= self._noise_at:
             header = gradient.header
             header[SQUARE], header[MEASURED] = self._noise.take_of(numbers_of(gradient), weight)
+            self._noise_at = next_span(self._number)
 
     def measure_noise(self, round: Round, sums: Flat, smoothing: float) -> None:
         """Measure the noise of gradients by the `sums` of `round`; momentum has left a share `smoothing` of it."""
@@ -98,7 +101,7 @@ class RoundWatch:
 
     def note_round(self, round: Round) -> None:
         """Record `round`, which is about to be applied. Raises as `LocalChanges.compare_round`."""
-        self._current = round.number, round.term
+        self._current, self._number = (round.number, round.term), round.number
         timer = self._timer
         if self._changes is not None and round.measures:
             self._changes.compare_round(round.number, round.measures)
@@ -130,11 +133,12 @@ class RoundWatch:
         """Compare the replica after round `number`. Raises as `Digests.look`."""
         if self._digests is None:
             self._timer.rounds += 1  # local steps are not counted as rounds
-        else:
+        elif self._digests.compares and number % self._digests.every == 0:
             self._digests.look(number)
         current, self._current = self._current, None
-        if self._changes is not None and current is not None and current[0] == number:
-            self._changes.round_applied(*current)
+        changes = self._changes
+        if changes is not None and number >= changes.round_due and current is not None and current[0] == number:
+            changes.round_applied(*current)
 
     def take_words(self) -> Sequence[Any]:
         """Return the checksums for this worker's next contribution: see `LocalChanges.take_words`."""

@@ -125,7 +125,8 @@ class Loop(StepObserver):
         worker = self.worker
         if worker.step_weight.varies:
             worker.weight = worker.step_weight.of_step()
-        worker.means.gradient_begins(worker.weight)
+        if not worker.has_rounds:  # contributions to rounds are made of `.grad`
+            worker.means.gradient_begins(worker.weight)
 
     def forward_ended(self, losses: Any) -> None:
         """What backward was called on; a worker that is to be late is late here."""

@@ -255,7 +255,7 @@ class StrategyWorker:
             return
         asks = InRounds(
             step=lambda: self.step,
-            share=lambda weight: (self.weight if weight is None else weight) / self.step_weight.full,
+            share=self._share,
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
@@ -264,6 +264,10 @@ class StrategyWorker:
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
         self.has_rounds = True
         self._rounds = begin_rounds(*of, fragments=fragments, units=units, settings=settings, row=self._row, **chosen)
+
+    def _share(self, weight: float | None) -> float:
+        weight = self.weight if weight is None else weight
+        return weight / self.step_weight.full if self.step_weight.varies else weight
 
     @property
     def servers(self) -> ServedParameters:

@@ -69,10 +69,21 @@ def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
     assert list(copies_wanted(member, settles=False)) == [(3, True)] and member.entries_wanted == []
 
 
+def test_rounds_are_kept_while_a_copy_is_on_its_way() -> None:
+    copies = Copies(0)
+    assert copies.needs(0.0) is None
+    copies.source_for(1, [0, 2], 0.0, 7)
+    copies.source_for(2, [0, 1], 1.0, 9)
+    assert copies.needs(1.5) == 7
+    copies.ended(1)
+    assert copies.needs(1.5) == 9
+    assert copies.needs(1.0 + AGAIN_SECONDS) is None
+
+
 def test_a_copy_comes_from_the_same_host_or_not_all_from_the_leader() -> None:
     def sources(hosts: list[int], to: int) -> list[int | None]:
         copies, fit = Copies(0, hosts.__getitem__), [rank for rank in range(6) if rank != to]
-        return [copies.source_for(to, fit, AGAIN_SECONDS * again) for again in range(3)]
+        return [copies.source_for(to, fit, AGAIN_SECONDS * again, 1) for again in range(3)]
 
     assert sources([0] * 6, 4) == [0, 1, 2]
     assert sources([0, 0, 0, 3, 3, 3], 4) == [5, 3, 0]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, is_possible
+from quorate.wire.real.shared import _SURPLUS_BYTES, _SURPLUS_TAKES, LEAST_BYTES, Arena, Lender, is_possible
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no files in memory")
 
@@ -203,3 +203,18 @@ def test_memory_that_was_given_back_is_there_again_where_its_block_is_taken(aren
 def _pages_of(arena: Arena) -> int:
     """In units of 512 bytes."""
     return os.fstat(arena.fd).st_blocks
+
+
+def test_blocks_that_stay_free_give_their_memory_back(arena: Arena) -> None:
+    """Of three that were needed at once, one is used on; the other two are empty after some takes."""
+    numel = _SURPLUS_BYTES // 4
+    together = [arena.empty(numel, torch.float32) for _ in range(3)]
+    assert len(arena._held) == 3
+    del together
+    for _ in range(2 * _SURPLUS_TAKES):
+        arena.empty(numel, torch.float32)
+    arena.lends(0)
+    (blocks,) = arena._resting.values()
+    assert [block.is_filled for block in blocks].count(True) == 1
+    two = [arena.empty(numel, torch.float32).fill_(number) for number in range(2)]
+    assert [float(x.mean()) for x in two] == [0.0, 1.0]

@@ -160,7 +160,8 @@ class Arena:
             resting = self._resting.get(wanted, [])
             free = [index for index in reversed(range(len(resting))) if self._is_free(resting[index])]
             if free:
-                block = resting.pop(free[0])  # the newest: what stays free for long is surplus
+                newest = next((index for index in free if resting[index].is_filled), free[0])
+                block = resting.pop(newest)  # so that what is surplus stays free
                 if wanted >= _SURPLUS_BYTES:
                     self._give_surplus_back(wanted, len(free) - 1)
                 return block
