@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,15 @@ def setup(app: Any) -> None:
     """Pages that are made from the code are made anew; docstrings are read as they are written."""
     app.connect("builder-inited", lambda app: generated_pages.write(HERE / "generated"))
     app.connect("autodoc-process-docstring", _as_restructured_text)
+    app.connect("doctree-read", _note_numbers)
 
 
 def _as_restructured_text(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     lines[:] = generated_pages.escaped(lines)
+
+
+def _note_numbers(app: Any, tree: Any) -> None:
+    """Let links name anchors such as `<a id="0027"></a>`, which GitHub knows and myst does not."""
+    slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for number in re.findall(r'<a id="(\d{4})">', tree.astext()):
+        slugs[number] = (0, number, number)

@@ -25,6 +25,9 @@ STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
 THE_READERS_OWN = {"train.py"}
 CODE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+DECISIONS = ROOT / "docs" / "decisions"
+ANCHOR = re.compile(r'^<a id="(\d{4})"></a>$', re.MULTILINE)
+LINK_TO_DECISION = re.compile(r"([\w-]+)\.md#(\d{4})\b")
 HOMES = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 1]
 MACHINE = re.compile(rf"(?<![\w.])(?:/(?:work|root)|{'|'.join(map(re.escape, HOMES))})/\w+")
 
@@ -111,6 +114,29 @@ def test_files_in_commands_exist(document: Path) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
     assert not [link for link in links if not (document.parent / link).exists()]
+
+
+def pages_by_decision() -> list[tuple[str, str]]:
+    """Return each number of a decision with its page, once for every anchor, in order of number."""
+    pages = [(page.stem, page.read_text(encoding="utf-8")) for page in DECISIONS.glob("*.md")]
+    return sorted((number, page) for page, text in pages for number in ANCHOR.findall(text))
+
+
+def test_each_decision_is_an_anchor_once_and_in_the_index() -> None:
+    pages = pages_by_decision()
+    assert [number for number, _ in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    index = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d{4})\]\(([\w-]+)\.md#\1\) \| .+ \| \[.+\]\(\2\.md\) \|$", index, re.MULTILINE)
+    assert rows == pages
+
+
+def test_links_to_decisions_name_their_page() -> None:
+    sources = [path for name in ("src", "tests", "benchmarks", "examples") for path in (ROOT / name).rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *sources]}
+    links = {(number, page, path) for path, text in texts.items() for page, number in LINK_TO_DECISION.findall(text)}
+    pages = set(pages_by_decision())
+    assert len(links) > len(pages)
+    assert not {link for link in links if link[:2] not in pages}
 
 
 @each_document

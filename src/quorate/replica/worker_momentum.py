@@ -13,7 +13,7 @@ less, and the newest gradient counts more (the sum of all that a gradient ever m
 of g.
 
 Source: Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment", 2019 (DANA, its
-slim form), for SGD; the rest is ours, see docs/decisions/0018-momentum-of-workers.md. Memory: a number for each
+slim form), for SGD; the rest is ours, see docs/decisions/momentum.md#0018. Memory: a number for each
 parameter. Cost of a step: two passes over the gradient with SGD, five with Adam.
 """
 

@@ -3,7 +3,7 @@
 A worker makes a key and a certificate when it joins, which end with its process. The digest of the certificate is part
 of the address that it signs with the run's key (`wire.real.trust`). So workers that know the token know which
 certificate to expect, and others cannot announce another one. Authorities, names and dates are not checked. See
-docs/decisions/0026.
+docs/decisions/messages.md#0026.
 """
 
 from __future__ import annotations
