@@ -9,20 +9,24 @@ When it loses: To what, and where.
 Honesty:
 - worker death: stops cleanly; a remark, where there is something to say
 Paper: Authors, title, venue, year.
+
+The section "Goes with" of a strategy is made from the table of what goes together (`train.compatibility`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.scripts import check_script, is_file
 from quorate.core.errors import ConfigurationError, QuorateError, unknown
 from quorate.core.source import Setting, Source
 
-SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper")
+SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with")
 FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
 """What can befall a run."""
 VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
@@ -104,16 +108,33 @@ def honesty_in(section: str) -> Iterator[Honesty]:
             yield Honesty(fault=found["fault"], verdict=found["verdict"], remark=remark)
 
 
+def _goes_with(name: str) -> str:
+    """Return the features that go with a strategy; the table is asked for one of a file, which has imported torch."""
+    known = json.loads(Path(__file__).with_name("combinations.json").read_text(encoding="utf-8"))
+    refused = known["refused"].get(name)
+    if refused is None:
+        from quorate.train.compatibility import refused_features
+
+        try:
+            refused = refused_features(registry("strategies").get(name), name)
+        except TypeError:  # it is abstract, or has settings without defaults
+            return ""
+    taken = [feature for feature in known["features"] if feature not in refused]
+    return f"Yes: {', '.join(taken) or 'nothing'}.\n\nNo: {', '.join(refused) or 'nothing'}."
+
+
 def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
     source = source or Source(module="", documentation=summary)
     own = sections_in(source.documentation)
     sections = {**sections_in(source.module), **own}
+    if kind == "strategy":
+        sections["Goes with"] = _goes_with(name)
     return Card(
         name=name,
         kind=kind,
         summary=summary,
         text=own[""].partition("\n")[2].strip(),
-        sections={title: sections[title] for title in SECTIONS if title in sections and title != "Honesty"},
+        sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
         honesty=tuple(honesty_in(sections.get("Honesty", ""))),
         settings=source.settings,
         facts=dict(source.facts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,6 +107,16 @@ class Reduction:
         return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
 
     @property
+    def feeds_back(self) -> bool:
+        """Whether what a codec leaves out is added to the next gradient."""
+        return isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
+
+    @property
+    def keeps_few(self) -> bool:
+        """Whether codes leave most numbers 0, other ones on each worker."""
+        return isinstance(self.codec, Codec) and self.codec.bare.keeps_few
+
+    @property
     def keeps_more(self) -> bool:
         """Whether its codec remembers more than what it leaves out."""
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)
@@ -135,11 +145,6 @@ class Reduction:
 
             rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
             if known.batches > 1:
-                if rule.name != "Mean":
-                    raise ConfigurationError(
-                        f'reduce="{self.settings.reduce}" cannot be combined with a cyclic code, which decodes the '
-                        "mean; leave reduce out"
-                    )
                 from quorate.means.cyclic import Cyclic
 
                 return Cyclic(layout, wire, seed, known)
@@ -184,9 +189,8 @@ class Reduction:
     @property
     def said(self) -> dict[str, Any]:
         """Every setting that matters here, by name: for records, and to be compared among workers."""
-        attack = {"attack": self.settings.attack} if self.settings.attack else {}
-        if self.settings.on_anomaly != "ignore":
-            attack["on_anomaly"] = self.settings.on_anomaly
+        unusual = {"attack": "", "on_anomaly": "ignore"}
+        attack = {name: x for name, usual in unusual.items() if (x := getattr(self.settings, name)) != usual}
         if self.rule is not None:
             of_rule = {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
             return of_rule if self.codec is None else dataclasses.replace(self, rule=None).said | of_rule
@@ -194,103 +198,58 @@ class Reduction:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
         own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
-        feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
-        return dataclasses.asdict(self.settings) | {"error_feedback": feeds_back} | own
+        return dataclasses.asdict(self.settings) | {"error_feedback": self.feeds_back} | own
+
+
+def with_defaults(defaults: Mapping[str, object], raw: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a reduction, with those that the strategy has by default beside them."""
+    return {**({} if "compress" in raw and "compress" in defaults else defaults), **raw}
 
 
 def reduction_of(raw: Mapping[str, object]) -> Reduction:
-    """What these settings say, those of the codec among them.
+    """Return the reduction that settings say, those of the codec and of the rule among them.
 
-    Raises `ConfigurationError` for a codec or a setting that nobody knows.
+    Raises `ConfigurationError` for unknown codecs, rules and settings; not for those that do not go together, which
+    `train.compatibility.check` does.
     """
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
     if settings.attack:
         attack_from(settings.attack)
-    name, own = written_settings(settings.compress, "codec")
-    settings = dataclasses.replace(settings, compress=name)
-    rest = own | {k: v for k, v in raw.items() if k not in NAMES}
+    compress, of_codec = written_settings(settings.compress, "codec")
     reduce, of_rule = written_settings(settings.reduce, "way to reduce")
+    of_codec |= {k: v for k, v in raw.items() if k not in NAMES}
+    settings, rule, is_bound = dataclasses.replace(settings, compress=compress), None, True
     if reduce in rules:
-        return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
-    if settings.compress == NONE:
-        others = raw.keys() - {"compress", "reduce", "attack", "on_anomaly"}
-        if others:
-            raise ConfigurationError(
-                f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
-            )
-        if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
-            raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
-        if settings.reduce not in (AUTO, *WITHOUT_CODEC):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
-        return Reduction(settings=settings)
-    if settings.reduce == ADASUM:
-        raise ConfigurationError(
-            f'reduce="{ADASUM}" needs gradients as they are, for their scalar products; leave out '
-            f'compress="{settings.compress}"'
-        )
-    if settings.compress == POWER_SGD:
-        if settings.error_decay != 1:
-            raise ConfigurationError(f"{POWER_SGD} keeps its errors undiminished; leave error_decay out")
-        if settings.error_feedback is False:
-            raise ConfigurationError(f"{POWER_SGD} does not work without error feedback; leave error_feedback out")
-        if settings.reduce != AUTO:
-            raise ConfigurationError(f'{POWER_SGD} forms its sums in its own way; leave out reduce="{settings.reduce}"')
-        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest, POWER_SGD)))
-    if settings.compress not in codecs:
-        raise unknown("codec", settings.compress, compressing())
-    kind: Any = codecs.get(settings.compress)
-    codec: Codec = kind(**settings_for(kind, rest, settings.compress))
+        kind: Any = rules.get(reduce)
+        of_codec = of_rule | of_codec
+        names = of_codec.keys() if compress == NONE else {one.name for one in dataclasses.fields(kind)}
+        of_rule = {k: of_codec.pop(k) for k in list(of_codec) if k in names}
+        rule, is_bound = kind(**settings_for(kind, of_rule, reduce)), "f" in of_rule
+        settings = dataclasses.replace(settings, reduce=reduce)
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
-    if settings.reduce not in ways:
-        raise unknown("way to reduce", settings.reduce, ways)
-    if settings.reduce in (TWO_PHASE, HIERARCHICAL) and _keeps_more(codec):
-        raise ConfigurationError(
-            f"{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out "
-            f'reduce="{settings.reduce}"'
-        )
-    needed = codec.needs_feedback if settings.error_feedback is None else settings.error_feedback
-    if settings.error_decay != 1:
-        _check_decay(settings, needed=needed)
-    return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
-
-
-def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    """A rule; beside a codec the settings in `own` are of whichever of the two knows them."""
-    kind: Any = rules.get(settings.reduce)
-    if settings.compress == NONE:
-        others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
+    if compress == NONE:
+        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
             raise ConfigurationError(
                 f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
             )
-        return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
-    if settings.compress == POWER_SGD:
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" needs the vector of each worker, and {POWER_SGD} forms only their sum; choose '
-            "another codec, or leave out reduce"
-        )
-    of_rule = {one.name for one in dataclasses.fields(kind)}
-    rule: Rule = kind(**settings_for(kind, {k: v for k, v in own.items() if k in of_rule}, settings.reduce))
-    names = {k: v for k, v in dataclasses.asdict(settings).items() if k in given or k == "compress"}
-    coded = reduction_of({**names, "reduce": AUTO} | {k: v for k, v in own.items() if k not in of_rule})
-    assert isinstance(coded.codec, Codec)
-    if coded.codec.bare.keeps_few and not rule.is_linear:
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" works on each coordinate by itself, and compress="{settings.compress}" leaves '
-            "most coordinates of each worker 0, different ones for each: the result would be 0 nearly everywhere; "
-            "choose a rule on whole vectors (krum, multi-krum, geometric-median, centered-clipping), or another codec"
-        )
-    return dataclasses.replace(coded, settings=settings, rule=rule, is_bound="f" in own)
-
-
-def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:
-    if not needed:
-        raise ConfigurationError(f"{settings.compress} keeps no errors that could decay; leave error_decay out")
-    if settings.reduce in (TWO_PHASE, HIERARCHICAL):
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" hands errors on from worker to worker, and they are not to fade on the way; '
-            "leave out error_decay, or reduce"
-        )
+        if settings.reduce in ways[1:]:
+            raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
+        if settings.reduce not in (AUTO, *WITHOUT_CODEC) and rule is None:
+            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
+        return Reduction(settings=settings, rule=rule, is_bound=is_bound)
+    if compress == POWER_SGD:
+        power_sgd = PowerSGDSettings(**settings_for(PowerSGDSettings, of_codec, POWER_SGD))
+        return Reduction(settings=settings, codec=power_sgd, rule=rule, is_bound=is_bound)
+    if compress not in codecs:
+        raise unknown("codec", compress, compressing())
+    made: Any = codecs.get(compress)
+    codec: Codec = made(**settings_for(made, of_codec, compress))
+    if settings.reduce not in (*ways, ADASUM) and rule is None:
+        raise unknown("way to reduce", settings.reduce, ways)
+    if codec.needs_feedback if settings.error_feedback is None else settings.error_feedback:
+        codec = ErrorFeedback(codec, settings.error_decay)
+    return Reduction(settings=settings, codec=codec, rule=rule, is_bound=is_bound)
 
 
 def _keeps_more(codec: Codec) -> bool:
