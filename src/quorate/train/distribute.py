@@ -199,11 +199,11 @@ def distribute(
     spread = sharded(model, place, optimizer)
     if spread is None:
         check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
-    override = chosen_in(place)
+    override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
     baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
     label, chosen, reduction = override.strategy_name, None, Reduction()
     if baseline is None:
-        label, chosen, reduction = _chosen(strategy, settings, override)
+        label, chosen, reduction = _chosen(strategy, settings, override, has_own_servers=has_own_servers)
     watching = observe_backward(place)
     plain: Any = type(optimizer)
     own_step = own_step_of(optimizer)
@@ -221,7 +221,7 @@ def distribute(
         is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
         asks_to_outlive=settings.get("on_death") == "continue",
         has_own_step=own_step is not None,
-        has_own_servers=bool(place.context(OwnServers).ranks),
+        has_own_servers=has_own_servers,
         has_loaders=data_context(place).made > 0,
         others_repeat=data_context(place).redundancy.is_there,
     )
@@ -325,26 +325,26 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         group["lr"] = group["lr"] * factor
 
 
-def _chosen(strategy: str | Strategy, settings: dict[str, Any], override: Chosen) -> tuple[str, Strategy, Reduction]:
+def _chosen(
+    strategy: str | Strategy, settings: dict[str, Any], override: Chosen, *, has_own_servers: bool
+) -> tuple[str, Strategy, Reduction]:
     """Return the name, the strategy and its reduction, as the script says, or the command line instead."""
-    name, over = override.strategy_name, dict(override.settings)
+    raw, made = {**settings, **override.settings}, None
     if isinstance(strategy, Strategy):
-        kind = type(strategy)
-        own = sorted(settings.keys() & {field.name for field in dataclasses.fields(kind)})
+        own = sorted(settings.keys() & {field.name for field in dataclasses.fields(strategy)})
         if own:
             raise ConfigurationError(
                 f"settings {own} stand beside a strategy object; put them into the object, or give the strategy's name"
             )
-        if name is None:
-            own_name = strategies.name_of(kind) or kind.__name__
-            return own_name, *with_reduction(kind, {**settings, **over}, own_name, strategy)
-    if name is not None:
-        label, raw = name, over
+    if override.strategy_name is not None:
+        label, raw = strategies.registered(override.strategy_name), dict(override.settings)
+    elif isinstance(strategy, Strategy):
+        label, made = strategies.name_of(type(strategy)) or type(strategy).__name__, strategy
     else:
-        assert isinstance(strategy, str)
-        label, raw = strategy, {**settings, **over}
-    label = strategies.registered(label)
-    return label, *with_reduction(strategies.get(label), raw, label)
+        label = strategies.registered(strategy)
+    kind: Any = strategies.get(label) if made is None else type(made)
+    check(Combination(label=label, strategy=kind, has_own_servers=has_own_servers), "servers")
+    return label, *with_reduction(kind, raw, label, made)
 
 
 class OptionsBesideAStrategy(TypedDict, total=False):
