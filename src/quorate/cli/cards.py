@@ -28,9 +28,9 @@ from quorate.core.source import Setting, Source
 
 SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with")
 FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
-"""What can befall a run."""
+"""The faults that a run may meet."""
 VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
-"""What becomes of it then; "not yet": it is not built."""
+"""The consequences of a fault; "not yet": it is not built."""
 
 _TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
 _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?$", re.DOTALL)
@@ -38,7 +38,7 @@ _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?
 
 @dataclass(frozen=True, kw_only=True)
 class Honesty:
-    """What becomes of a run when something befalls it."""
+    """The consequence of a fault for a run."""
 
     fault: str
     verdict: str
@@ -54,13 +54,13 @@ class Card:
     """The noun of its family: "strategy"."""
     summary: str
     text: str
-    """What the documentation says below its first line, outside of sections."""
+    """The documentation below its first line, outside of sections."""
     sections: dict[str, str]
     """By title, those that are there, but for Honesty."""
     honesty: tuple[Honesty, ...]
     settings: tuple[Setting, ...]
     facts: dict[str, str]
-    """What is fixed: its class variables, as written."""
+    """The class variables, as written: values that cannot be set."""
 
 
 def cards_of(name: str) -> list[Card]:
@@ -71,10 +71,10 @@ def cards_of(name: str) -> list[Card]:
     if name.endswith(".py"):
         return [_card_of_file(name)]
     families = {family: registry(family) for family in FAMILIES}
-    found = [names for names in families.values() if name in names]
-    if not found:
+    knowing = [names for names in families.values() if name in names]
+    if not knowing:
         raise unknown("name", name, {each for names in families.values() for each in names})
-    return [_card(name, names.kind, names.source(name), names.summary(name)) for names in found]
+    return [_card(name, names.kind, names.source(name), names.summary(name)) for names in knowing]
 
 
 def _card_of_file(path: str) -> Card:
@@ -102,10 +102,10 @@ def sections_in(documentation: str) -> dict[str, str]:
 def honesty_in(section: str) -> Iterator[Honesty]:
     """The rows of the section Honesty."""
     for row in re.split(r"\n(?=- )", section):
-        found = _ROW.fullmatch(" ".join(row.split()))
-        if found is not None:
-            remark = found["remark"] or ""
-            yield Honesty(fault=found["fault"], verdict=found["verdict"], remark=remark)
+        match = _ROW.fullmatch(" ".join(row.split()))
+        if match is not None:
+            remark = match["remark"] or ""
+            yield Honesty(fault=match["fault"], verdict=match["verdict"], remark=remark)
 
 
 def _goes_with(name: str) -> str:

@@ -40,9 +40,9 @@ class ReductionSettings:
     """The settings of `distribute` beside the strategy's and the codec's."""
 
     compress: str = NONE
-    """By which codec gradients are written small: its name, or with settings `dgc:momentum=0.9,density=0.01`."""
+    """The codec that compresses gradients: its name, or with settings `dgc:momentum=0.9,density=0.01`."""
     reduce: str = AUTO
-    """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
+    """How sums are formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
     wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
     forms an adaptive sum in place of the mean. With or without one: an aggregation rule, which takes some wrong
@@ -50,15 +50,15 @@ class ReductionSettings:
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
-    """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
+    """The factor of an error when it is added to the next gradient; below 1 errors fade, as a momentum does."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     attack: str = ""
-    """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
-    `noise`, `little-is-enough` ...; empty: nothing else."""
+    """For tests and teaching, the vectors that the last workers send in place of their gradients: `sign-flip:2` (two
+    workers), `noise`, `little-is-enough` ...; empty: none."""
     on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
-    """What becomes of a gradient that is out of all proportion to those of the others: "warn" names its worker, "skip"
-    leaves it out of the mean as well."""
+    """The treatment of a gradient that is out of all proportion to those of the others: "warn" names its worker,
+    "skip" leaves it out of the mean as well."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -69,7 +69,7 @@ class ReductionSettings:
             raise ConfigurationError(f"dense_below is {self.dense_below}; it must be a count of numbers (at least 0)")
 
 
-NAMES = tuple(one.name for one in dataclasses.fields(ReductionSettings))
+NAMES = tuple(setting.name for setting in dataclasses.fields(ReductionSettings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Reduction:
     settings: ReductionSettings = field(default_factory=ReductionSettings)
     codec: Codec | PowerSGDSettings | None = None
     rule: Rule | None = None
-    """What is formed in the place of means."""
+    """The aggregation rule that takes the place of means."""
     is_bound: bool = True
     """Whether `f` of the rule was asked for; else it is less among few workers."""
     redundancy: Callable[[int], Redundancy] | None = None
@@ -87,22 +87,22 @@ class Reduction:
 
     @property
     def is_of_gradients(self) -> bool:
-        """Whether it is for nothing else."""
+        """Whether it is for gradients only."""
         return isinstance(self.codec, PowerSGDSettings)
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether what comes is no mean, but an adaptive sum of gradients."""
+        """Whether the result is no mean, but an adaptive sum or that of a rule."""
         return self.settings.reduce == ADASUM or self.rule is not None
 
     @property
     def forms_means(self) -> bool:
-        """Whether what comes is the mean of the gradients, but for rounding."""
+        """Whether the result is the mean of the gradients, but for rounding."""
         return self.codec is None and not self.is_adaptive
 
     @property
     def codes_sums(self) -> bool:
-        """Whether sums of some workers are written small by a codec that has settings in numbers of a gradient."""
+        """Whether sums of some workers are compressed by a codec that has settings in numbers of a gradient."""
         has_unit = isinstance(self.codec, Codec) and self.codec.bare.has_unit
         return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
 
@@ -122,12 +122,13 @@ class Reduction:
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)
 
     def is_coded(self, name: str, x: Tensor) -> bool:
-        """Whether the parameter `name` is written small."""
+        """Whether the parameter `name` is compressed."""
         is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below
-        return is_large and x.is_floating_point() and not any(fnmatchcase(name, one) for one in self.settings.dense)
+        is_dense = any(fnmatchcase(name, pattern) for pattern in self.settings.dense)
+        return is_large and x.is_floating_point() and not is_dense
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
-        """What forms sums of vectors laid out so; `seed` is the run's."""
+        """Return the reducer of vectors with this layout; `seed` is the run's."""
         made = self._reducer(layout, wire, seed)
         if self.settings.on_anomaly != "ignore":
             from quorate.means.guarded import Guarded
@@ -143,12 +144,12 @@ class Reduction:
         if self.rule is not None:
             from quorate.means.robust import Robust
 
-            rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
-            if known.batches > 1:
+            rule, redundancy = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
+            if redundancy.batches > 1:
                 from quorate.means.cyclic import Cyclic
 
-                return Cyclic(layout, wire, seed, known)
-            count = known.groups or wire.size
+                return Cyclic(layout, wire, seed, redundancy)
+            count = redundancy.groups or wire.size
             if not self.is_bound:
                 rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
             rule.check(count)
@@ -158,7 +159,7 @@ class Reduction:
                 assert isinstance(self.codec, Codec)
                 codec = self.codec.rescaled(1 / wire.size)
                 return RobustCodes(layout, wire, codec, rule, seed, divisor=wire.size)
-            return Robust(layout, wire, rule, seed, known)
+            return Robust(layout, wire, rule, seed, redundancy)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -174,8 +175,8 @@ class Reduction:
         return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
-        """How `size` workers sum the codes of those parts. As asked; else in two phases where every code to everyone
-        would be more than a dense sum, which is 2 numbers for each. `sum`: codes add up, as dense vectors do."""
+        """Return how `size` workers sum codes of parts; by default in two phases where these send less than all codes
+        to everyone would. "sum": codes add up, as dense vectors do."""
         codec = self.codec
         assert isinstance(codec, Codec)
         if self.settings.reduce == HIERARCHICAL:
@@ -183,12 +184,12 @@ class Reduction:
         everywhere: Literal["sum", "gather"] = "sum" if codec.is_linear else "gather"
         if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
             return "two-phase" if self.settings.reduce == TWO_PHASE else everywhere
-        known = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
-        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in known) > 0 else everywhere
+        sizes = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
+        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in sizes) > 0 else everywhere
 
     @property
     def said(self) -> dict[str, Any]:
-        """Every setting that matters here, by name: for records, and to be compared among workers."""
+        """The settings that have an effect, by name: for records, and to be compared among workers."""
         unusual = {"attack": "", "on_anomaly": "ignore"}
         attack = {name: x for name, usual in unusual.items() if (x := getattr(self.settings, name)) != usual}
         if self.rule is not None:
@@ -197,7 +198,7 @@ class Reduction:
         if self.codec is None:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
-        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
+        own = {setting.name: getattr(inner, setting.name) for setting in dataclasses.fields(inner)}
         return dataclasses.asdict(self.settings) | {"error_feedback": self.feeds_back} | own
 
 
@@ -222,7 +223,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     if reduce in rules:
         kind: Any = rules.get(reduce)
         of_codec = of_rule | of_codec
-        names = of_codec.keys() if compress == NONE else {one.name for one in dataclasses.fields(kind)}
+        names = of_codec.keys() if compress == NONE else {setting.name for setting in dataclasses.fields(kind)}
         of_rule = {k: of_codec.pop(k) for k in list(of_codec) if k in names}
         rule, is_bound = kind(**settings_for(kind, of_rule, reduce)), "f" in of_rule
         settings = dataclasses.replace(settings, reduce=reduce)
@@ -261,5 +262,5 @@ def _how() -> str:
 
 
 def compressing() -> list[str]:
-    """What `compress` may be."""
+    """Return the values of `compress`."""
     return sorted((*codecs.names(), POWER_SGD, NONE))
