@@ -1,8 +1,12 @@
-"""Pages that say what the code says: a card for every strategy, every option of the command line, every setting."""
+"""Pages that say what the code says: a card for every strategy, every option of the command line, every setting.
+
+`python docs/generated_pages.py` writes what the command line keeps of them, `combinations.json`.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +18,10 @@ import quorate
 from quorate.cli.cards import Card, cards_of
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.verbs import app
+from quorate.strategies import strategies
+from quorate.train.compatibility import Rule, features, refused_features
+
+COMBINATIONS = Path(__file__).parents[1] / "src" / "quorate" / "cli" / "combinations.json"
 
 
 def write(folder: Path) -> None:
@@ -35,6 +43,7 @@ def pages_by_path() -> Iterator[tuple[str, str]]:
     for family in ("strategies", "baselines"):
         for card in cards[family]:
             yield f"strategies/{card.name}.md", card_page(card)
+    yield "combinations.md", combinations_page()
     yield "strategies/index.md", strategies_page([*cards["strategies"], *cards["baselines"]])
     yield "options.md", options_page()
     yield "settings.md", settings_page([*cards["strategies"], *cards["workloads"], *cards["codecs"], *cards["rules"]])
@@ -92,6 +101,52 @@ def strategies_page(cards: Sequence[Card]) -> str:
             "",
         ]
     )
+
+
+def combinations_page() -> str:
+    """Return the page of what goes with which strategy, each cell as the table of refusals answers."""
+    names = _own_strategies()
+    refused = {name: refused_features(strategies.get(name), name) for name in names}
+    reasons: dict[Rule, str] = {}
+    for rule, words in (answer for name in names for answer in refused[name].values()):
+        reasons.setdefault(rule, words)
+    numbers = {rule: number for number, rule in enumerate(reasons, start=1)}
+    rows = [
+        [
+            f"[`{name}`](strategies/{name}.md)",
+            *(
+                f"no ({numbers[refused[name][feature][0]]})" if feature in refused[name] else "yes"
+                for feature in features()
+            ),
+        ]
+        for name in names
+    ]
+    return "\n".join(
+        [
+            "# What goes with what",
+            "",
+            "Each strategy with its default settings. A number names the reason below the table: the message of the",
+            "error, for the first strategy that it concerns. `quorate explain NAME` prints a strategy's row.",
+            "",
+            *_table(["strategy", *features()], rows),
+            "",
+            "## Reasons",
+            "",
+            *(f"{numbers[rule]}. {_prose(words)}" for rule, words in reasons.items()),
+            "",
+        ]
+    )
+
+
+def _own_strategies() -> list[str]:
+    return [name for name, place in strategies.places.items() if place.startswith("quorate.")]
+
+
+def combinations_json() -> str:
+    """Return the text of `src/quorate/cli/combinations.json`, which `quorate explain` reads."""
+    refused = {name: list(refused_features(strategies.get(name), name)) for name in _own_strategies()}
+    rows = ",\n".join(f'    "{name}": {json.dumps(names)}' for name, names in refused.items())
+    return f'{{\n  "features": {json.dumps(list(features()))},\n  "refused": {{\n{rows}\n  }}\n}}\n'
 
 
 def options_page() -> str:
@@ -218,3 +273,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _prose(text: str) -> str:
     """Text of a docstring or of help, so that Markdown takes nothing in it for markup but code in backticks."""
     return re.sub(r"(`[^`]*`)|([*_<\\])", lambda found: found[1] or f"\\{found[2]}", text)
+
+
+if __name__ == "__main__":
+    COMBINATIONS.write_text(combinations_json(), encoding="utf-8")

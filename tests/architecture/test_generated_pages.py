@@ -16,6 +16,7 @@ import quorate
 from quorate.cli.cards import FAULTS, cards_of
 from quorate.cli.listing import registry
 from quorate.cli.verbs import app
+from quorate.train.compatibility import features, refused_features
 from tests.architecture.tree import ROOT
 from tests.support.every_strategy import OWN
 
@@ -42,7 +43,7 @@ def test_every_strategy_has_a_page_with_all_of_its_card(name: str, pages: dict[s
     page = pages[f"strategies/{name}.md"]
     (card,) = cards_of(name)
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Settings"]
+    assert titles == ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with", "Settings"]
     for row in card.honesty:
         assert f"| {row.fault} | {row.verdict} |" in page
     assert all(f"| `{setting.name}` |" in page for setting in card.settings)
@@ -72,6 +73,22 @@ def test_every_setting_is_there(pages: dict[str, str]) -> None:
             (card,) = [card for card in cards_of(name) if card.kind == registry(family).kind]
             assert all(f"| `{setting.name}` |" in section for setting in card.settings)
             assert bool(card.settings) != ("None." in section)
+
+
+def test_the_page_of_combinations_has_every_strategy_and_a_reason_for_each_no(pages: dict[str, str]) -> None:
+    table, _, reasons = pages["combinations.md"].partition("## Reasons")
+    for name in (name for name, place in registry("strategies").places.items() if place.startswith("quorate.")):
+        row = next(line for line in table.splitlines() if line.startswith(f"| [`{name}`]"))
+        cells = row.strip("| ").split(" | ")[1:]
+        refused = refused_features(registry("strategies").get(name), name)
+        assert [cell != "yes" for cell in cells] == [feature in refused for feature in features()]
+        for number in re.findall(r"no \((\d+)\)", row):
+            assert reasons.count(f"\n{number}. ") == 1
+
+
+def test_the_command_line_has_the_same_combinations(generated: ModuleType) -> None:
+    written = generated.COMBINATIONS.read_text(encoding="utf-8")
+    assert written == generated.combinations_json(), "run python docs/generated_pages.py"
 
 
 def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:

@@ -144,7 +144,7 @@ def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "by", "words"),
     [
-        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers, but --servers was given"),
+        ('"parameter-server")', '"all-reduce")', "all-reduce has no servers; --servers needs parameter-server"),
         (
             "Linear(4, 1))",
             "Linear(4, 1 + world.rank // 2))",

@@ -9,24 +9,28 @@ When it loses: To what, and where.
 Honesty:
 - worker death: stops cleanly; a remark, where there is something to say
 Paper: Authors, title, venue, year.
+
+The section "Goes with" of a strategy is made from the table of what goes together (`train.compatibility`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.scripts import check_script, is_file
 from quorate.core.errors import ConfigurationError, QuorateError, unknown
 from quorate.core.source import Setting, Source
 
-SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper")
+SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with")
 FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
-"""What can befall a run."""
+"""The faults that a run may meet."""
 VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
-"""What becomes of it then; "not yet": it is not built."""
+"""The consequences of a fault; "not yet": it is not built."""
 
 _TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
 _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?$", re.DOTALL)
@@ -34,7 +38,7 @@ _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?
 
 @dataclass(frozen=True, kw_only=True)
 class Honesty:
-    """What becomes of a run when something befalls it."""
+    """The consequence of a fault for a run."""
 
     fault: str
     verdict: str
@@ -50,13 +54,13 @@ class Card:
     """The noun of its family: "strategy"."""
     summary: str
     text: str
-    """What the documentation says below its first line, outside of sections."""
+    """The documentation below its first line, outside of sections."""
     sections: dict[str, str]
     """By title, those that are there, but for Honesty."""
     honesty: tuple[Honesty, ...]
     settings: tuple[Setting, ...]
     facts: dict[str, str]
-    """What is fixed: its class variables, as written."""
+    """The class variables, as written: values that cannot be set."""
 
 
 def cards_of(name: str) -> list[Card]:
@@ -67,10 +71,10 @@ def cards_of(name: str) -> list[Card]:
     if name.endswith(".py"):
         return [_card_of_file(name)]
     families = {family: registry(family) for family in FAMILIES}
-    found = [names for names in families.values() if name in names]
-    if not found:
+    knowing = [names for names in families.values() if name in names]
+    if not knowing:
         raise unknown("name", name, {each for names in families.values() for each in names})
-    return [_card(name, names.kind, names.source(name), names.summary(name)) for names in found]
+    return [_card(name, names.kind, names.source(name), names.summary(name)) for names in knowing]
 
 
 def _card_of_file(path: str) -> Card:
@@ -98,22 +102,39 @@ def sections_in(documentation: str) -> dict[str, str]:
 def honesty_in(section: str) -> Iterator[Honesty]:
     """The rows of the section Honesty."""
     for row in re.split(r"\n(?=- )", section):
-        found = _ROW.fullmatch(" ".join(row.split()))
-        if found is not None:
-            remark = found["remark"] or ""
-            yield Honesty(fault=found["fault"], verdict=found["verdict"], remark=remark)
+        match = _ROW.fullmatch(" ".join(row.split()))
+        if match is not None:
+            remark = match["remark"] or ""
+            yield Honesty(fault=match["fault"], verdict=match["verdict"], remark=remark)
+
+
+def _goes_with(name: str) -> str:
+    """Return the features that go with a strategy; the table is asked for one of a file, which has imported torch."""
+    known = json.loads(Path(__file__).with_name("combinations.json").read_text(encoding="utf-8"))
+    refused = known["refused"].get(name)
+    if refused is None:
+        from quorate.train.compatibility import refused_features
+
+        try:
+            refused = refused_features(registry("strategies").get(name), name)
+        except TypeError:  # it is abstract, or has settings without defaults
+            return ""
+    taken = [feature for feature in known["features"] if feature not in refused]
+    return f"Yes: {', '.join(taken) or 'nothing'}.\n\nNo: {', '.join(refused) or 'nothing'}."
 
 
 def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
     source = source or Source(module="", documentation=summary)
     own = sections_in(source.documentation)
     sections = {**sections_in(source.module), **own}
+    if kind == "strategy":
+        sections["Goes with"] = _goes_with(name)
     return Card(
         name=name,
         kind=kind,
         summary=summary,
         text=own[""].partition("\n")[2].strip(),
-        sections={title: sections[title] for title in SECTIONS if title in sections and title != "Honesty"},
+        sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
         honesty=tuple(honesty_in(sections.get("Honesty", ""))),
         settings=source.settings,
         facts=dict(source.facts),

@@ -1,4 +1,4 @@
-"""What a command line says about strategy, imbalance, pace and data, held against what is known; no torch if it can."""
+"""Checks of a command line: strategy, imbalance, pace and data; they import torch only for settings of a strategy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
+from quorate.train.compatibility import Combination, check
 
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
 
 
 def check_workers(workers: int | None, virtual: int | None) -> None:
-    """Raises `ConfigurationError` for fewer than one, and for more than one machine can hold."""
+    """Raise `ConfigurationError` for fewer workers than one, and for more than one machine can hold."""
     for option, count, most in (("-n", workers, MOST_PROCESSES), ("--virtual", virtual, MOST_VIRTUAL)):
         if count is not None and count < 1:
             raise ConfigurationError(f"{option} {count}: a run needs at least one worker")
@@ -24,24 +25,18 @@ def check_workers(workers: int | None, virtual: int | None) -> None:
 
 
 def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
-    """Raises `ConfigurationError` for the first thing that is wrong."""
+    """Raise `ConfigurationError` for the first override that is wrong."""
     check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
     if chosen.seed is not None and not 0 <= chosen.seed <= MOST_SEED:
         raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 to {MOST_SEED}")
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
-    if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
+    if any(option is not None for option in (chosen.mesh, chosen.zero, chosen.offload)):
         stage_of(1 if chosen.zero is None else chosen.zero)
         offload_of(chosen.offload)
-        if is_virtual:
-            raise ConfigurationError(
-                "--mesh, --zero and --offload need processes (-n); a virtual worker holds the whole model"
-            )
-        if chosen.strategy is not None and chosen.strategy in registry("baselines"):
-            raise ConfigurationError(
-                f"--mesh, --zero and --offload cannot be combined with the baseline {chosen.strategy}, which holds "
-                "whole models"
-            )
+        is_baseline = chosen.strategy in registry("baselines")
+        label = chosen.strategy or ""
+        check(Combination(label=label, is_virtual=is_virtual, is_baseline=is_baseline, asks_for_pieces=True))
         if chosen.mesh is not None:
             axes_from_text(chosen.mesh, size)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
@@ -57,24 +52,21 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
 
 
 def check_virtual(chosen: VirtualRun | None) -> None:
-    """Raises `ConfigurationError` for times of work and for a network that cannot be."""
+    """Raise `ConfigurationError` for times of work and for a network that cannot be."""
     if chosen is not None:
         chosen.compute_model()
         chosen.network()
 
 
 def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtual: bool) -> None:
-    """Raises for a name nobody knows at once; for wrong settings after importing the strategy, which takes seconds."""
+    """Raise `ConfigurationError` for an unknown name, and for wrong settings, which import the strategy (seconds)."""
     if name is None:
         return
     strategies, baselines = registry("strategies"), registry("baselines")
     if name in baselines:
         if settings:
             raise ConfigurationError(f"the baseline {name} has no settings; leave out {', '.join(sorted(settings))}")
-        if is_virtual:
-            raise ConfigurationError(
-                f"the baseline {name} needs processes (-n); with virtual workers compare with all-reduce"
-            )
+        check(Combination(label=name, is_baseline=True, is_virtual=is_virtual))
         return
     if name not in strategies:
         raise unknown("strategy", name, (*strategies, *baselines))

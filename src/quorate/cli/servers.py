@@ -1,14 +1,16 @@
-"""`--servers` of `quorate run`: ranks that are servers, and no workers."""
+"""The option `--servers` of `quorate run`: ranks that are servers, and no workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from quorate.cli.listing import registry
 from quorate.cli.options import given
 from quorate.cli.plan import RunOptions
 from quorate.core.errors import ConfigurationError
 from quorate.launch.local.newcomers import MOST
+from quorate.train.compatibility import UNCONCERNED, Combination, check
 
 
 def settings_of_servers(
@@ -28,16 +30,8 @@ def settings_of_servers(
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":
         raise ConfigurationError(f"--servers {count} starts separate servers; leave out the setting servers")
-    why = None if strategy is None else _why_not(strategy)
-    if why is not None:
-        raise ConfigurationError(f"{why}; --servers needs parameter-server or one of its presets")
+    strategies, baselines = registry("strategies"), registry("baselines")
+    if strategy is not None and (strategy in strategies or strategy in baselines):  # others are refused elsewhere
+        kind: Any = strategies.get(strategy) if strategy in strategies else UNCONCERNED
+        check(Combination(label=strategy, strategy=kind, has_own_servers=True), "servers")
     return {**settings, "servers": "own"}
-
-
-def _why_not(strategy: str) -> str | None:
-    strategies = registry("strategies")
-    if strategy not in strategies and strategy not in registry("baselines"):
-        return None  # what nobody knows is told elsewhere
-    from quorate.strategies.parts.placement import why_none_of_their_own
-
-    return why_none_of_their_own(strategies.get(strategy) if strategy in strategies else None, strategy)

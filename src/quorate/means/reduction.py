@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,9 +40,9 @@ class ReductionSettings:
     """The settings of `distribute` beside the strategy's and the codec's."""
 
     compress: str = NONE
-    """By which codec gradients are written small: its name, or with settings `dgc:momentum=0.9,density=0.01`."""
+    """The codec that compresses gradients: its name, or with settings `dgc:momentum=0.9,density=0.01`."""
     reduce: str = AUTO
-    """How their sum is formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
+    """How sums are formed. Of codes: `gather` (every code to everyone), `two-phase`, `hierarchical` (codes between
     hosts only), or `auto`, which is one of the first two by what they cost. Without a codec: `auto`, which is the
     wire's own all-reduce, an algorithm over messages (`ring`, `tree` ...: `quorate list reducers`), or `adasum`, which
     forms an adaptive sum in place of the mean. With or without one: an aggregation rule, which takes some wrong
@@ -50,15 +50,15 @@ class ReductionSettings:
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
-    """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
+    """The factor of an error when it is added to the next gradient; below 1 errors fade, as a momentum does."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     attack: str = ""
-    """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
-    `noise`, `little-is-enough` ...; empty: nothing else."""
+    """For tests and teaching, the vectors that the last workers send in place of their gradients: `sign-flip:2` (two
+    workers), `noise`, `little-is-enough` ...; empty: none."""
     on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
-    """What becomes of a gradient that is out of all proportion to those of the others: "warn" names its worker, "skip"
-    leaves it out of the mean as well."""
+    """The treatment of a gradient that is out of all proportion to those of the others: "warn" names its worker,
+    "skip" leaves it out of the mean as well."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -69,7 +69,7 @@ class ReductionSettings:
             raise ConfigurationError(f"dense_below is {self.dense_below}; it must be a count of numbers (at least 0)")
 
 
-NAMES = tuple(one.name for one in dataclasses.fields(ReductionSettings))
+NAMES = tuple(setting.name for setting in dataclasses.fields(ReductionSettings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Reduction:
     settings: ReductionSettings = field(default_factory=ReductionSettings)
     codec: Codec | PowerSGDSettings | None = None
     rule: Rule | None = None
-    """What is formed in the place of means."""
+    """The aggregation rule that takes the place of means."""
     is_bound: bool = True
     """Whether `f` of the rule was asked for; else it is less among few workers."""
     redundancy: Callable[[int], Redundancy] | None = None
@@ -87,24 +87,34 @@ class Reduction:
 
     @property
     def is_of_gradients(self) -> bool:
-        """Whether it is for nothing else."""
+        """Whether it is for gradients only."""
         return isinstance(self.codec, PowerSGDSettings)
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether what comes is no mean, but an adaptive sum of gradients."""
+        """Whether the result is no mean, but an adaptive sum or that of a rule."""
         return self.settings.reduce == ADASUM or self.rule is not None
 
     @property
     def forms_means(self) -> bool:
-        """Whether what comes is the mean of the gradients, but for rounding."""
+        """Whether the result is the mean of the gradients, but for rounding."""
         return self.codec is None and not self.is_adaptive
 
     @property
     def codes_sums(self) -> bool:
-        """Whether sums of some workers are written small by a codec that has settings in numbers of a gradient."""
+        """Whether sums of some workers are compressed by a codec that has settings in numbers of a gradient."""
         has_unit = isinstance(self.codec, Codec) and self.codec.bare.has_unit
         return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what a codec leaves out is added to the next gradient."""
+        return isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
+
+    @property
+    def keeps_few(self) -> bool:
+        """Whether codes leave most numbers 0, other ones on each worker."""
+        return isinstance(self.codec, Codec) and self.codec.bare.keeps_few
 
     @property
     def keeps_more(self) -> bool:
@@ -112,12 +122,13 @@ class Reduction:
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)
 
     def is_coded(self, name: str, x: Tensor) -> bool:
-        """Whether the parameter `name` is written small."""
+        """Whether the parameter `name` is compressed."""
         is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below
-        return is_large and x.is_floating_point() and not any(fnmatchcase(name, one) for one in self.settings.dense)
+        is_dense = any(fnmatchcase(name, pattern) for pattern in self.settings.dense)
+        return is_large and x.is_floating_point() and not is_dense
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
-        """What forms sums of vectors laid out so; `seed` is the run's."""
+        """Return the reducer of vectors with this layout; `seed` is the run's."""
         made = self._reducer(layout, wire, seed)
         if self.settings.on_anomaly != "ignore":
             from quorate.means.guarded import Guarded
@@ -133,17 +144,12 @@ class Reduction:
         if self.rule is not None:
             from quorate.means.robust import Robust
 
-            rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
-            if known.batches > 1:
-                if rule.name != "Mean":
-                    raise ConfigurationError(
-                        f'reduce="{self.settings.reduce}" cannot be combined with a cyclic code, which decodes the '
-                        "mean; leave reduce out"
-                    )
+            rule, redundancy = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
+            if redundancy.batches > 1:
                 from quorate.means.cyclic import Cyclic
 
-                return Cyclic(layout, wire, seed, known)
-            count = known.groups or wire.size
+                return Cyclic(layout, wire, seed, redundancy)
+            count = redundancy.groups or wire.size
             if not self.is_bound:
                 rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
             rule.check(count)
@@ -153,7 +159,7 @@ class Reduction:
                 assert isinstance(self.codec, Codec)
                 codec = self.codec.rescaled(1 / wire.size)
                 return RobustCodes(layout, wire, codec, rule, seed, divisor=wire.size)
-            return Robust(layout, wire, rule, seed, known)
+            return Robust(layout, wire, rule, seed, redundancy)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -169,8 +175,8 @@ class Reduction:
         return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
-        """How `size` workers sum the codes of those parts. As asked; else in two phases where every code to everyone
-        would be more than a dense sum, which is 2 numbers for each. `sum`: codes add up, as dense vectors do."""
+        """Return how `size` workers sum codes of parts; by default in two phases where these send less than all codes
+        to everyone would. "sum": codes add up, as dense vectors do."""
         codec = self.codec
         assert isinstance(codec, Codec)
         if self.settings.reduce == HIERARCHICAL:
@@ -178,119 +184,73 @@ class Reduction:
         everywhere: Literal["sum", "gather"] = "sum" if codec.is_linear else "gather"
         if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
             return "two-phase" if self.settings.reduce == TWO_PHASE else everywhere
-        known = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
-        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in known) > 0 else everywhere
+        sizes = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
+        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in sizes) > 0 else everywhere
 
     @property
     def said(self) -> dict[str, Any]:
-        """Every setting that matters here, by name: for records, and to be compared among workers."""
-        attack = {"attack": self.settings.attack} if self.settings.attack else {}
-        if self.settings.on_anomaly != "ignore":
-            attack["on_anomaly"] = self.settings.on_anomaly
+        """The settings that have an effect, by name: for records, and to be compared among workers."""
+        unusual = {"attack": "", "on_anomaly": "ignore"}
+        attack = {name: x for name, usual in unusual.items() if (x := getattr(self.settings, name)) != usual}
         if self.rule is not None:
             of_rule = {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
             return of_rule if self.codec is None else dataclasses.replace(self, rule=None).said | of_rule
         if self.codec is None:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
-        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
-        feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
-        return dataclasses.asdict(self.settings) | {"error_feedback": feeds_back} | own
+        own = {setting.name: getattr(inner, setting.name) for setting in dataclasses.fields(inner)}
+        return dataclasses.asdict(self.settings) | {"error_feedback": self.feeds_back} | own
+
+
+def with_defaults(defaults: Mapping[str, object], raw: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a reduction, with those that the strategy has by default beside them."""
+    return {**({} if "compress" in raw and "compress" in defaults else defaults), **raw}
 
 
 def reduction_of(raw: Mapping[str, object]) -> Reduction:
-    """What these settings say, those of the codec among them.
+    """Return the reduction that settings say, those of the codec and of the rule among them.
 
-    Raises `ConfigurationError` for a codec or a setting that nobody knows.
+    Raises `ConfigurationError` for unknown codecs, rules and settings; not for those that do not go together, which
+    `train.compatibility.check` does.
     """
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
     if settings.attack:
         attack_from(settings.attack)
-    name, own = written_settings(settings.compress, "codec")
-    settings = dataclasses.replace(settings, compress=name)
-    rest = own | {k: v for k, v in raw.items() if k not in NAMES}
+    compress, of_codec = written_settings(settings.compress, "codec")
     reduce, of_rule = written_settings(settings.reduce, "way to reduce")
+    of_codec |= {k: v for k, v in raw.items() if k not in NAMES}
+    settings, rule, is_bound = dataclasses.replace(settings, compress=compress), None, True
     if reduce in rules:
-        return _by_rule(dataclasses.replace(settings, reduce=reduce), of_rule | rest, raw.keys())
-    if settings.compress == NONE:
-        others = raw.keys() - {"compress", "reduce", "attack", "on_anomaly"}
-        if others:
-            raise ConfigurationError(
-                f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
-            )
-        if settings.reduce in (GATHER, TWO_PHASE, HIERARCHICAL):
-            raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
-        if settings.reduce not in (AUTO, *WITHOUT_CODEC):
-            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
-        return Reduction(settings=settings)
-    if settings.reduce == ADASUM:
-        raise ConfigurationError(
-            f'reduce="{ADASUM}" needs gradients as they are, for their scalar products; leave out '
-            f'compress="{settings.compress}"'
-        )
-    if settings.compress == POWER_SGD:
-        if settings.error_decay != 1:
-            raise ConfigurationError(f"{POWER_SGD} keeps its errors undiminished; leave error_decay out")
-        if settings.error_feedback is False:
-            raise ConfigurationError(f"{POWER_SGD} does not work without error feedback; leave error_feedback out")
-        if settings.reduce != AUTO:
-            raise ConfigurationError(f'{POWER_SGD} forms its sums in its own way; leave out reduce="{settings.reduce}"')
-        return Reduction(settings=settings, codec=PowerSGDSettings(**settings_for(PowerSGDSettings, rest, POWER_SGD)))
-    if settings.compress not in codecs:
-        raise unknown("codec", settings.compress, compressing())
-    kind: Any = codecs.get(settings.compress)
-    codec: Codec = kind(**settings_for(kind, rest, settings.compress))
+        kind: Any = rules.get(reduce)
+        of_codec = of_rule | of_codec
+        names = of_codec.keys() if compress == NONE else {setting.name for setting in dataclasses.fields(kind)}
+        of_rule = {k: of_codec.pop(k) for k in list(of_codec) if k in names}
+        rule, is_bound = kind(**settings_for(kind, of_rule, reduce)), "f" in of_rule
+        settings = dataclasses.replace(settings, reduce=reduce)
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
-    if settings.reduce not in ways:
-        raise unknown("way to reduce", settings.reduce, ways)
-    if settings.reduce in (TWO_PHASE, HIERARCHICAL) and _keeps_more(codec):
-        raise ConfigurationError(
-            f"{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out "
-            f'reduce="{settings.reduce}"'
-        )
-    needed = codec.needs_feedback if settings.error_feedback is None else settings.error_feedback
-    if settings.error_decay != 1:
-        _check_decay(settings, needed=needed)
-    return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
-
-
-def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    """A rule; beside a codec the settings in `own` are of whichever of the two knows them."""
-    kind: Any = rules.get(settings.reduce)
-    if settings.compress == NONE:
-        others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
+    if compress == NONE:
+        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
             raise ConfigurationError(
                 f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
             )
-        return Reduction(settings=settings, rule=kind(**settings_for(kind, own, settings.reduce)), is_bound="f" in own)
-    if settings.compress == POWER_SGD:
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" needs the vector of each worker, and {POWER_SGD} forms only their sum; choose '
-            "another codec, or leave out reduce"
-        )
-    of_rule = {one.name for one in dataclasses.fields(kind)}
-    rule: Rule = kind(**settings_for(kind, {k: v for k, v in own.items() if k in of_rule}, settings.reduce))
-    names = {k: v for k, v in dataclasses.asdict(settings).items() if k in given or k == "compress"}
-    coded = reduction_of({**names, "reduce": AUTO} | {k: v for k, v in own.items() if k not in of_rule})
-    assert isinstance(coded.codec, Codec)
-    if coded.codec.bare.keeps_few and not rule.is_linear:
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" works on each coordinate by itself, and compress="{settings.compress}" leaves '
-            "most coordinates of each worker 0, different ones for each: the result would be 0 nearly everywhere; "
-            "choose a rule on whole vectors (krum, multi-krum, geometric-median, centered-clipping), or another codec"
-        )
-    return dataclasses.replace(coded, settings=settings, rule=rule, is_bound="f" in own)
-
-
-def _check_decay(settings: ReductionSettings, *, needed: bool) -> None:
-    if not needed:
-        raise ConfigurationError(f"{settings.compress} keeps no errors that could decay; leave error_decay out")
-    if settings.reduce in (TWO_PHASE, HIERARCHICAL):
-        raise ConfigurationError(
-            f'reduce="{settings.reduce}" hands errors on from worker to worker, and they are not to fade on the way; '
-            "leave out error_decay, or reduce"
-        )
+        if settings.reduce in ways[1:]:
+            raise ConfigurationError(f'reduce="{settings.reduce}" says how codes are summed; {_how()}')
+        if settings.reduce not in (AUTO, *WITHOUT_CODEC) and rule is None:
+            raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
+        return Reduction(settings=settings, rule=rule, is_bound=is_bound)
+    if compress == POWER_SGD:
+        power_sgd = PowerSGDSettings(**settings_for(PowerSGDSettings, of_codec, POWER_SGD))
+        return Reduction(settings=settings, codec=power_sgd, rule=rule, is_bound=is_bound)
+    if compress not in codecs:
+        raise unknown("codec", compress, compressing())
+    made: Any = codecs.get(compress)
+    codec: Codec = made(**settings_for(made, of_codec, compress))
+    if settings.reduce not in (*ways, ADASUM) and rule is None:
+        raise unknown("way to reduce", settings.reduce, ways)
+    if codec.needs_feedback if settings.error_feedback is None else settings.error_feedback:
+        codec = ErrorFeedback(codec, settings.error_decay)
+    return Reduction(settings=settings, codec=codec, rule=rule, is_bound=is_bound)
 
 
 def _keeps_more(codec: Codec) -> bool:
@@ -302,5 +262,5 @@ def _how() -> str:
 
 
 def compressing() -> list[str]:
-    """What `compress` may be."""
+    """Return the values of `compress`."""
     return sorted((*codecs.names(), POWER_SGD, NONE))

@@ -160,7 +160,7 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
         with torch.enable_grad():
             loss = closure()
         if means.some_away:
-            if _needs_closure(plain):
+            if needs_closure(plain):
                 raise ConfigurationError(
                     f"{plain.__name__} asks for the loss of all workers, and some have none, as they have ended or are "
                     "in world.evaluate(); let all make as many steps"
@@ -170,16 +170,6 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
         return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed
-
-
-def check_closure(plain: type[Optimizer], strategy: str, *, can_agree: bool) -> None:
-    """Raise `ConfigurationError` for a class that cannot step without a closure, unless all can agree inside it."""
-    if can_agree or not _needs_closure(plain):
-        return
-    raise ConfigurationError(
-        f"{plain.__name__} asks for the loss several times a step, in a closure, and {strategy} for one gradient a "
-        "step; distribute it with all-reduce"
-    )
 
 
 def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationError | None:
@@ -200,7 +190,8 @@ def takes_closure(plain: type[Optimizer]) -> bool:
     return not names or names[0].name == "closure" or names[0].kind is inspect.Parameter.VAR_POSITIONAL
 
 
-def _needs_closure(plain: type[Optimizer]) -> bool:
+def needs_closure(plain: type[Optimizer]) -> bool:
+    """Whether `step` of the class cannot be called without a closure."""
     closure = inspect.signature(plain.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 

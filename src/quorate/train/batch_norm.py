@@ -1,4 +1,4 @@
-"""Batch norm whose mean and variance are of several workers' batches, or of parts of one worker's batch."""
+"""Batch norm over the batches of several workers, or over parts of one worker's batch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quorate.core.arguments import one_sentence
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
+from quorate.train.compatibility import Combination, check
 from quorate.wire import current
 
 _TOGETHER, _EXAMPLES = "_quorate_together", "_quorate_examples"
@@ -24,7 +25,7 @@ _TOGETHER, _EXAMPLES = "_quorate_together", "_quorate_examples"
 
 @dataclass
 class _Calls:
-    """One of each worker: how often models were given to `sync_batch_norm`."""
+    """The number of calls of `sync_batch_norm` on one worker."""
 
     count: int = 0
 
@@ -44,42 +45,37 @@ class _Together:
         place = current.place()
         if self.is_checked or place is None:
             return
-        known = [one for one in trained(place).optimizers.values() if one.worker is not None]
-        for one in known:
-            assert one.worker is not None
-            if one.worker.strategy.meets != "all":
-                raise ConfigurationError(
-                    f"sync_batch_norm lets workers wait for each other in each forward pass, and {one.strategy} does "
-                    "not; use all-reduce or local steps, or leave the batch norms as they are"
-                )
-        self.is_checked = bool(known)
+        distributed = [entry for entry in trained(place).optimizers.values() if entry.worker is not None]
+        for entry in distributed:
+            assert entry.worker is not None
+            check(Combination(label=entry.strategy or "", strategy=entry.worker.strategy, syncs_norms=True))
+        self.is_checked = bool(distributed)
 
 
 class _Normalized(Function):
-    """Numbers less the mean of all workers, over the root of their variance."""
+    """The numbers minus the mean of all workers, divided by the root of their variance."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, wire: Wire, eps: float) -> Any:
-        """These, one over the root, the mean and the variance by channel, and how many numbers of a channel there are
-        (a tensor ())."""
+        """Return the result; 1 / root, mean and variance by channel; and the numbers of a channel (a tensor ())."""
         dims = [dim for dim in range(x.dim()) if dim != 1]
         wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
         here = x.numel() // x.shape[1]
         mean = wide.mean(dims) if here else wide.new_zeros(x.shape[1])
         squares = (wide - _by_channel(mean, x)).square().sum(dims)
-        told = torch.cat([mean.new_tensor([float(here)]), mean, squares])
-        every = torch.stack(wire.all_gather(told).wait())
+        own = torch.cat([mean.new_tensor([float(here)]), mean, squares])
+        every = torch.stack(wire.all_gather(own).wait())
         counts, means, sums = every[:, :1], *every[:, 1:].chunk(2, dim=1)
         count = counts.sum()
         mean = (counts * means).sum(0) / count
         variance = (sums + counts * (means - mean).square()).sum(0) / count
         scale = (variance + eps).rsqrt()
-        found = (wide - _by_channel(mean, x)) * _by_channel(scale, x)
-        ctx.save_for_backward(found, scale, count)
+        normalized = (wide - _by_channel(mean, x)) * _by_channel(scale, x)
+        ctx.save_for_backward(normalized, scale, count)
         ctx.wire, ctx.dims, ctx.dtype = wire, dims, x.dtype
         ctx.mark_non_differentiable(mean, variance, count)
         ctx.set_materialize_grads(False)
-        return found, scale, mean, variance, count
+        return normalized, scale, mean, variance, count
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, of_scale: Tensor | None, *_: Any) -> Any:
@@ -87,19 +83,23 @@ class _Normalized(Function):
 
         In a second derivative the scale has a gradient as well: a third sum.
         """
-        found, scale, count = ctx.saved_tensors
-        gradient = torch.zeros_like(found) if gradient is None else gradient
-        sums = [gradient.sum(ctx.dims), (gradient * found).sum(ctx.dims), *([] if of_scale is None else [of_scale])]
-        told: Any = _Sum.apply(torch.stack(sums), ctx.wire)  # type: ignore[no-untyped-call]
-        plain, along, *rest = told / count
-        centred = gradient - _by_channel(plain, found) - found * _by_channel(along, found)
+        normalized, scale, count = ctx.saved_tensors
+        gradient = torch.zeros_like(normalized) if gradient is None else gradient
+        sums = [
+            gradient.sum(ctx.dims),
+            (gradient * normalized).sum(ctx.dims),
+            *([] if of_scale is None else [of_scale]),
+        ]
+        totals: Any = _Sum.apply(torch.stack(sums), ctx.wire)  # type: ignore[no-untyped-call]
+        plain, along, *rest = totals / count
+        centred = gradient - _by_channel(plain, normalized) - normalized * _by_channel(along, normalized)
         for of_all in rest:  # the scale falls with each number by its square, times the normalised number
-            centred = centred - found * _by_channel(scale * of_all, found)
-        return (centred * _by_channel(scale, found)).to(ctx.dtype), None, None
+            centred = centred - normalized * _by_channel(scale * of_all, normalized)
+        return (centred * _by_channel(scale, normalized)).to(ctx.dtype), None, None
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all workers, who all use it: its gradient is the sum of theirs."""
+    """The sum over all workers, which all use it: its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, wire: Wire) -> Tensor:
@@ -112,15 +112,15 @@ class _Sum(torch.autograd.Function):
 
 
 def _by_channel(x: Tensor, like: Tensor) -> Tensor:
-    """One number for each channel, to calculate with `like`."""
+    """Return one number for each channel in a shape that broadcasts with `like`."""
     return x.view(1, -1, *[1] * (like.dim() - 2))
 
 
 class SyncedBatchNorm(Module):
-    """What a batch norm does differently whose statistics are of several workers; mixed in before its class."""
+    """The behaviour of a batch norm with the statistics of several workers; mixed in before its class."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training: normalised by the batches of all these workers; else as its plain class."""
+        """Return `x`, normalized in training by the batches of all these workers; else as the plain class does."""
         norm: Any = self
         together: _Together = self.__dict__[_TOGETHER]
         if not self.training:
@@ -128,17 +128,17 @@ class SyncedBatchNorm(Module):
             return plain
         norm._check_input_dim(x)
         together.check()
-        found, _, mean, variance, count = _Normalized.apply(x, together.wire, norm.eps)  # type: ignore[no-untyped-call]
+        normalized, _, mean, variance, count = _Normalized.apply(x, together.wire, norm.eps)  # type: ignore[no-untyped-call]
         if norm.track_running_stats:
             _track(norm, mean, variance, float(count))
         if norm.affine:
-            found = found * _by_channel(norm.weight, x) + _by_channel(norm.bias, x)
-        return found.to(x.dtype)  # type: ignore[no-any-return]
+            normalized = normalized * _by_channel(norm.weight, x) + _by_channel(norm.bias, x)
+        return normalized.to(x.dtype)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
 def _track(norm: Any, mean: Tensor, variance: Tensor, count: float) -> None:
-    """Running statistics, as torch keeps them: of the unbiased variance."""
+    """Update the running statistics as torch does, with the unbiased variance."""
     if count < 2:
         raise ConfigurationError("batch norm needs more than one value per channel over all workers in training")
     norm.num_batches_tracked.add_(1)
@@ -148,10 +148,10 @@ def _track(norm: Any, mean: Tensor, variance: Tensor, count: float) -> None:
 
 
 class GhostBatchNorm(Module):
-    """What a batch norm does differently whose statistics are of parts of its batch; mixed in before its class."""
+    """The behaviour of a batch norm with the statistics of parts of a batch; mixed in before its class."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training each part of the batch by itself; else as its plain class."""
+        """Return `x`, in training each part of the batch normalized by itself; else as the plain class does."""
         plain = super().forward
         if not self.training:
             whole: Tensor = plain(x)
@@ -170,17 +170,17 @@ def _class_of(mixin: Any, plain: Any) -> type[Module]:
 def _norms_in(model: Module, call: str) -> list[Module]:
     if not isinstance(model, Module):
         raise ConfigurationError(f"{call} takes a torch.nn.Module, not {type(model).__name__}")
-    found: list[Module] = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if not found:
+    norms: list[Module] = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
         raise ConfigurationError(f"{call}: the model has no batch norm")
-    if any(isinstance(module, SyncedBatchNorm | GhostBatchNorm) for module in found):
+    if any(isinstance(module, SyncedBatchNorm | GhostBatchNorm) for module in norms):
         raise ConfigurationError(f"{call}: the model's batch norms were already changed; call it once per model")
-    return found
+    return norms
 
 
 @one_sentence({"model": "it is the torch.nn.Module whose batch norms are changed"})
 def sync_batch_norm(model: Module, group: int | None = None) -> Module:
-    """Let batch norms of `model` take mean and variance over the batches of all workers; returns the model.
+    """Let batch norms of `model` take mean and variance over the batches of all workers; return the model.
 
     With `group` they are over so many workers of neighbouring ranks, which has to divide the number of workers. Modules
     stay what they are (`isinstance`, names, `state_dict`), with their class swapped for a subclass. Outputs and
@@ -199,10 +199,8 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
     each: object = size if group is None else group
     if isinstance(each, bool) or not isinstance(each, int) or each < 1 or size % each:
         raise ConfigurationError(f"group must be a number of workers that divides {size}, not {group!r}")
-    if wire.is_newcomer:
-        raise ConfigurationError("sync_batch_norm cannot be used when workers may join")
-    if data_context(place).deals is not None:
-        raise ConfigurationError("sync_batch_norm cannot be combined with tensor axes and stages; leave it out")
+    shares_batches = data_context(place).deals is not None
+    check(Combination(syncs_norms=True, joins=wire.is_newcomer, shares_batches=shares_batches), "sync_batch_norm")
     calls = place.context(_Calls)
     calls.count += 1
     if each == 1:
@@ -221,7 +219,7 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
 
 @one_sentence({"examples": "it is how many examples have a mean and a variance of their own"})
 def ghost_batch_norm(model: Module, examples: int) -> Module:
-    """Let batch norms of `model` take mean and variance over parts of the batch of this worker; returns the model.
+    """Let batch norms of `model` take mean and variance over parts of the batch of this worker; return the model.
 
     A batch is divided into as many parts as there are `examples` in it, of at least so many each. Running statistics
     take in one part after the other. Modules stay what they are, with their class swapped for a subclass.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +24,17 @@ from quorate.checkpoint.participants import trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
-from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.current import Place
 
 _LIBRARIES = {"accelerate": "Accelerate", "lightning": "Lightning", "lightning_fabric": "Lightning"}
 _LIBRARIES |= {"pytorch_lightning": "Lightning", "keras": "Keras"}
-"""Those that have optimizers of their own, by the name of their package."""
+"""Libraries that have optimizers of their own, by the name of their package."""
 
 
 def check_optimizer(optimizer: object) -> None:
-    """Raise `ConfigurationError` for what is none of torch's, or was put around one by another library."""
+    """Raise `ConfigurationError` for an object that is no optimizer of torch, or that a library has put around one."""
     kind = type(optimizer)
     library = next((name for each in kind.__mro__ if (name := _LIBRARIES.get(each.__module__.partition(".")[0]))), None)
     if library is not None and isinstance(optimizer, Optimizer):
@@ -53,22 +52,21 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def check_call(optimizer: Optimizer, model: object, strategy: object, name: object) -> None:
-    """Raise `ConfigurationError` for a model, a strategy or a name that is none."""
+    """Raise `ConfigurationError` for a model, a strategy or a name of another type."""
     if not isinstance(model, Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else _kind_of(model)
         raise ConfigurationError(f"distribute takes the torch.nn.Module whose parameters the optimizer has, not {kind}")
-    known = set(map(id, model.parameters()))
-    mine = [p for group in optimizer.param_groups for p in group["params"]]
-    if mine and not any(id(p) in known for p in mine):
+    ids = set(map(id, model.parameters()))
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if parameters and not any(id(p) in ids for p in parameters):
         if any(map(is_sharded, model.parameters())):
             raise ConfigurationError(
                 "the optimizer was made before quorate.parallelize, and has parameters that the model no longer has; "
                 "make it from model.parameters() afterwards"
             )
         raise ConfigurationError(
-            f"the optimizer has no parameters of the model ({type(model).__name__}); give distribute the "
-            "model that the "
-            "optimizer was made for"
+            f"the optimizer has no parameters of the model ({type(model).__name__}); give distribute the model that "
+            "the optimizer was made for"
         )
     if not isinstance(strategy, str | Strategy):
         known_names = ", ".join(sorted(strategies.names()))
@@ -82,37 +80,9 @@ def check_call(optimizer: Optimizer, model: object, strategy: object, name: obje
 
 def check_channel(channel: str, place: Place) -> None:
     """Raise `ConfigurationError` for the name of another optimizer that is being trained."""
-    before = trained(place).optimizers.get(channel)
-    if before is not None and before.worker is not None and not before.worker.finished:
+    other = trained(place).optimizers.get(channel)
+    if other is not None and other.worker is not None and not other.worker.finished:
         raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
-
-
-def check_own_step(
-    step: Callable[..., Any] | None, plain: type[Optimizer], strategy: Strategy, label: str, *, is_whole: bool
-) -> None:
-    """Raise `ConfigurationError` where a `step` that a script put on an optimizer would step the wrong parameters."""
-    if step is None or (is_whole and not (strategy.meets == "servers" and strategy.replicas == "meet")):
-        return
-    where = f"{label} makes steps on servers" if is_whole else "a model in shards, or on the host, makes steps"
-    raise ConfigurationError(
-        f"a step was put on this {plain.__name__} itself, and {where} with optimizers of their own, which have the "
-        "step of the class; write it as the step of a subclass"
-    )
-
-
-def check_wrapper(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whole: bool) -> None:
-    """Raise `ConfigurationError` where an optimizer around another one would lose what that one keeps."""
-    around = inner_optimizers(optimizer)
-    if not around or (is_whole and not (strategy.meets == "servers" and strategy.replicas == "meet")):
-        return
-    name, inner = next(iter(around.items()))
-    where = f"{label} deals it out to servers" if is_whole else "its state is dealt out in shards, or kept on the host"
-    kind, other = type(optimizer).__name__, type(inner).__name__
-    raise ConfigurationError(
-        f"{kind} is around another optimizer ({name}, {other}), and {where}, so that what {other} keeps would be "
-        f"lost; distribute {other} alone, or train {kind} with whole replicas under another strategy, such as "
-        "all-reduce"
-    )
 
 
 def _kind_of(value: Any) -> str:
@@ -125,7 +95,7 @@ _lock = threading.Lock()
 
 @dataclass
 class _Equal:
-    """Of one worker: parameters that have to stay equal on all workers, and the strategy, by the parameter's id."""
+    """The parameters of one worker that have to stay equal on all, and the strategy, by the parameter's id."""
 
     of: dict[int, tuple[weakref.ref[Tensor], str]] = field(default_factory=dict)
 
@@ -136,19 +106,18 @@ def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: 
     From now on calls that would write them are refused as well. The caller has found that replicas have to stay equal
     under `strategy`, among more than one worker.
     """
-    trained = {id(p): p for p in parameters if p.requires_grad}
+    parameters_by_id = {id(p): p for p in parameters if p.requires_grad}
     for name, module in model.named_modules():
         is_written = isinstance(module, Embedding | EmbeddingBag) and module.max_norm is not None
-        if is_written and any(id(p) in trained for p in module.parameters(recurse=False)):
+        if is_written and any(id(p) in parameters_by_id for p in module.parameters(recurse=False)):
             raise ConfigurationError(_sentence(f"{name or 'the model'} ({type(module).__name__})", strategy))
-    known = place.context(_Equal).of
-    known |= {key: (weakref.ref(p), strategy) for key, p in trained.items()}
+    place.context(_Equal).of.update((key, (weakref.ref(p), strategy)) for key, p in parameters_by_id.items())
     _wrap()
 
 
-def _sentence(what: str, strategy: str) -> str:
+def _sentence(part: str, strategy: str) -> str:
     return (
-        f"{what} has max_norm, which renormalizes in each forward pass the rows of this worker's batch, so that "
+        f"{part} has max_norm, which renormalizes in each forward pass the rows of this worker's batch, so that "
         f"replicas part, which are equal under {strategy}; leave max_norm out, and renormalize all rows after each "
         "update: optimizer.register_step_post_hook(lambda *_: table.weight.data.renorm_(2, 0, max_norm)), or use "
         "local-sgd"
@@ -156,20 +125,20 @@ def _sentence(what: str, strategy: str) -> str:
 
 
 def _wrap() -> None:
-    """Let torch's function that renormalizes rows ask, once per process."""
+    """Replace torch's function that renormalizes rows by one that checks the table first, once per process."""
     with _lock:
         plain = getattr(functional, _PLAIN, None)
         if plain is None or hasattr(plain, "_quorate_wraps"):
             return
 
         @functools.wraps(plain)
-        def renorm(weight: Tensor, *given: object, **named: object) -> object:
+        def renorm(weight: Tensor, *arguments: object, **named: object) -> object:
             place = current.place()
-            known = None if place is None else place.context(_Equal).of.get(id(weight))
-            if known is not None and known[0]() is weight:
+            entry = None if place is None else place.context(_Equal).of.get(id(weight))
+            if entry is not None and entry[0]() is weight:
                 shape = "x".join(map(str, weight.shape))
-                raise ConfigurationError(_sentence(f"a call of embedding with a table of {shape}", known[1]))
-            return plain(weight, *given, **named)
+                raise ConfigurationError(_sentence(f"a call of embedding with a table of {shape}", entry[1]))
+            return plain(weight, *arguments, **named)
 
         renorm._quorate_wraps = plain  # type: ignore[attr-defined]
         _register_builtin(renorm, "aten::_no_grad_embedding_renorm_")  # as `plain` is, for TorchScript

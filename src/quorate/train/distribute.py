@@ -7,13 +7,12 @@ that compute the same batches on several workers. `OptionsBesideAStrategy` lets 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
 
 from torch.nn import Module
-from torch.optim import ASGD, LBFGS, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
@@ -30,38 +29,33 @@ from quorate.observe.memory_use import memory_use
 from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
-from quorate.replica.by_tensors import ShardBy
+from quorate.replica.by_tensors import ShardBy, shard_by_of
+from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.replica.own_step import OWN_STEP, own_step_of
-from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, check_closure, takes_closure
+from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, takes_closure
+from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
 from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
-from quorate.train.check_call import (
-    check_call,
-    check_channel,
-    check_forward_writes,
-    check_optimizer,
-    check_own_step,
-    check_wrapper,
-)
+from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.compatibility import UNCONCERNED, Combination, check
 from quorate.train.distributed_optimizer import DistributedOptimizer
-from quorate.train.gains import check_gains, measure_gains
+from quorate.train.gains import measure_gains
 from quorate.train.leaving import leaving_of
 from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, lay_out_steps
-from quorate.train.privacy import check_buffers
+from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.schedules import follow
-from quorate.train.serving import check_servers, serve, serves_only
-from quorate.train.step_weight import Weight, check_weighable
+from quorate.train.serving import serve, serves_only
+from quorate.train.step_weight import Weight
 from quorate.train.undistributed import Undistributed
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
@@ -74,25 +68,25 @@ _STEPPED = "_quorate_never_stepped"
 
 
 class Distributes:
-    """What a distributed optimizer does differently from its plain class; mixed in before it."""
+    """The methods of a distributed optimizer; mixed in before its plain class."""
 
     _step_supports_amp_scaling = True  # so that GradScaler calls `step` on every worker
 
-    def step(self, closure: Callable[[], Any] | None = None, *given: Any, **named: Any) -> Any:
-        """One step of the strategy; returns what the plain `step` returns, which is `given` all that this one is."""
+    def step(self, closure: Callable[[], Any] | None = None, *arguments: Any, **named: Any) -> Any:
+        """Make one step of the strategy with these arguments; return the result of the plain `step`."""
         if closure is not None and not callable(closure):
             if takes_closure(type(self).__mro__[2]):
                 raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
-            closure, given = None, (closure, *given)
+            closure, arguments = None, (closure, *arguments)
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # what schedulers look for
-        return own[_LOOP].run_step(closure, StepArguments(given, named) if given or named else NO_ARGUMENTS)
+        return own[_LOOP].run_step(closure, StepArguments(arguments, named) if arguments or named else NO_ARGUMENTS)
 
     step.hooked = True  # type: ignore[attr-defined]  # the plain step runs the profiler and the user's step hooks
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch; every worker adds the same group at the same step, and gets rank 0's numbers for it."""
+        """Add a group, as in torch: every worker adds the same at the same step, and gets rank 0's numbers for it."""
         super().add_param_group(param_group)  # type: ignore[misc]
         _kept(self, _LOOP).group_came(self.param_groups[-1])  # type: ignore[attr-defined]
 
@@ -119,7 +113,7 @@ class Distributes:
 
 
 def _kept(optimizer: Any, name: str) -> Any:
-    """What `distribute` keeps of it. Wrappers that pose as its class (Lightning's Fabric) have it as `optimizer`."""
+    """Return an attribute of the optimizer; wrappers that pose as its class (Lightning's Fabric) have `optimizer`."""
     own: dict[str, Any] = optimizer.__dict__
     return own[name] if name in own else _kept(optimizer.optimizer, name)
 
@@ -205,20 +199,41 @@ def distribute(
     spread = sharded(model, place, optimizer)
     if spread is None:
         check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
-    told = chosen_in(place)
-    check_servers(place, strategy, told)
-    baseline = None if told.strategy_name is None else told.baselines.get(told.strategy_name)
-    label, chosen, reduction = told.strategy_name, None, Reduction()
+    override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
+    baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
+    label, chosen, reduction = override.strategy_name, None, Reduction()
     if baseline is None:
-        label, chosen, reduction = _chosen(strategy, settings, told)
+        label, chosen, reduction = _chosen(strategy, settings, override, has_own_servers=has_own_servers)
     watching = observe_backward(place)
-    host = None if spread is None else host_step_of(spread, optimizer, chosen, place)
-    _scale_learning_rates(optimizer, told.learning_rate_factor)
-    told.optimizers += 1
-    channel = str(told.optimizers) if name is None else name
+    plain: Any = type(optimizer)
+    own_step = own_step_of(optimizer)
+    combination = Combination(
+        label=label or "",
+        strategy=chosen or UNCONCERNED,
+        reduction=reduction,
+        weight=weight,
+        optimizer=plain,
+        inner_optimizers=[type(inner).__name__ for inner in inner_optimizers(optimizer).values()],
+        optimizers_before=override.optimizers,
+        workers=place.wire.size,
+        buffer=next((name for name, _ in model.named_buffers()), None),
+        is_baseline=baseline is not None,
+        is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
+        asks_to_outlive=settings.get("on_death") == "continue",
+        has_own_step=own_step is not None,
+        has_own_servers=has_own_servers,
+        has_loaders=data_context(place).made > 0,
+        others_repeat=data_context(place).redundancy.is_there,
+    )
+    if spread is not None:
+        combination = in_pieces(combination, spread)
+    check(combination, "servers", "offload")
+    host = None if spread is None else host_step_of(spread, optimizer, place)
+    _scale_learning_rates(optimizer, override.learning_rate_factor)
+    override.optimizers += 1
+    channel = str(override.optimizers) if name is None else name
     check_channel(channel, place)
     swapped: Any = optimizer
-    plain: Any = type(optimizer)
     saving(place)  # what is left to be written is written last
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
     kept = Distributed(channel, optimizer, model, label, said)
@@ -243,34 +258,29 @@ def distribute(
         optimizer.__dict__[WORKER] = baseline(model)
         Watch(optimizer, place, channel, model)
     else:
-        assert chosen is not None
-        assert label is not None
-        check_closure(plain, label, can_agree=chosen.replicas == "equal" and chosen.agrees_in_backward)
-        own_step = own_step_of(optimizer)
-        check_own_step(own_step, plain, chosen, label, is_whole=spread is None and host is None)
-        check_wrapper(optimizer, chosen, label, is_whole=spread is None and host is None)
+        assert chosen is not None and label is not None
+        if spread is not None:
+            shard_by = shard_by_of(plain, optimizer.param_groups, shard_by)
+            combination = dataclasses.replace(combination, shard_by=shard_by)
+        check(combination)
         patched = optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         if own_step is not None:
             optimizer.__dict__[OWN_STEP] = own_step
         swapped.__class__ = class_of(Distributes, plain, beside)
         try:
-            check_weighable(weight, chosen, label)
-            check_buffers(model, chosen, label)
-            check_redundancy(chosen, place, label, is_whole=spread is None)
-            check_gains(optimizer, chosen, label, is_whole=spread is None)
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
                 parameters = (p for group in optimizer.param_groups for p in group["params"])
                 check_forward_writes(model, parameters, label, place)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
-                named = dataclasses.replace(named, host=host)
-                chosen, named = as_pieces(spread, chosen, named, optimizer, settings)
+                named = dataclasses.replace(named, host=host, shard_by=shard_by)
+                chosen, named = as_pieces(spread, chosen, named)
                 check_in_shards(model, spread.seat, (p for group in optimizer.param_groups for p in group["params"]))
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, watching)
-            deal_out(chosen, place, lambda: loop.worker.version)
+            deal_out(combination.redundancy, place, lambda: loop.worker.version)
         except BaseException:
             swapped.__class__ = plain
             optimizer.__dict__.pop(OWN_STEP, None)
@@ -293,9 +303,9 @@ def distribute(
             rests_with_loaders(place)
         else:
             data_context(place).nobody_waits = True
-    if told.label is None:
+    if override.label is None:
         note_used(place.wire.board, "strategy")
-    told.label = told.label or label
+    override.label = override.label or label
     place.context(Undistributed).close()
     trained(place).add(kept)
     record(place, kept, chosen)
@@ -315,26 +325,26 @@ def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:
         group["lr"] = group["lr"] * factor
 
 
-def _chosen(strategy: str | Strategy, settings: dict[str, Any], told: Chosen) -> tuple[str, Strategy, Reduction]:
-    """What the script says, or the command line instead: the name, the strategy, and how its means are formed."""
-    name, over = told.strategy_name, dict(told.settings)
+def _chosen(
+    strategy: str | Strategy, settings: dict[str, Any], override: Chosen, *, has_own_servers: bool
+) -> tuple[str, Strategy, Reduction]:
+    """Return the name, the strategy and its reduction, as the script says, or the command line instead."""
+    raw, made = {**settings, **override.settings}, None
     if isinstance(strategy, Strategy):
-        kind = type(strategy)
-        own = sorted(settings.keys() & {field.name for field in dataclasses.fields(kind)})
+        own = sorted(settings.keys() & {field.name for field in dataclasses.fields(strategy)})
         if own:
             raise ConfigurationError(
                 f"settings {own} stand beside a strategy object; put them into the object, or give the strategy's name"
             )
-        if name is None:
-            own_name = strategies.name_of(kind) or kind.__name__
-            return own_name, *with_reduction(kind, {**settings, **over}, own_name, strategy)
-    if name is not None:
-        label, raw = name, over
+    if override.strategy_name is not None:
+        label, raw = strategies.registered(override.strategy_name), dict(override.settings)
+    elif isinstance(strategy, Strategy):
+        label, made = strategies.name_of(type(strategy)) or type(strategy).__name__, strategy
     else:
-        assert isinstance(strategy, str)
-        label, raw = strategy, {**settings, **over}
-    label = strategies.registered(label)
-    return label, *with_reduction(strategies.get(label), raw, label)
+        label = strategies.registered(strategy)
+    kind: Any = strategies.get(label) if made is None else type(made)
+    check(Combination(label=label, strategy=kind, has_own_servers=has_own_servers), "servers")
+    return label, *with_reduction(kind, raw, label, made)
 
 
 class OptionsBesideAStrategy(TypedDict, total=False):
@@ -355,28 +365,14 @@ class OptionsBesideAStrategy(TypedDict, total=False):
     on_anomaly: Literal["ignore", "warn", "skip"]
 
 
-_BY_NUMBER = (SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam, RMSprop, ASGD)
-"""Of torch's optimizers those that treat each number alike, so that their steps send nothing."""
-
-
-def host_step_of(spread: Sharded, optimizer: Optimizer, strategy: Strategy | None, place: Place) -> HostStep | None:
-    """How steps are made on the host; None where the optimizer's own step does it.
-
-    Raises `ConfigurationError` for optimizers and strategies that do not go with it. `strategy` None: a baseline.
-    """
+def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostStep | None:
+    """Return the step on the host; None where the optimizer's own step does it."""
     how = spread.offload
     if how is None:
         return None
     boundaries, plain = memory_use(place).boundaries, type(optimizer)
-    if not any(one is how.boundary for one in boundaries):  # two optimizers may have one model
+    if not any(boundary is how.boundary for boundary in boundaries):  # two optimizers may have one model
         boundaries.append(how.boundary)
-    if strategy is None:
-        raise ConfigurationError(
-            "offload= cannot be combined with a baseline, which makes its own steps; leave it None"
-        )
-    _check(optimizer, plain)
-    if how.delays:
-        _check_delay(spread, plain, strategy)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rests = how.where == "all"
     if rests and not how.delays and all(p.dtype.itemsize > 2 for p in parameters):
@@ -386,68 +382,15 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, strategy: Strategy | Non
     return HostStep(optimizer, plain, how.boundary, memory, delays=how.delays, crosses=not rests)
 
 
-def _check(optimizer: Optimizer, plain: type[Optimizer]) -> None:
-    closure = inspect.signature(plain.step).parameters.get("closure")
-    needs_closure = closure is not None and closure.default is inspect.Parameter.empty
-    if isinstance(optimizer, LBFGS) or needs_closure:
-        raise ConfigurationError(
-            f"{plain.__name__} asks for the loss several times a step, and with offload= its step is on the host, "
-            "where there is no model; use an optimizer that asks once, such as AdamW or SGD"
-        )
-    if any(group.get("capturable") for group in optimizer.param_groups):
-        raise ConfigurationError(
-            f"{plain.__name__} with capturable=True steps on a GPU, and offload= makes its steps on the host; leave it"
-        )
+def deal_out(redundancy: Redundancy, place: Place, round_now: Callable[[], int]) -> None:
+    """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker.
 
-
-def _check_delay(spread: Sharded, plain: type[Optimizer], strategy: Strategy) -> None:
-    if strategy.meets != "all" or strategy.replicas != "equal" or not strategy.agrees_in_backward:
-        raise ConfigurationError(
-            f"delayed_update cannot be combined with {type(strategy).__name__}, which writes parameters between "
-            "steps while "
-            "one is under way on the host; known: all-reduce"
-        )
-    if spread.seat.axes.shards > 1 and plain not in _BY_NUMBER:
-        raise ConfigurationError(
-            f"delayed_update makes steps in a thread beside the training's, and {plain.__name__} may send something in "
-            f"its step, as others hold the rest of its parameters; known: {', '.join(k.__name__ for k in _BY_NUMBER)}"
-        )
-
-
-def check_redundancy(strategy: Strategy, place: Place, label: str, *, is_whole: bool) -> None:
-    """Raise `ConfigurationError` where data cannot be dealt out as the strategy needs it."""
-    data = data_context(place)
-    if not _among(strategy, place).is_there:
+    `round_now` returns the newest round that the worker has applied.
+    """
+    data, wire = data_context(place), place.wire
+    if not redundancy.is_there:
         return
-    if not is_whole:
-        raise ConfigurationError(
-            f"under {label} workers compute the same batches, each with a whole model; leave out quorate.parallelize"
-        )
-    if data.made:
-        raise ConfigurationError(
-            f"quorate.shard was called before quorate.distribute, and has given each worker batches of its own; under "
-            f"{label} several compute the same: call quorate.distribute before it"
-        )
-    if data.redundancy.is_there:
-        raise ConfigurationError(
-            f"another optimizer was distributed by a strategy under which workers compute the same batches; {label} is "
-            "for one optimizer"
-        )
-
-
-def deal_out(strategy: Strategy, place: Place, round_now: Callable[[], int]) -> None:
-    """Let loaders give workers the batches that the strategy means; those whose examples others count do not.
-
-    `round_now` gives the newest round that the worker has applied."""
-    known, data, wire = _among(strategy, place), data_context(place), place.wire
-    if not known.is_there:
-        return
-    data.redundancy, data.round_now = known, round_now
-    if known.groups:
-        data.repeats = wire.rank > 0 and known.group_of(wire.rank, wire.size) == known.group_of(
-            wire.rank - 1, wire.size
-        )
-
-
-def _among(strategy: Strategy, place: Place) -> Redundancy:
-    return Redundancy() if strategy.redundancy is None else strategy.redundancy(place.wire.size)
+    data.redundancy, data.round_now = redundancy, round_now
+    if redundancy.groups:
+        group, before = (redundancy.group_of(rank, wire.size) for rank in (wire.rank, wire.rank - 1))
+        data.repeats = wire.rank > 0 and group == before

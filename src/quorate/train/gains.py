@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Strategy
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.optim.ada_scale import AdaScale, spread_of
+from quorate.train.compatibility import Combination, check
 from quorate.train.worker import StrategyWorker
 
 
@@ -52,7 +51,7 @@ class Gains(StepObserver):
         worker, local, mean = self._worker, self._local.newest, self._mean
         self._local.newest = self._mean = None
         if worker.replica.is_scaled:
-            raise ConfigurationError("AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16")
+            check(Combination(optimizer=type(self._optimizer), has_grad_scaler=True))
         if local is None or mean is None:
             return
         reducer = worker.means.reducer
@@ -60,20 +59,6 @@ class Gains(StepObserver):
         squares = float(worker.means.of_number(local))
         if size > 1:
             self._optimizer.take_in(spread_of(squares, float(mean), size), size)
-
-
-def check_gains(optimizer: Optimizer, strategy: Strategy, label: str, *, is_whole: bool) -> None:
-    """Raise `ConfigurationError` for AdaScale under a strategy without a mean gradient of all workers, and where a
-    replica is not whole on each of them."""
-    if not isinstance(optimizer, AdaScale):
-        return
-    if not (strategy.meets == "all" and strategy.agrees_in_backward and strategy.replicas == "equal"):
-        raise ConfigurationError(
-            f"AdaScale compares workers' gradients with the mean of all in each step, and {label} forms no such mean; "
-            "use all-reduce"
-        )
-    if not is_whole:
-        raise ConfigurationError("AdaScale cannot be combined with a model in shards; use LARS or LAMB there")
 
 
 def measure_gains(optimizer: Optimizer, worker: StrategyWorker, observers: Observers) -> None:

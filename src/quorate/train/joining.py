@@ -17,6 +17,7 @@ from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
 from quorate.rounds.replay.replayed import ReplayedRounds
+from quorate.train.compatibility import Combination, check
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.replica_copy import TooFewOptimizers
 from quorate.train.same_call import compare_calls, compare_options
@@ -75,12 +76,7 @@ def enter(
     everyone = sorted([*others, worker], key=lambda one: by_name(one.name))
     if (others or board.get(_SEVERAL) is not None) and not all(map(_joins_beside_others, everyone)):
         raise ConfigurationError(_TOGETHER)
-    if not (worker.strategy.lets_join and worker.tolerates_death):
-        raise ConfigurationError(
-            "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds "
-            "of local steps (without overlap, and with learners of one worker), hogwild, and all-reduce, "
-            'parameter-server, its presets, easgd and eamsgd with on_death="continue"; under others all begin together'
-        )
+    check(Combination(label=worker.label, strategy=worker.strategy, joins=True), "joining")
     if training is not None:
         enter_openly(worker, training)
     elif worker.has_rounds:

@@ -1,16 +1,15 @@
-"""Training a model that `quorate.parallelize` has spread: each worker distributes its piece of a replica."""
+"""The training of a model that `quorate.parallelize` has spread: each worker distributes its piece of a replica."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
-from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
@@ -22,12 +21,13 @@ from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.layer_rows import Layers
-from quorate.replica.by_tensors import is_by_numbers, shard_by_of
+from quorate.replica.by_tensors import is_by_numbers
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
 from quorate.sharding.on_pieces import OnPieces
 from quorate.sharding.parallelize import Sharded
 from quorate.sharding.whole_tensors import WholeTensors
+from quorate.train.compatibility import Combination
 from quorate.train.watched import Watched
 from quorate.wire.metered import Metered
 
@@ -35,62 +35,26 @@ _TOLD = 3
 """Names in a sentence."""
 
 
-def as_pieces(
-    spread: Sharded, strategy: Strategy, watched: Watched, optimizer: Optimizer, settings: Mapping[str, Any]
-) -> tuple[Strategy, Watched]:
-    """The strategy and the rest as they are where each worker has a piece of a replica.
+def as_pieces(spread: Sharded, strategy: Strategy, watched: Watched) -> tuple[Strategy, Watched]:
+    """Return the strategy and the arguments beside it as they are where each worker has a piece of a replica.
 
-    A replica ends where one of its workers does. Raises `ConfigurationError` for what would be decided differently for
-    the pieces of one replica, and for an optimizer that needs whole parameters.
+    A replica ends where one of its workers does.
     """
-    label = watched.strategy
-    if not strategy.acts_on_pieces:
-        raise ConfigurationError(
-            f"{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on "
-            "the clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
-            "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, "
-            "sync_every being a number of steps, and quorum and its presets"
-        )
-    if spread.seat.axes.replicas > 1:
-        _check_copies(spread, strategy, watched)
-    plain: type[Optimizer] = type(optimizer).__mro__[2]
-    by = shard_by_of(plain, optimizer.param_groups, watched.shard_by)
-    if by == "tensors" and strategy.meets == "rounds":
-        raise ConfigurationError(
-            f"{label} agrees in rounds, and {plain.__name__} calculates with whole tensors: over a model in shards the "
-            "two do not go together yet; take all-reduce, or an optimizer that treats each number alike"
-        )
-    if by == "tensors" and (spread.offload is not None or spread.plan is not None):
-        what = "offload" if spread.offload is not None else "tensor axis"
-        raise ConfigurationError(
-            f"{plain.__name__} calculates with whole tensors, and does not go together with a{'n' * (what[0] == 'o')} "
-            f"{what} yet; leave that out, or take an optimizer that treats each number alike"
-        )
-    if by == "tensors" and getattr(strategy, "momentum", None) == "average":
-        raise ConfigurationError(
-            f'momentum="average" cannot be combined with {plain.__name__} and a model in shards: what it keeps '
-            "lies on one "
-            "worker of a replica for each whole tensor, and means are of pieces; leave momentum out"
-        )
-    if watched.weight != "equal":
-        raise ConfigurationError(
-            f'weight="{watched.weight}" cannot be combined with a model in shards: its gradients are plain means '
-            "over the "
-            'workers of a replica; leave weight="equal"'
-        )
-    if settings.get("on_death") == "continue" and strategy.meets != "rounds":
-        raise ConfigurationError(
-            f'on_death="continue" cannot be combined with {label} of a model in shards: replicas go on without '
-            "one that has "
-            "lost a worker under quorum and its presets"
-        )
     goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
     changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
-    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat, shard_by=by)
+    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
+
+
+def in_pieces(combination: Combination, spread: Sharded) -> Combination:
+    """Return `combination` for a model that is spread over workers."""
+    axes, pipeline, offload = spread.seat.axes, spread.pipeline, spread.offload
+    shared = () if pipeline is None or axes.replicas == 1 else pipeline.ending.shared
+    offloads, delays_update = offload is not None, offload is not None and offload.delays
+    return dataclasses.replace(combination, axes=axes, shared=shared, offloads=offloads, delays_update=delays_update)
 
 
 def check_in_shards(model: Module, seat: Seat, parameters: Iterable[Tensor]) -> None:
-    """Raise `ConfigurationError` for parameters that came after `parallelize`: each worker would train its own."""
+    """Raise `ConfigurationError` for parameters added after `parallelize`: each worker would train its own."""
     if seat.axes.shards == 1:
         return
     from quorate.sharding.script_access import is_left_whole
@@ -103,27 +67,12 @@ def check_in_shards(model: Module, seat: Seat, parameters: Iterable[Tensor]) -> 
             )
 
 
-def _check_copies(spread: Sharded, strategy: Strategy, watched: Watched) -> None:
-    """Raise `ConfigurationError` where the copies of a tied parameter in several stages would part."""
-    reduction = watched.reduction
-    for names, x in () if spread.pipeline is None else spread.pipeline.ending.shared:
-        why = ""
-        if getattr(strategy, "fragments", 1) > 1:
-            why = "fragments of each stage are agreed on at other times; take fragments=1"
-        elif reduction.is_adaptive:
-            why = 'reduce="adasum" weighs them by what else is in a stage; take another'
-        elif reduction.codec is not None and any(reduction.is_coded(name, x) for name in names):
-            why = f"each stage would write its own code of it; keep it out with dense={tuple(names)}"
-        if why:
-            raise ConfigurationError(f"{' and '.join(names)} are one parameter that lies in several stages, and {why}")
-
-
 def lay_out_steps(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
-    """How steps over pieces are made.
+    """Prepare the steps over pieces.
 
-    Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; one
-    that needs their norms alone adds these up over the pieces. One of torch's that treats each number alike steps the
-    pieces as plain tensors.
+    Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; an
+    optimizer that only needs their norms adds these up over the pieces. Optimizers of torch that treat each number
+    alike step the pieces as plain tensors.
     """
     if isinstance(kept.optimizer, ByLayers) and seat.abreast.size > 1:
         norms = Metered(seat.abreast.channel(f"optimizer/{kept.name}/norms"), seat.traffic.meter)
@@ -137,11 +86,10 @@ def lay_out_steps(kept: Distributed, replica: Replica, seat: Seat, watched: Watc
 
 
 class AfterPieces(StepObserver):
-    """What is done when a backward pass over pieces has ended.
+    """Free the memory of gathered pieces when a backward pass has ended, before the optimizer's step.
 
-    Memory in which gathered pieces travelled is given back before the optimizer's step; after the first pass, a
-    sentence tells of trained parameters that have no gradient, and after the second the records are told what each
-    layer has sent along the tensor axis.
+    After the first pass a sentence names trained parameters without a gradient. After the second the records get the
+    traffic of each layer along the tensor axis.
     """
 
     phase = Phase.MEASURE
@@ -154,8 +102,8 @@ class AfterPieces(StepObserver):
         self._passes += 1
         sent, recorder = self._seat.traffic.by_layer, self._timer.recorder
         if self._passes == 2 and sent and recorder is not None:
-            told, now = dict(sent - self._before), self._timer.clock.now()
-            recorder.write(Layers(step=self._timer.steps, time=now, optimizer=self._timer.name, sent=told))
+            traffic, now = dict(sent - self._before), self._timer.clock.now()
+            recorder.write(Layers(step=self._timer.steps, time=now, optimizer=self._timer.name, sent=traffic))
         elif self._passes == 1:
             self._before = Counter(sent)
 

@@ -1,30 +1,13 @@
-"""What federated rounds with noise give away of a client: an upper bound, by an accountant."""
+"""The privacy that federated rounds with noise spend: an upper bound, by an accountant."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, MissingExtra
 
-if TYPE_CHECKING:
-    from torch.nn import Module
-
-    from quorate.core.strategy import Strategy
-
 _ORDERS = [1.5, *range(2, 65), 80, 96, 128, 192, 256, 384, 512]
-
-
-def check_buffers(model: Module, strategy: Strategy, label: str) -> None:
-    """Raise `ConfigurationError` where buffers would travel as they are beside parameters that are hidden."""
-    name = next((name for name, _ in model.named_buffers()), None)
-    if strategy.hides_clients and strategy.buffers != "none" and name is not None:
-        raise ConfigurationError(
-            f"noise and secure of {label} protect the parameters, and not the buffers of the model (as {name}), "
-            f'which buffers="{strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '
-            "own, or build the model without buffers (GroupNorm in place of BatchNorm)"
-        )
 
 
 @one_sentence({"rounds": "it is how many rounds a training makes"})
@@ -43,9 +26,9 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     """
     is_sound = rounds >= 0 and 0 < sampled <= 1 and noise > 0 and 0 < delta < 1
     if not is_sound:
-        found = f"rounds={rounds}, sampled={sampled}, noise={noise}, delta={delta}"
+        chosen = f"rounds={rounds}, sampled={sampled}, noise={noise}, delta={delta}"
         raise ConfigurationError(
-            f"{found}: rounds must be at least 0, sampled above 0 and at most 1, noise above 0, delta between 0 and 1"
+            f"{chosen}: rounds must be at least 0, sampled above 0 and at most 1, noise above 0, delta between 0 and 1"
         )
     try:
         from dp_accounting import dp_event, rdp

@@ -6,106 +6,59 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
-from quorate.core.errors import ConfigurationError
 from quorate.core.settings import settings_for
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat, Layout
 from quorate.means.edge_coding import EdgeCoding
 from quorate.means.reducer import Reducer
-from quorate.means.reduction import AUTO, NAMES, Reduction, reduction_of
+from quorate.means.reduction import NAMES, Reduction, reduction_of, with_defaults
 from quorate.rounds.coding import Coding
 from quorate.rounds.combining import ByRule
 from quorate.rounds.terms import Agreed
-
-_RULED = (("rounds", "gradients"), ("all", "ways"))
-"""Whom strategies meet, and with what, beside means of gradients, that a rule may have in the place of a mean."""
+from quorate.train.compatibility import Combination, check
 
 
 def with_reduction(
-    kind: type[Strategy], raw: Mapping[str, object], label: str, given: Strategy | None = None
+    kind: type[Strategy], raw: Mapping[str, object], label: str, chosen: Strategy | None = None
 ) -> tuple[Strategy, Reduction]:
-    """The strategy of that kind (or as `given`) with those of the settings that it has, and what the others say.
+    """Return the strategy of the class `kind`, or `chosen` with other settings, and how its means are formed.
 
-    Raises `ConfigurationError` for settings that nobody has, and where the strategy's means cannot be compressed.
+    `raw` has settings of the strategy, of `ReductionSettings`, and of the codec or the rule. Raises
+    `ConfigurationError` for settings that are unknown, and for those that do not go together.
     """
     own = {field.name for field in dataclasses.fields(kind)}
-    others = {name: value for name, value in raw.items() if name not in own}
-    if "compress" not in others or "compress" not in kind.reduction:
-        others = {**kind.reduction, **others}
+    others = with_defaults(kind.reduction, {name: value for name, value in raw.items() if name not in own})
     if not others.keys() & set(NAMES):
-        own, others = set(raw), {}  # one that is not known is refused with the strategy's settings in the sentence
-    mine = settings_for(kind, {name: value for name, value in raw.items() if name in own}, label)
-    if given is not None:  # its constructor has not looked at types
-        settings_for(kind, {one.name: getattr(given, one.name) for one in dataclasses.fields(kind) if one.init}, label)
+        own, others = set(raw), {}  # an unknown setting is refused with the strategy's settings in the sentence
+    settings = settings_for(kind, {name: value for name, value in raw.items() if name in own}, label)
+    if chosen is None:
+        strategy = kind(**settings)
+    else:  # its constructor has not looked at types
+        fields = [field.name for field in dataclasses.fields(kind) if field.init]
+        settings_for(kind, {name: getattr(chosen, name) for name in fields}, label)
+        strategy = dataclasses.replace(chosen, **settings)
     reduction = reduction_of(others)
-    made: Any = kind(**mine) if given is None else dataclasses.replace(given, **mine)
-    if reduction.settings.attack and (made.meets != "all" or made.compresses not in ("gradients", "ways")):
-        raise ConfigurationError(
-            f'attack="{reduction.settings.attack}" cannot be combined with {label}: attacks change gradients '
-            "(all-reduce, "
-            "robust), and how far workers went (diloco)"
-        )
-    if reduction.settings.on_anomaly != "ignore":
-        _check_watched(made, reduction, label)
-    if made.redundancy is not None and made.meets == "all":
-        reduction = _with_redundancy(made, reduction, label)
-    if reduction.codec is not None:
-        _check(made, reduction, label)
-        if made.compresses == "differences":
-            reduction = _without_feedback(reduction, label)
-    elif reduction.rule is not None and (made.meets, made.compresses) in _RULED:
-        if reduction.rule.has_centre:
-            raise ConfigurationError(
-                f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it starts from its '
-                "latest result, which exists only where all workers form means of gradients (all-reduce); "
-                "choose another rule"
-            )
-    elif reduction.settings.reduce != AUTO and made.meets != "all":
-        raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it selects how sums over all '
-            "workers are formed, and its steps form none"
-        )
-    elif reduction.is_adaptive and made.compresses != "gradients":
-        raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" is for gradients (all-reduce); {label} does not average gradients'
-        )
-    return made, reduction
+    check(Combination(label=label, strategy=strategy, reduction=reduction))
+    return strategy, _as_used(reduction, strategy)
 
 
-def _check_watched(strategy: Strategy, reduction: Reduction, label: str) -> None:
-    asked = f'on_anomaly="{reduction.settings.on_anomaly}"'
-    if strategy.meets != "all" or strategy.compresses != "gradients":
-        raise ConfigurationError(
-            f"{asked} cannot be combined with {label}: it compares the gradients in a mean of all workers (all-reduce)"
-        )
-    if not reduction.forms_means:
-        raise ConfigurationError(
-            f"{asked} watches plain means; with compress={reduction.settings.compress!r} and "
-            f"reduce={reduction.settings.reduce!r} leave it out: a rule finds what is wrong by itself, and codes of "
-            "gradients are no gradients"
-        )
-
-
-def _with_redundancy(strategy: Strategy, reduction: Reduction, label: str) -> Reduction:
-    if reduction.rule is None or reduction.codec is not None:
-        asked = "compress" if reduction.codec is not None else "reduce"
-        raise ConfigurationError(
-            f'{asked}="{getattr(reduction.settings, asked)}" cannot be combined with {label}, which compares '
-            "gradients, or "
-            f"decodes them, as they are; leave {asked} out"
-        )
-    return dataclasses.replace(reduction, redundancy=strategy.redundancy)
+def _as_used(reduction: Reduction, strategy: Strategy) -> Reduction:
+    if strategy.redundancy is not None and strategy.meets == "all":
+        return dataclasses.replace(reduction, redundancy=strategy.redundancy)
+    if isinstance(reduction.codec, Codec) and strategy.compresses == "differences":
+        undiminished = dataclasses.replace(reduction.settings, error_decay=1.0)  # errors are in the next difference
+        return dataclasses.replace(reduction, codec=reduction.codec.bare, settings=undiminished)
+    return reduction
 
 
 def by_rule(
     reduction: Reduction, settings: Mapping[str, Any], size: int, seed: int, strategy: Strategy
 ) -> Mapping[str, Any]:
-    """The settings of rounds whose vectors become one by a rule, where one was chosen; else as they are.
+    """Return the settings of rounds, with the rule that takes the place of the mean if one was chosen.
 
-    Raises `ConfigurationError` where the rule does not bear f in a round of no more workers than have to call.
+    Raises `ConfigurationError` where the rule does not bear f wrong vectors in the smallest round.
     """
     rule = reduction.rule
     if rule is None or strategy.meets != "rounds":
@@ -118,97 +71,30 @@ def by_rule(
 
 
 def reducer_of(reduction: Reduction, strategy: Strategy, layout: Layout, wire: Wire, seed: int) -> Reducer:
-    """What forms the means of all; under rounds those are of evaluations, and dense."""
+    """Return the reducer of the means of all workers; under rounds these are of evaluations, and dense."""
     return (reduction if strategy.meets == "all" else Reduction()).reducer(layout, wire, seed)
 
 
 def coding_of(
     reduction: Reduction, layout: Layout, seed: int, rank: int, size: int, units: Callable[[Flat, int], Sequence[float]]
 ) -> Coding | None:
-    """What makes a worker's contributions to rounds small; None where they are dense. `units`: as of `Coding`."""
+    """Return the compression of contributions to rounds, with the `units` of `Coding`; None where they are dense."""
     codec = reduction.codec
-    if codec is None:
+    if not isinstance(codec, Codec):
         return None
-    assert isinstance(codec, Codec)
-    feeds_back = isinstance(codec, ErrorFeedback)
-    return Coding(codec.bare, layout, seed, rank, feeds_back=feeds_back, units=lambda given: units(given, size))
+    how: dict[str, Any] = {"feeds_back": reduction.feeds_back, "units": lambda vector: units(vector, size)}
+    return Coding(codec.bare, layout, seed, rank, **how)
 
 
 def edge_coding_of(reduction: Reduction, strategy: Strategy, seed: int) -> EdgeCoding | None:
-    """What makes small what goes to neighbours; None where that is dense."""
-    if reduction.codec is None or strategy.compresses != "differences":
-        return None
-    assert isinstance(reduction.codec, Codec)
-    return EdgeCoding(reduction.codec, seed)
+    """Return the compression of exchanges with neighbours; None where they are dense."""
+    codec = reduction.codec
+    return EdgeCoding(codec, seed) if isinstance(codec, Codec) and strategy.compresses == "differences" else None
 
 
 def served_coding_of(reduction: Reduction, seed: int) -> tuple[EdgeCoding | None, bool]:
-    """What makes small what goes to servers (None: it is dense), and whether what it leaves out is remembered."""
+    """Return the compression of messages to servers (None: dense), and whether its errors are remembered."""
     codec = reduction.codec
-    if codec is None:
+    if not isinstance(codec, Codec):
         return None, False
-    assert isinstance(codec, Codec)
-    return EdgeCoding(codec.bare, seed), isinstance(codec, ErrorFeedback)
-
-
-def _without_feedback(reduction: Reduction, label: str) -> Reduction:
-    """What a code leaves out of a difference is in the next one anyhow."""
-    asked = f'compress="{reduction.settings.compress}"'
-    if reduction.is_of_gradients or reduction.keeps_more:
-        raise ConfigurationError(
-            f"{asked} cannot be combined with {label}: it is for gradients, and {label} writes differences small; "
-            "choose a "
-            "codec that remembers nothing"
-        )
-    if reduction.settings.error_feedback:
-        raise ConfigurationError(
-            f"error_feedback=True cannot be combined with {label}: what is left out of a difference is in the "
-            "next one; leave "
-            "it out"
-        )
-    if reduction.settings.reduce != AUTO:
-        raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" cannot be combined with {label}: it selects how the codes of '
-            "all workers are summed, but here codes go to neighbours"
-        )
-    assert isinstance(reduction.codec, Codec)
-    return dataclasses.replace(reduction, codec=reduction.codec.bare)
-
-
-def _check(strategy: Strategy, reduction: Reduction, label: str) -> None:
-    asked = f'compress="{reduction.settings.compress}"'
-    if reduction.rule is not None and (strategy.meets, strategy.compresses) != ("all", "gradients"):
-        raise ConfigurationError(
-            f'reduce="{reduction.settings.reduce}" beside {asked} cannot be combined with {label}: a rule needs the '
-            "codes of all workers in each step, which only all-reduce and robust exchange; leave out reduce or compress"
-        )
-    if strategy.compresses == "nothing":
-        raise ConfigurationError(
-            f"{asked} cannot be combined with {label}: codecs write small gradients (all-reduce, quorum), how far "
-            "workers "
-            "went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
-            "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"
-        )
-    sums = strategy.meets if strategy.meets in ("rounds", "servers") else None
-    if sums is not None and (reduction.is_of_gradients or reduction.settings.reduce != AUTO):
-        raise ConfigurationError(
-            f"{asked} with reduce={reduction.settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
-            f"{sums} form the sums: choose a codec, and leave reduce out"
-        )
-    if sums is not None and reduction.settings.error_decay != 1:
-        raise ConfigurationError(
-            f"error_decay={reduction.settings.error_decay} cannot be combined with {label}: what a codec leaves "
-            "out there is "
-            "kept as it is; leave it out"
-        )
-    if sums is not None and reduction.keeps_more:
-        raise ConfigurationError(
-            f"{asked} remembers more than what it leaves out, which {sums} do not support; under {label} choose "
-            "another codec"
-        )
-    if strategy.compresses == "ways" and reduction.is_of_gradients:
-        raise ConfigurationError(f"{asked} is for gradients (all-reduce); use a codec with {label}")
-    if getattr(strategy, "after", 0):
-        raise ConfigurationError(
-            f"{asked} cannot be combined with synchronous steps before the local ones; leave after=0"
-        )
+    return EdgeCoding(codec.bare, seed), reduction.feeds_back

@@ -1,4 +1,4 @@
-"""What `distribute` does on a rank that is a server only: it keeps parameters until the training has ended."""
+"""The work of a rank that is a server only: it keeps parameters until the training has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.core.errors import ConfigurationError, Stopped
+from quorate.core.errors import Stopped
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
 from quorate.means.headers import header_length
@@ -17,36 +17,12 @@ from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
 from quorate.servers.own import OwnServers
 from quorate.servers.own_server import OwnServer
-from quorate.strategies import strategies
-from quorate.strategies.parts.placement import PlacedOnServers, why_none_of_their_own
+from quorate.strategies.parts.placement import PlacedOnServers
 from quorate.strategies.parts.server_settings import ServerSettings
-from quorate.train.chosen import Chosen
 from quorate.train.reduced import served_coding_of
 from quorate.train.same_call import call_of, compare_with_those_joined
 from quorate.train.watched import Watched
 from quorate.wire.current import Place
-
-
-def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
-    """Raise `ConfigurationError` where servers of their own were started, and what is distributed next cannot have
-    them: by another strategy, or a further optimizer."""
-    own = place.context(OwnServers).ranks
-    if not own:
-        return
-    kind: type[Strategy] | None = None
-    if told.strategy_name is None and isinstance(strategy, Strategy):
-        kind, name = type(strategy), strategies.name_of(type(strategy)) or type(strategy).__name__
-    else:
-        name = str(told.strategy_name or strategy)
-        if name not in told.baselines:
-            kind = strategies.get(name)
-    why = why_none_of_their_own(kind, name)
-    if why is not None:
-        raise ConfigurationError(f"{why}, but --servers was given; it needs parameter-server or one of its presets")
-    if told.optimizers:
-        raise ConfigurationError(
-            "separate servers (--servers) serve one distributed optimizer; this script has several"
-        )
 
 
 def serves_only(place: Place) -> bool:

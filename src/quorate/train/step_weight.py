@@ -1,39 +1,21 @@
-"""What a worker's gradient counts in a mean: as much as any other's, or the examples or tokens it was computed on."""
+"""The weight of a worker's gradient in a mean: equal, or the examples or tokens that it was computed on."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.strategy import Strategy
 from quorate.data.consumption import consumed
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.wire.current import Place
 
 Weight = Literal["equal", "examples", "tokens"]
 
-_COUNTS_INSTEAD = {
-    "neighbours": "what neighbours count is said by the topology",
-    "asks": "two workers that meet count the same",
-    "servers": "what a worker counts on servers is said by the strategy's settings",
-    "nobody": "each worker takes its own steps, and nothing is averaged",
-}
-"""By whom the strategy meets, where it forms no means of all."""
-
 
 def check_weight(weight: str) -> None:
     """Raise `ConfigurationError` for an unknown setting."""
     if weight not in get_args(Weight):
         raise unknown("weight", str(weight), get_args(Weight))
-
-
-def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
-    """Raise `ConfigurationError` where amounts are to count under a strategy that forms no mean of all workers."""
-    if weight != "equal" and strategy.steps_apart:
-        raise ConfigurationError(
-            f'weight="{weight}" weighs the means of all workers, and {label} forms no means: '
-            + _COUNTS_INSTEAD[strategy.meets]
-        )
 
 
 class StepWeight(StepObserver):
@@ -76,9 +58,9 @@ class StepWeight(StepObserver):
 
     @property
     def full(self) -> float:
-        """What a step without short batches counts; under rounds a gradient counts as a share of it.
+        """The weight of a step of full batches; under rounds a gradient counts as a share of it.
 
-        Raises `ConfigurationError` for tokens: there is no full batch of them.
+        Raises `ConfigurationError` for tokens, which have no full batch.
         """
         if self._weight == "tokens":
             raise ConfigurationError(
@@ -88,5 +70,5 @@ class StepWeight(StepObserver):
         return max(self._largest, float(consumed(self._place).full_batch)) if self._weight == "examples" else 1.0
 
     def step_ended(self) -> None:
-        """What is loaded from now on is of the next step."""
+        """Count all that is loaded from now on for the next step."""
         self._until = self._loaded

@@ -1,4 +1,4 @@
-"""What `distribute` is told beside the strategy."""
+"""The arguments of `distribute` beside the strategy."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ COMPARE_EVERY = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What `distribute` is told beside the strategy, the same on every worker."""
+    """The arguments of `distribute` beside the strategy, the same on every worker."""
 
     on_nonfinite: OnNonfinite = "warn"
     compare_every: int = COMPARE_EVERY
     """Rounds between two comparisons of the replicas, which are also compared at the end; 0: never."""
     weight: Weight = "equal"
-    """What a worker counts in means of all."""
+    """The weight of a worker in means of all."""
     strategy: str = "(unnamed)"
-    """What it is called in sentences."""
+    """The name of the strategy in sentences."""
     reduction: Reduction = field(default_factory=Reduction)
     """How means of gradients are formed."""
     shard_by: ShardBy | None = None
-    """How the optimizer's state is dealt out to the workers of a replica; None: as its class needs it."""
+    """How the optimizer's state is divided among the workers of a replica; None: as its class needs it."""
     seat: Seat | None = None
-    """This worker's among the pieces of its replica; None where it holds the whole."""
+    """The place of this worker in its replica; None where it holds all of it."""
     host: HostStep | None = None
     """How steps are made on the host; None where they are made on the device."""
 
@@ -44,26 +44,15 @@ class Watched:
         every: object = self.compare_every
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise ConfigurationError(f"compare_every is {every!r}; it must be a number of rounds, or 0 for never")
-        if self.weight != "equal" and self.reduction.is_adaptive:
-            raise ConfigurationError(
-                f'weight="{self.weight}" weighs means, and reduce="{self.reduction.settings.reduce}" forms none: every '
-                'gradient counts as it is; leave weight="equal"'
-            )
-        if self.weight != "equal" and self.reduction.codes_sums:
-            raise ConfigurationError(
-                f'weight="{self.weight}" cannot be combined with reduce="{self.reduction.settings.reduce}" beside '
-                f'compress="{self.reduction.settings.compress}" with a setting in numbers of the gradient: sums of '
-                'unequal weights have no unit that a worker knows; leave reduce out, or leave weight="equal"'
-            )
 
     @property
     def replicas(self) -> Sequence[Sequence[int]] | None:
-        """The workers of each, where a replica is spread over several."""
+        """The workers of each replica, where one is spread over several."""
         return None if self.seat is None else self.seat.workers
 
     @property
     def choices(self) -> dict[str, Any]:
-        """By the names that arguments have."""
+        """The arguments by name."""
         plain: dict[str, Any] = {"on_nonfinite": self.on_nonfinite, "compare_every": self.compare_every}
         plain |= {"weight": self.weight, "shard_by": self.shard_by}
         return plain | {name: str(value) for name, value in self.reduction.said.items()}

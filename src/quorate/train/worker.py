@@ -46,7 +46,7 @@ from quorate.quorums.whole_replica import WholeReplica
 from quorate.quorums.worker_group import WorkerGroup
 from quorate.records.tape import Replaying
 from quorate.replica.outer_optimizer import updater
-from quorate.replica.plain_step import NO_ARGUMENTS, check_closure, second_order
+from quorate.replica.plain_step import NO_ARGUMENTS, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
@@ -248,7 +248,6 @@ class StrategyWorker:
         units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
-        check_closure(self.replica.plain, "a strategy of rounds", can_agree=False)
         if self._rounds is not None:  # other parameters are trained than before
             if fragments:
                 self._rounds.lay_out_fragments(fragments)
@@ -279,7 +278,6 @@ class StrategyWorker:
         return self._place.context(OwnServers).ranks
 
     def agree_on_servers(self, terms: ServerTerms) -> None:
-        check_closure(self.replica.plain, "a strategy of servers", can_agree=False)
         if self._servers is None:  # else other parameters are trained than before
             coding = served_coding_of(self._reduction, self.seed)
             self.is_served = True

@@ -82,7 +82,7 @@ def test_a_card_reads_like_this(capsys: pytest.CaptureFixture[str], monkeypatch:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "all-reduce (strategy)"
     assert lines[1].startswith("  All workers' gradients are averaged")
-    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Fixed"]
+    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with", "Fixed"]
     titles.append("Settings (name, type, default, meaning)")
     assert [line for line in lines[1:] if line and not line.startswith(" ")] == titles
     assert any(line.startswith("  worker death      stops cleanly  the others") for line in lines)
@@ -182,7 +182,7 @@ def test_the_file_of_a_strategy_is_explained(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("name", ["fedprox"])
 def test_strategies_among_the_examples_have_cards(name: str) -> None:
     (card,) = cards_of(str(Path(__file__).parents[3] / "examples" / "strategies" / f"{name}.py"))
-    assert {"Idea", "Cost", "Paper"} <= card.sections.keys() and card.honesty and card.settings
+    assert {"Idea", "Cost", "Paper", "Goes with"} <= card.sections.keys() and card.honesty and card.settings
 
 
 @pytest.mark.usefixtures("only_the_packages")

@@ -16,7 +16,7 @@ from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
 from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.means.adasum import Adasum
 from quorate.means.reduction import reduction_of
-from quorate.train.watched import Watched
+from quorate.train.compatibility import Combination, check
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -231,9 +231,9 @@ def test_a_worker_that_hands_in_something_else_is_named_and_a_death_ends_sums() 
 )
 def test_a_codec_beside_it_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        reduction_of({"reduce": "adasum", **settings})
+        check(Combination(reduction=reduction_of({"reduce": "adasum", **settings})))
 
 
 def test_weights_are_refused() -> None:
     with pytest.raises(ConfigurationError, match='weight="examples" weighs means, and reduce="adasum" forms none'):
-        Watched(weight="examples", reduction=reduction_of({"reduce": "adasum"}))
+        check(Combination(weight="examples", reduction=reduction_of({"reduce": "adasum"})))

@@ -20,7 +20,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.means.reduction import reduction_of
 from quorate.means.robust import Robust
-from quorate.train.watched import Watched
+from quorate.train.compatibility import Combination, check
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support import drawn_vectors as vectors
@@ -142,8 +142,6 @@ def test_the_mean_breaks_under_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"reduce": "krum", "compress": "power-sgd"}, "power-sgd forms only their sum"),
-        ({"reduce": "median", "compress": "top-k"}, "leaves most coordinates of each worker 0"),
         ({"reduce": "krum", "dense_below": 3}, "dense_below: these are settings of a codec, but there is none"),
         ({"reduce": "krum:f=-1"}, "f is -1"),
         ({"reduce": "krum", "tau": 3}, "tau"),
@@ -157,7 +155,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 def test_what_does_not_go_with_a_rule() -> None:
     with pytest.raises(ConfigurationError, match='weight="examples" weighs means, and reduce="median" forms none'):
-        Watched(weight="examples", reduction=reduction_of({"reduce": "median"}))
+        check(Combination(weight="examples", reduction=reduction_of({"reduce": "median"})))
     with pytest.raises(ConfigurationError, match='reduce="median" is for gradients'):
         VirtualWorld(3).run(
             joined(lambda w: train(w.rank, None, torch.optim.SGD, strategy="local-sgd", reduce="median"))

@@ -1,4 +1,4 @@
-"""Settings of a strategy that keeps something on servers: on which, and whether one may die."""
+"""Settings of a strategy that keeps parameters on servers: on which, and whether one may die."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
-
-
-def why_none_of_their_own(kind: type[Strategy] | None, name: str) -> str | None:
-    """Why servers that train nothing do not go with this strategy (None: another program's); None where they do."""
-    if kind is not None and issubclass(kind, PlacedOnServers):
-        return None if kind.may_be_own else f"{name} has its servers on workers, as its setting servers says"
-    return f"{name} has no servers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +38,10 @@ class PlacedOnServers(Strategy):
             )
 
     def placed(self, workers: int, own: Sequence[int]) -> tuple[int, ...]:
-        """The ranks of the servers, among so many workers, where the ranks `own` are servers only. Raises
-        `ConfigurationError` where there are not as many as wanted."""
+        """Return the ranks of the servers; the ranks `own` are servers only.
+
+        Raises `ConfigurationError` where there are not as many as wanted.
+        """
         if self.servers == "own" and not own:
             raise ConfigurationError('servers="own" needs servers that are no workers; give quorate run --servers')
         if own and self.servers != "own":
@@ -57,10 +52,10 @@ class PlacedOnServers(Strategy):
         count = workers if self.servers == "all" else self.servers
         if isinstance(count, int) and count > workers:
             raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
-        found = tuple(own) if isinstance(count, str) else tuple(range(count))
-        if self.replication > len(found):
+        ranks = tuple(own) if isinstance(count, str) else tuple(range(count))
+        if self.replication > len(ranks):
             raise ConfigurationError(
-                f"replication={self.replication} needs as many servers, and there {'is' if len(found) == 1 else 'are'} "
-                f"{len(found)}"
+                f"replication={self.replication} needs as many servers, and there {'is' if len(ranks) == 1 else 'are'} "
+                f"{len(ranks)}"
             )
-        return found
+        return ranks

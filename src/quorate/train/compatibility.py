@@ -1,0 +1,392 @@
+"""Which choices of a training go together: one table of the combinations that are refused, and why.
+
+`check` raises for the first of `RULES` that refuses a combination. Nothing here imports torch, so that the command line
+can ask before it starts anything. Checks that need the numbers of a run, such as sizes of a world, stand elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quorate.core.axes import Axes
+from quorate.core.errors import ConfigurationError
+from quorate.core.redundancy import Redundancy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from quorate.core.strategy import Strategy
+    from quorate.means.reduction import Reduction
+
+
+class _Unconcerned:
+    """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
+
+    meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
+    agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
+    steps_apart = hides_clients = False
+    codec = rule = error_feedback = None
+    is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = feeds_back = False
+    compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
+
+
+UNCONCERNED: Any = _Unconcerned
+UNCONCERNED.settings = _Unconcerned
+_GRADIENTS_OF_ALL = ("all", "gradients")
+_RULED = (("rounds", "gradients"), ("all", "ways"))
+"""Whom a step meets, and what codecs may compress (see `Strategy`): where a rule may take the place of a mean."""
+_SUM_THEMSELVES = ("rounds", "servers")
+_COUNTS_INSTEAD = {
+    "neighbours": "what neighbours count is said by the topology",
+    "asks": "two workers that meet count the same",
+    "servers": "what a worker counts on servers is said by the strategy's settings",
+    "nobody": "each worker takes its own steps, and nothing is averaged",
+}
+_ADA_SCALE = "quorate.optim.ada_scale.AdaScale"
+_BY_NUMBER = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "ASGD")
+"""The optimizers of torch that treat each number alike, so that their steps send nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """The choices for one optimizer. A field that is left out is not concerned, and no rule refuses it."""
+
+    label: str = ""
+    """The name of the strategy or baseline."""
+    strategy: Strategy = UNCONCERNED
+    reduction: Reduction = UNCONCERNED
+    weight: str = "equal"
+    optimizer: type[Optimizer] | None = None
+    inner_optimizers: Collection[str] = ()
+    workers: int = 0
+    """The size of the world; 0: unknown."""
+    buffer: str | None = None
+    axes: Axes | None = None
+    """The mesh of a model in pieces; None: each worker has all of it."""
+    shard_by: str = "rows"
+    """How the optimizer's state is divided among the workers of a replica in pieces."""
+    shared: Sequence[tuple[Sequence[str], Tensor]] = ()
+    """Parameters that lie in several stages, by their names there."""
+    optimizers_before: int = 0
+    is_baseline: bool = False
+    is_virtual: bool = False
+    asks_for_pieces: bool = False
+    """Whether the command line has --mesh, --zero or --offload."""
+    asks_to_outlive: bool = False
+    offloads: bool = False
+    delays_update: bool = False
+    has_own_step: bool = False
+    is_capturable: bool = False
+    has_grad_scaler: bool = False
+    has_loaders: bool = False
+    others_repeat: bool = False
+    """Whether workers compute the same batches for another optimizer."""
+    syncs_norms: bool = False
+    shares_batches: bool = False
+    """Whether several workers of a replica have the same batch: along the tensor axis, and in stages."""
+    joins: bool = False
+    has_own_servers: bool = False
+
+    @property
+    def redundancy(self) -> Redundancy:
+        """How the workers compute the same batches."""
+        redundancy_among = self.strategy.redundancy if self.workers else None
+        return Redundancy() if redundancy_among is None else redundancy_among(self.workers)
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether each step uses the mean gradient of all workers."""
+        chosen = self.strategy
+        return chosen.meets == "all" and chosen.agrees_in_backward and chosen.replicas == "equal"
+
+    @property
+    def divides_optimizer(self) -> bool:
+        """Whether each part of the optimizer's state is on some worker only."""
+        return self.axes is not None or (self.strategy.meets == "servers" and self.strategy.replicas == "meet")
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether `step` of the optimizer cannot be called without a closure."""
+        if self.optimizer is None:
+            return False
+        from quorate.replica.plain_step import needs_closure
+
+        return needs_closure(self.optimizer)
+
+    def is_a(self, place: str) -> bool:
+        """Return whether the optimizer is of the class at `place` (`module.name`), or derived from it."""
+        kinds = () if self.optimizer is None else self.optimizer.__mro__
+        return place in (f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+
+    @property
+    def steps_numbers(self) -> bool:
+        """Whether the optimizer is one of torch's that treat each number alike."""
+        kind = self.optimizer
+        return kind is None or (f"{kind.__module__}.".startswith("torch.optim.") and kind.__name__ in _BY_NUMBER)
+
+    @property
+    def coded_apart(self) -> tuple[str, ...]:
+        """The names of a parameter that lies in several stages, each of which would compress it by itself."""
+        coded = None if self.reduction.codec is None else self.reduction.is_coded
+        return next((tuple(names) for names, x in self.shared if coded and any(coded(n, x) for n in names)), ())
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An option that does not go with others: when a combination, with its strategy and its reduction, is refused."""
+
+    feature: str
+    refuses: Callable[[Combination, Strategy, Reduction], object]
+    sentence: str
+    """The message of the error, for `str.format`."""
+
+    def words(self, combination: Combination) -> str:
+        """Return the message for a combination that is refused."""
+        settings, optimizer = combination.reduction.settings, combination.optimizer
+        copies = combination.coded_apart or next((tuple(names) for names, _ in combination.shared), ())
+        return self.sentence.format(
+            c=combination,
+            label=combination.label,
+            settings=settings,
+            compress=f'compress="{settings.compress}"',
+            reduce=f'reduce="{settings.reduce}"',
+            kind="the optimizer" if optimizer is None else optimizer.__name__,
+            inner=", ".join(combination.inner_optimizers),
+            copies=f"{' and '.join(copies)} are one parameter that lies in several stages",
+            instead=_COUNTS_INSTEAD.get(combination.strategy.meets),
+            by_number=", ".join(_BY_NUMBER),
+        )
+
+
+def refusals(combination: Combination, *features: str) -> Iterator[Rule]:
+    """Yield the rules, of these features only if any are named, that refuse `combination`."""
+    chosen = combination, combination.strategy, combination.reduction
+    return (rule for rule in RULES if (not features or rule.feature in features) and rule.refuses(*chosen))
+
+
+def check(combination: Combination, *features: str) -> None:
+    """Raise `ConfigurationError` for the first of the `refusals`."""
+    for rule in refusals(combination, *features):
+        raise ConfigurationError(rule.words(combination))
+
+
+RULES = (
+    Rule("attack", lambda c, s, r: r.settings.attack
+         and not (s.meets == "all" and s.compresses in ("gradients", "ways")),
+         'attack="{settings.attack}" cannot be combined with {label}: attacks change gradients (all-reduce, robust), '
+         "and how far workers went (diloco)"),
+    Rule("on_anomaly", lambda c, s, r: r.settings.on_anomaly != "ignore"
+         and (s.meets, s.compresses) != _GRADIENTS_OF_ALL,
+         'on_anomaly="{settings.on_anomaly}" cannot be combined with {label}: it compares the gradients of a mean '
+         "of all workers (all-reduce)"),
+    Rule("on_anomaly", lambda c, s, r: r.settings.on_anomaly != "ignore" and not r.forms_means,
+         'on_anomaly="{settings.on_anomaly}" watches plain means; with {compress} and {reduce} leave it out: a rule '
+         "finds what is wrong by itself, and codes of gradients are no gradients"),
+    Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
+         "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
+    Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,
+         "{reduce} needs the vector of each worker, and power-sgd forms only their sum; leave one of them out"),
+    Rule("reduce", lambda c, s, r: r.rule and r.keeps_few and not r.rule.is_linear,
+         "{reduce} works on each coordinate by itself, and {compress} leaves most coordinates of each worker 0, "
+         "different ones for each: the result would be 0 nearly everywhere; choose a rule on whole vectors (krum, "
+         "multi-krum, geometric-median, centered-clipping), or another codec"),
+    Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
+         "power-sgd forms its sums in its own way; leave out {reduce}"),
+    Rule("reduce", lambda c, s, r: r.keeps_more and r.settings.reduce in ("two-phase", "hierarchical"),
+         "{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out {reduce}"),
+    Rule("reduce", lambda c, s, r: s.redundancy and s.meets == "all" and r is not UNCONCERNED and not r.rule,
+         "{reduce} cannot be combined with {label}, which compares or decodes gradients as they are; leave reduce out"),
+    Rule("reduce", lambda c, s, r: r.codec and r.rule and (s.meets, s.compresses) != _GRADIENTS_OF_ALL,
+         "{reduce} beside {compress} cannot be combined with {label}: a rule needs the codes of all workers in each "
+         "step, which only all-reduce and robust exchange; leave out reduce or compress"),
+    Rule("reduce", lambda c, s, r: r.codec and s.compresses == "differences" and r.settings.reduce != "auto",
+         "{reduce} cannot be combined with {label}: it selects how codes of all workers are summed; here they go to "
+         "neighbours"),
+    Rule("reduce", lambda c, s, r: not r.codec and (s.meets, s.compresses) in _RULED and r.rule and r.rule.has_centre,
+         "{reduce} cannot be combined with {label}: it starts from its latest result, which exists only where all "
+         "workers form means of gradients (all-reduce); choose another rule"),
+    Rule("reduce", lambda c, s, r: not r.codec and r.settings.reduce != "auto" and s.meets != "all"
+         and not (r.rule and (s.meets, s.compresses) in _RULED),
+         "{reduce} cannot be combined with {label}: it selects how sums over all workers are formed; it forms none"),
+    Rule("reduce", lambda c, s, r: not r.codec and r.is_adaptive and s.compresses != "gradients"
+         and not (r.rule and (s.meets, s.compresses) in _RULED),
+         "{reduce} is for gradients (all-reduce); {label} does not average gradients"),
+    Rule("reduce", lambda c, s, r: c.redundancy.batches > 1 and r.rule and r.rule.name != "Mean",
+         "{reduce} cannot be combined with a cyclic code, which decodes the mean; leave reduce out"),
+    Rule("compress", lambda c, s, r: s.redundancy and s.meets == "all" and r.codec,
+         "{compress} cannot be combined with {label}, which compares or decodes gradients as they are; leave it out"),
+    Rule("compress", lambda c, s, r: r.codec and s.compresses == "nothing",
+         "{compress} cannot be combined with {label}: codecs write small gradients (all-reduce, quorum), how far "
+         "workers went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
+         "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"),
+    Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES
+         and (r.is_of_gradients or r.settings.reduce != "auto"),
+         "{compress} with reduce={settings.reduce!r} is for sums of all workers (all-reduce); under {label} "
+         "{c.strategy.meets} form the sums: choose a codec, and leave reduce out"),
+    Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.keeps_more,
+         "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
+    Rule("compress", lambda c, s, r: s.compresses == "ways" and r.is_of_gradients,
+         "{compress} is for gradients (all-reduce); use a codec with {label}"),
+    Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
+         "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
+    Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and (r.is_of_gradients or r.keeps_more),
+         "{compress} cannot be combined with {label}: it is for gradients, and {label} writes differences small; "
+         "choose a codec that remembers nothing"),
+    Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_feedback is False,
+         "power-sgd does not work without error feedback; leave error_feedback out"),
+    Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and r.settings.error_feedback,
+         "error_feedback=True cannot be combined with {label}: the next difference has what is left out; leave it out"),
+    Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_decay != 1,
+         "power-sgd keeps its errors undiminished; leave error_decay out"),
+    Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and not r.feeds_back,
+         "{settings.compress} keeps no errors that could decay; leave error_decay out"),
+    Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and r.settings.reduce in ("two-phase", "hierarchical"),
+         "{reduce} hands errors on from worker to worker, and they are not to fade on the way; leave one out"),
+    Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.settings.error_decay != 1,
+         "error_decay={settings.error_decay} cannot be combined with {label}: what a codec leaves out is kept "
+         "as it is; leave it out"),
+    Rule("optimizer", lambda c, s, r: c.needs_closure and not c.averages_gradients,
+         "{kind} asks for the loss several times a step, in a closure, and {label} for one gradient; use all-reduce"),
+    Rule("optimizer", lambda c, s, r: c.has_own_step and c.divides_optimizer,
+         "a step was put on this {kind} itself, and servers and models in pieces make steps with optimizers of their "
+         "own, which have the step of the class; write it as the step of a subclass"),
+    Rule("optimizer", lambda c, s, r: c.inner_optimizers and c.divides_optimizer,
+         "{kind} is around another optimizer ({inner}), whose state would be lost: servers and models in pieces divide "
+         "only that of {kind}; distribute the inner one alone, or train {kind} with whole replicas under another "
+         "strategy, such as all-reduce"),
+    Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and not c.averages_gradients,
+         "AdaScale compares gradients with the mean of all workers, and {label} forms no such mean; use all-reduce"),
+    Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.axes,
+         "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
+    Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
+         "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
+    Rule("weight", lambda c, s, r: c.weight != "equal" and s.steps_apart,
+         'weight="{c.weight}" weighs the means of all workers, and {label} forms no means: {instead}'),
+    Rule("weight", lambda c, s, r: c.weight != "equal" and r.is_adaptive,
+         'weight="{c.weight}" weighs means, and {reduce} forms none: every gradient counts as it is; leave '
+         'weight="equal"'),
+    Rule("weight", lambda c, s, r: c.weight != "equal" and r.codes_sums,
+         'weight="{c.weight}" cannot be combined with {reduce} beside {compress} with a setting in numbers of the '
+         "gradient: sums of unequal weights have no unit that a worker knows; leave reduce out, or leave "
+         'weight="equal"'),
+    Rule("weight", lambda c, s, r: c.axes and c.weight != "equal",
+         'weight="{c.weight}" cannot be combined with a model in shards: its gradients are plain means over the '
+         'workers of a replica; leave weight="equal"'),
+    Rule("buffers", lambda c, s, r: s.hides_clients and s.buffers != "none" and c.buffer,
+         "noise and secure of {label} protect the parameters, and not the buffers of the model (as {c.buffer}), "
+         'which buffers="{c.strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '
+         "own, or build the model without buffers (GroupNorm in place of BatchNorm)"),
+    Rule("pieces", lambda c, s, r: c.redundancy.is_there and c.axes,
+         "under {label} workers compute the same batches, each with a whole model; leave out quorate.parallelize"),
+    Rule("pieces", lambda c, s, r: c.axes and not s.acts_on_pieces,
+         "{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on the "
+         "clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
+         "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, sync_every "
+         "being a number of steps, and quorum and its presets"),
+    Rule("pieces", lambda c, s, r: c.shared and getattr(s, "fragments", 1) > 1,
+         "{copies}, and fragments of each stage are agreed on at other times; take fragments=1"),
+    Rule("pieces", lambda c, s, r: c.shared and r.is_adaptive,
+         "{copies}, and {reduce} weighs them by what else is in a stage; take another"),
+    Rule("pieces", lambda c, s, r: c.coded_apart,
+         "{copies}, and each stage would write its own code of it; keep it out with dense={c.coded_apart}"),
+    Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and s.meets == "rounds",
+         "{label} agrees in rounds, and {kind} calculates with whole tensors: over a model in shards the two do not go "
+         "together yet; take all-reduce, or an optimizer that treats each number alike"),
+    Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and (c.offloads or (c.axes and c.axes.tensor > 1)),
+         "{kind} calculates with whole tensors, which does not go together with offload or the tensor axis yet; leave "
+         "that out, or take an optimizer that treats each number alike"),
+    Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and getattr(s, "momentum", None) == "average",
+         'momentum="average" cannot be combined with {kind} and a model in shards: what it keeps lies on one worker of '
+         "a replica for each whole tensor, and means are of pieces; leave momentum out"),
+    Rule("pieces", lambda c, s, r: c.axes and c.asks_to_outlive and s.meets != "rounds",
+         'on_death="continue" cannot be combined with {label} of a model in shards: replicas go on without one that '
+         "has lost a worker under quorum and its presets"),
+    Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.has_loaders,
+         "quorate.shard was called before quorate.distribute, and has given each worker batches of its own; under "
+         "{label} several compute the same: call quorate.distribute before it"),
+    Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
+         "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
+    Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
+         "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
+    Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
+         "{kind} asks for the loss several times a step, and with offload= its step is on the host, where there is no "
+         "model; use an optimizer that asks once, such as AdamW or SGD"),
+    Rule("offload", lambda c, s, r: c.offloads and c.is_capturable,
+         "{kind} with capturable=True steps on a GPU, and offload= makes its steps on the host; leave it"),
+    Rule("offload", lambda c, s, r: c.delays_update and not c.averages_gradients,
+         "delayed_update cannot be combined with {c.strategy.__class__.__name__}, which writes parameters between "
+         "steps while one is under way on the host; known: all-reduce"),
+    Rule("offload", lambda c, s, r: c.delays_update and c.axes and c.axes.shards > 1 and not c.steps_numbers,
+         "delayed_update makes steps in a thread beside the training's, and {kind} may send something in its step, as "
+         "others hold the rest of its parameters; known: {by_number}"),
+    Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and c.joins,
+         "sync_batch_norm cannot be used when workers may join"),
+    Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and c.shares_batches,
+         "sync_batch_norm cannot be combined with tensor axes and stages; leave it out"),
+    Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.meets != "all",
+         "sync_batch_norm lets workers wait for each other in each forward pass, and {label} does not; use all-reduce "
+         "or local steps, or leave the batch norms as they are"),
+    Rule("joining", lambda c, s, r: c.joins and not (s.lets_join and s.on_death == "continue"),
+         "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds of "
+         "local steps (without overlap, and with learners of one worker), hogwild, and all-reduce, parameter-server, "
+         'its presets, easgd and eamsgd with on_death="continue"; under others all begin together'),
+    Rule("servers", lambda c, s, r: c.has_own_servers and not hasattr(s, "may_be_own"),
+         "{label} has no servers; --servers needs parameter-server or one of its presets"),
+    Rule("servers", lambda c, s, r: c.has_own_servers and not getattr(s, "may_be_own", True),
+         "{label} has its servers on workers, as its setting servers says; give --servers to parameter-server"),
+    Rule("servers", lambda c, s, r: c.has_own_servers and c.optimizers_before,
+         "separate servers (--servers) serve one distributed optimizer; this script has several"),
+    Rule("command line", lambda c, s, r: c.asks_for_pieces and c.is_virtual,
+         "--mesh, --zero and --offload need processes (-n); a virtual worker holds the whole model"),
+    Rule("command line", lambda c, s, r: c.asks_for_pieces and c.is_baseline,
+         "--mesh, --zero and --offload cannot be combined with the baseline {label}, which holds whole models"),
+    Rule("command line", lambda c, s, r: c.is_virtual and c.is_baseline,
+         "the baseline {label} needs processes (-n); with virtual workers compare with all-reduce"),
+)  # fmt: skip
+"""All rules; the first that refuses a combination gives the message."""
+
+
+def features() -> dict[str, dict[str, Any]]:
+    """Return the features of the page by name, as fields of a `Combination`, or settings; imports torch."""
+    from torch.optim import LBFGS
+
+    from quorate.optim.ada_scale import AdaScale
+
+    pieces = {"axes": Axes(replicas=2, shards=2)}
+    return {
+        "compress": {"compress": "half"},
+        "aggregation rule": {"reduce": "median"},
+        "reduce=ring": {"compress": "none", "reduce": "ring"},
+        "reduce=adasum": {"compress": "none", "reduce": "adasum"},
+        "attack": {"attack": "sign-flip"},
+        "on_anomaly": {"on_anomaly": "warn"},
+        "weight": {"weight": "examples"},
+        "AdaScale": {"optimizer": AdaScale},
+        "LBFGS": {"optimizer": LBFGS},
+        "sync_batch_norm": {"syncs_norms": True},
+        "shards/stages/tensor": pieces,
+        "shards outliving a death": {"on_death": "continue", "asks_to_outlive": True, **pieces},
+        "delayed_update": {"offloads": True, "delays_update": True, **pieces},
+        "outliving a death": {"on_death": "continue"},
+        "joining": {"on_death": "continue", "joins": True},
+        "own servers": {"has_own_servers": True},
+    }
+
+
+def refused_features(kind: type[Strategy], label: str, workers: int = 3) -> dict[str, tuple[Rule, str]]:
+    """Return the features that a strategy of default settings does not go with, the first rule, and its message."""
+    from quorate.means.reduction import NAMES, reduction_of, with_defaults
+
+    refused: dict[str, tuple[Rule, str]] = {}
+    for feature, choices in features().items():
+        fields: dict[str, Any] = {name: choices[name] for name in choices if hasattr(Combination, name)}
+        fields["strategy"] = kind(**{name: choices[name] for name in choices if name == "on_death"})
+        settings = {name: choices[name] for name in choices if name in NAMES}
+        fields["reduction"] = reduction_of(with_defaults(kind.reduction, settings))
+        combination = Combination(label=label, workers=workers, **fields)
+        for rule in list(refusals(combination))[:1]:
+            refused[feature] = rule, rule.words(combination)
+    return refused

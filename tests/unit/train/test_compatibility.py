@@ -1,0 +1,270 @@
+"""The table of combinations that are refused: each rule can fire, and `distribute` does what the table says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adafactor, Muon
+
+import quorate
+from quorate.core.axes import Axes
+from quorate.core.errors import ConfigurationError
+from quorate.means.reduction import reduction_of
+from quorate.optim import AdaScale
+from quorate.strategies import strategies
+from quorate.train.compatibility import RULES, Combination, Rule, check, features, refusals, refused_features
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import OWN
+from tests.support.joined import joined
+
+PIECES = {"axes": Axes(replicas=2, shards=2)}
+TENSORS = {**PIECES, "optimizer": Muon, "shard_by": "tensors"}
+TIED = {**PIECES, "shared": [(("a.weight", "b.weight"), torch.zeros(100, 100))]}
+Choices = dict[str, Any]
+"""Fields of a combination: `strategy` by its name, or with settings; `reduction` by its settings."""
+
+
+class Own(SGD):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def of(name: str, **settings: Any) -> Any:
+    return strategies.get(name)(**settings)
+
+
+EXAMPLES: list[tuple[str, Choices, Choices]] = [
+    ("attacks change gradients", {"strategy": "quorum", "reduction": {"attack": "noise"}}, {"strategy": "diloco"}),
+    ("compares the gradients", {"strategy": "quorum", "reduction": {"on_anomaly": "skip"}}, {"strategy": "all-reduce"}),
+    (
+        "watches plain means",
+        {"reduction": {"on_anomaly": "skip", "reduce": "median"}},
+        {"reduction": {"on_anomaly": "skip", "reduce": "ring"}},
+    ),
+    ("scalar products", {"reduction": {"compress": "half", "reduce": "adasum"}}, {"reduction": {"reduce": "adasum"}}),
+    (
+        "forms only their sum",
+        {"reduction": {"compress": "power-sgd", "reduce": "krum"}},
+        {"reduction": {"compress": "half", "reduce": "krum"}},
+    ),
+    (
+        "on each coordinate",
+        {"reduction": {"compress": "top-k", "reduce": "median"}},
+        {"reduction": {"compress": "top-k", "reduce": "krum"}},
+    ),
+    (
+        "sums in its own way",
+        {"reduction": {"compress": "power-sgd", "reduce": "gather"}},
+        {"reduction": {"compress": "power-sgd"}},
+    ),
+    (
+        "owners of pieces",
+        {"reduction": {"compress": "dgc", "reduce": "two-phase"}},
+        {"reduction": {"compress": "dgc", "reduce": "gather"}},
+    ),
+    (
+        "as they are; leave reduce out",
+        {"strategy": "detox", "reduction": {"reduce": "ring"}},
+        {"reduction": {"reduce": "median"}},
+    ),
+    (
+        "codes of all workers in each step",
+        {"strategy": "quorum", "reduction": {"compress": "half", "reduce": "krum"}},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "go to neighbours",
+        {"strategy": "choco-sgd", "reduction": {"compress": "half", "reduce": "gather"}},
+        {"reduction": {"compress": "half"}},
+    ),
+    (
+        "its latest result",
+        {"strategy": "quorum", "reduction": {"reduce": "centered-clipping"}},
+        {"strategy": "all-reduce"},
+    ),
+    ("it forms none", {"strategy": "quorum", "reduction": {"reduce": "ring"}}, {"reduction": {"reduce": "median"}}),
+    (
+        "does not average gradients",
+        {"strategy": "local-sgd", "reduction": {"reduce": "adasum"}},
+        {"reduction": {"reduce": "ring"}},
+    ),
+    (
+        "a cyclic code",
+        {"strategy": of("draco", code="cyclic"), "workers": 3, "reduction": {"reduce": "median"}},
+        {"reduction": {"reduce": "mean"}},
+    ),
+    (
+        "as they are; leave it out",
+        {"strategy": "detox", "reduction": {"compress": "half", "reduce": "median"}},
+        {"reduction": {"reduce": "median"}},
+    ),
+    ("codecs write small", {"strategy": "local-sgd", "reduction": {"compress": "half"}}, {"strategy": "diloco"}),
+    (
+        "for sums of all workers",
+        {"strategy": "quorum", "reduction": {"compress": "power-sgd"}},
+        {"reduction": {"compress": "half"}},
+    ),
+    (
+        "do not support",
+        {"strategy": "quorum", "reduction": {"compress": "dgc"}},
+        {"reduction": {"compress": "top-k"}},
+    ),
+    (
+        "use a codec with",
+        {"strategy": "diloco", "reduction": {"compress": "power-sgd"}},
+        {"reduction": {"compress": "half"}},
+    ),
+    (
+        "synchronous steps",
+        {"strategy": of("diloco", after=3), "reduction": {"compress": "half"}},
+        {"strategy": "diloco"},
+    ),
+    (
+        "remembers nothing",
+        {"strategy": "choco-sgd", "reduction": {"compress": "dgc"}},
+        {"reduction": {"compress": "half"}},
+    ),
+    (
+        "without error feedback",
+        {"reduction": {"compress": "power-sgd", "error_feedback": False}},
+        {"reduction": {"compress": "top-k", "error_feedback": False}},
+    ),
+    (
+        "the next difference",
+        {"strategy": "choco-sgd", "reduction": {"compress": "top-k", "error_feedback": True}},
+        {"reduction": {"compress": "top-k"}},
+    ),
+    (
+        "keeps its errors undiminished",
+        {"reduction": {"compress": "power-sgd", "error_decay": 0.5}},
+        {"reduction": {"compress": "top-k", "error_decay": 0.5}},
+    ),
+    (
+        "no errors that could decay",
+        {"reduction": {"compress": "half", "error_decay": 0.5}},
+        {"reduction": {"compress": "top-k", "error_decay": 0.5}},
+    ),
+    (
+        "hands errors on",
+        {"reduction": {"compress": "top-k", "error_decay": 0.5, "reduce": "two-phase"}},
+        {"reduction": {"compress": "top-k", "error_decay": 0.5, "reduce": "gather"}},
+    ),
+    (
+        "is kept as it is",
+        {"strategy": "quorum", "reduction": {"compress": "top-k", "error_decay": 0.5}},
+        {"strategy": "all-reduce"},
+    ),
+    ("in a closure", {"strategy": "quorum", "optimizer": Own}, {"strategy": "all-reduce"}),
+    ("step was put", {"strategy": "parameter-server", "has_own_step": True}, {"strategy": "easgd"}),
+    ("around another", {"strategy": "parameter-server", "inner_optimizers": ["SGD"]}, {"strategy": "easgd"}),
+    ("no such mean", {"strategy": "quorum", "optimizer": AdaScale}, {"strategy": "all-reduce"}),
+    ("use LARS or LAMB", {**PIECES, "optimizer": AdaScale}, {"optimizer": SGD}),
+    ("whose scale changes", {"has_grad_scaler": True, "optimizer": AdaScale}, {"optimizer": SGD}),
+    ("{instead}", {"strategy": "hogwild", "weight": "examples"}, {"strategy": "local-sgd"}),
+    (
+        "every gradient counts",
+        {"weight": "tokens", "reduction": {"reduce": "adasum"}},
+        {"reduction": {"reduce": "ring"}},
+    ),
+    (
+        "no unit that a worker knows",
+        {"weight": "tokens", "reduction": {"compress": "threshold", "of": "absolute", "reduce": "two-phase"}},
+        {"reduction": {"compress": "threshold"}},
+    ),
+    ("plain means over", {**PIECES, "weight": "tokens"}, {"axes": None}),
+    ("noise and secure", {"strategy": of("fed-avg", secure=True), "buffer": "mean"}, {"strategy": "fed-avg"}),
+    ("quorate.parallelize", {"strategy": "draco", "workers": 3, **PIECES}, {"axes": None}),
+    ("between replicas of shards", {"strategy": "adaptive", **PIECES}, {"strategy": "quorum"}),
+    ("fragments of each stage", {"strategy": "streaming-diloco", **TIED}, {"strategy": "diloco"}),
+    ("weighs them by", {"reduction": {"reduce": "adasum"}, **TIED}, {"reduction": {}}),
+    (
+        "its own code of it",
+        {"reduction": {"compress": "half"}, **TIED},
+        {"reduction": {"compress": "half", "dense": ("a.weight", "b.*")}},
+    ),
+    ("agrees in rounds", {"strategy": "quorum", **TENSORS}, {"strategy": "local-sgd"}),
+    ("offload or the tensor axis", {**TENSORS, "offloads": True}, {"offloads": False}),
+    (
+        'momentum="average"',
+        {"strategy": of("local-sgd", momentum="average"), **TENSORS},
+        {"strategy": "local-sgd"},
+    ),
+    ("go on without one", {**PIECES, "asks_to_outlive": True}, {"strategy": "quorum"}),
+    ("quorate.shard was called", {"strategy": "draco", "workers": 3, "has_loaders": True}, {"strategy": "robust"}),
+    ("another optimizer's", {"strategy": "draco", "workers": 3, "others_repeat": True}, {"strategy": "robust"}),
+    ("makes its own steps", {"is_baseline": True, "offloads": True}, {"is_baseline": False}),
+    ("there is no model", {"offloads": True, "optimizer": LBFGS}, {"optimizer": SGD}),
+    ("capturable=True", {"offloads": True, "is_capturable": True}, {"is_capturable": False}),
+    ("between steps while", {"strategy": "local-sgd", "delays_update": True}, {"strategy": "all-reduce"}),
+    ("in a thread", {**PIECES, "delays_update": True, "optimizer": Adafactor}, {"optimizer": SGD}),
+    ("when workers may join", {"syncs_norms": True, "joins": True}, {"joins": False}),
+    ("tensor axes and stages", {"syncs_norms": True, "shares_batches": True}, {"shares_batches": False}),
+    ("each forward pass", {"syncs_norms": True, "strategy": "quorum"}, {"strategy": "local-sgd"}),
+    ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
+    ("has no servers", {"has_own_servers": True, "strategy": "quorum"}, {"strategy": "downpour"}),
+    ("servers on workers", {"has_own_servers": True, "strategy": "easgd"}, {"strategy": "downpour"}),
+    (
+        "serve one distributed optimizer",
+        {"has_own_servers": True, "strategy": "downpour", "optimizers_before": 1},
+        {"optimizers_before": 0},
+    ),
+    ("a virtual worker holds", {"asks_for_pieces": True, "is_virtual": True}, {"is_virtual": False}),
+    ("holds whole models", {"asks_for_pieces": True, "is_baseline": True}, {"is_baseline": False}),
+    ("compare with all-reduce", {"is_virtual": True, "is_baseline": True}, {"is_virtual": False}),
+]
+
+
+def combined(choices: Choices) -> Combination:
+    fields = {"label": "of-a-test", **choices}
+    if isinstance(fields.get("strategy"), str):
+        fields["strategy"] = of(fields["strategy"])
+    if "reduction" in fields:
+        fields["reduction"] = reduction_of(fields["reduction"])
+    return Combination(**fields)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.sentence[:30])
+def test_every_rule_refuses_a_combination_and_lets_one_like_it_pass(rule: Rule) -> None:
+    ((_, choices, changes),) = [example for example in EXAMPLES if example[0] in " ".join(rule.sentence.split())]
+    refused, allowed = combined(choices), combined({**choices, **changes})
+    assert rule in refusals(refused)
+    assert rule not in refusals(allowed)
+    with pytest.raises(ConfigurationError) as error:
+        check(refused, rule.feature)
+    assert "{" not in str(error.value)
+    assert rule.words(refused).count("None") == rule.sentence.count("None")
+
+
+def test_each_example_is_of_one_rule() -> None:
+    for words, _, _ in EXAMPLES:
+        assert sum(words in " ".join(rule.sentence.split()) for rule in RULES) == 1, words
+
+
+def test_nothing_is_refused_where_nothing_is_chosen() -> None:
+    assert not list(refusals(Combination()))
+    assert not list(refusals(replace(Combination(), strategy=of("all-reduce"), reduction=reduction_of({}))))
+
+
+ASKED = ("compress", "aggregation rule", "attack", "on_anomaly", "weight")
+
+
+def message_of(name: str, settings: Choices, world: quorate.World) -> str:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    try:
+        quorate.distribute(SGD(model.parameters(), lr=0.1), model, name, **settings)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", sorted(set(strategies.names()) - set(OWN)))
+def test_distribute_raises_where_the_table_says_no(name: str) -> None:
+    refused = refused_features(strategies.get(name), name)
+    for feature in ASKED:
+        (message,) = set(VirtualWorld(3).run(joined(partial(message_of, name, features()[feature]))))
+        assert message == (refused[feature][1] if feature in refused else ""), feature
