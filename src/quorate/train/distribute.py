@@ -7,7 +7,7 @@ that compute the same batches on several workers. `OptionsBesideAStrategy` lets 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
 
@@ -219,7 +219,7 @@ def distribute(
         buffer=next((name for name, _ in model.named_buffers()), None),
         is_baseline=baseline is not None,
         is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
-        asks_to_outlive=settings.get("on_death") == "continue",
+        asks_to_outlive=_asks_to_outlive(strategy, {**settings, **override.settings}),
         has_own_step=own_step is not None,
         has_own_servers=has_own_servers,
         has_loaders=data_context(place).made > 0,
@@ -311,6 +311,14 @@ def distribute(
     record(place, kept, chosen)
     place.context(CommonDraws).part()
     return cast("DistributedOptimizer", optimizer)
+
+
+def _asks_to_outlive(strategy: str | Strategy, settings: Mapping[str, Any]) -> bool:
+    """Return whether `on_death="continue"` was chosen beside the strategy, or in it against its default."""
+    if "on_death" in settings or isinstance(strategy, str):
+        return settings.get("on_death") == "continue"
+    default = next(field.default for field in dataclasses.fields(strategy) if field.name == "on_death")
+    return strategy.on_death == "continue" != default
 
 
 def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:

@@ -113,6 +113,10 @@ SPREAD: dict[str, Refused] = {
         lambda: distributed(weight="examples"), 'weight="examples" cannot be combined with a model in shards'
     ),
     "on_death": Refused(lambda: distributed(on_death="continue"), 'on_death="continue" cannot be combined with all-'),
+    "on_death of an object": Refused(
+        lambda: distributed(quorate.strategies.AllReduce(on_death="continue")),
+        'on_death="continue" cannot be combined with all-',
+    ),
     "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
     "rows": Refused(
         lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor computes with whole tensors; leave"
