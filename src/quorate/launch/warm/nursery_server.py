@@ -1,4 +1,4 @@
-"""A process that has imported torch once, and forks workers of a run that join later: `Nursery`'s other end.
+"""The process behind a `Nursery`: it has imported torch once, and forks all workers of a run but the first.
 
 Its arguments are the modules to import. It reads one JSON line for each worker from stdin, and writes one line on
 stdout when it is ready, one when a worker is there, and one when a worker has ended. Its end, and the end of its stdin,
