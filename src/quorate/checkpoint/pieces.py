@@ -15,7 +15,7 @@ from torch import Tensor
 from quorate.core.axes import TENSOR, rows_of
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, bare_layout, header_in
 
 _ROWS = "quorate_rows"
 
@@ -179,7 +179,7 @@ def named_pieces(vector: Flat, parameters: Sequence[Tensor]) -> dict[str, Tensor
 def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layout: Layout) -> Flat:
     """The inverse, over a `layout` of pieces of `parameters` or of whole tensors. Raises `CheckpointError` for those of
     other ones."""
-    layout = layout if header.numel() else layout.bare
+    layout = layout if header.numel() else bare_layout(layout)
     vector = Flat.zeros(layout)
     for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):
         x = kept.get(segment.name) if isinstance(kept, dict) else None
@@ -189,15 +189,15 @@ def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layo
             raise CheckpointError(f"the checkpoint's vectors are of another model: they have no such {segment.name}")
         there.copy_(x)
     if header.numel() == layout.header:
-        vector.header.copy_(header)
+        header_in(vector).copy_(header)
     return vector
 
 
 def piece_of_flat(whole: Flat, parameters: Sequence[Tensor], layout: Layout) -> Flat:
     """A vector over whole `parameters`, as one over the pieces of them that are held here."""
-    vector = Flat.zeros(layout if whole.layout.header == layout.header else layout.bare)
+    vector = Flat.zeros(layout if whole.layout.header == layout.header else bare_layout(layout))
     for numbers, there, p in zip(whole.segments(), vector.segments(), parameters, strict=True):
         there.copy_(local(fitted(p, numbers)))
     if whole.layout.header == layout.header:
-        vector.header.copy_(whole.header)
+        header_in(vector).copy_(header_in(whole))
     return vector

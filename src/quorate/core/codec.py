@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from quorate.core.draws import mixed
+from quorate.core.vectors import coded_segments
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ Memory = Mapping[str, "Tensor"]
 
 def shapes_in(layout: Layout) -> dict[int, Shapes]:
     """Of the coded parts of vectors laid out so, by number: the shapes of their tensors, as they lie."""
-    return {number: tuple(one.shape for one in own) for number, own in layout.coded.items()}
+    return {number: tuple(one.shape for one in own) for number, own in coded_segments(layout).items()}
 
 
 def numel_of(shapes: Shapes) -> int:

@@ -70,3 +70,32 @@ class Group(Protocol):
 
     def rested(self, number: int) -> None:
         """All workers have rested in round `number`: all of the group that have not ended step again."""
+
+
+class Standing(Protocol):
+    """Where one worker stands in its rounds, for learners of several workers."""
+
+    @property
+    def version(self) -> int:
+        """The newest round that it has applied."""
+
+    @property
+    def newest(self) -> int:
+        """The newest round that is here."""
+
+    @property
+    def holds(self) -> int:
+        """The newest round that has something of this worker, as far as it knows; it may still be under way."""
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """See `Mean.missing`: of round `version`."""
+
+    def until(self, number: int) -> None:
+        """Return when that round is here, or a copy of a replica, or another worker has come to lead."""
+
+    def call(self) -> None:
+        """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
+
+    def withdraw(self) -> None:
+        """No further round takes what this worker has handed in, until it hands in again."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
+from quorate.core.groups import Standing
 from quorate.core.measured import Measured
 from quorate.core.vectors import Flat
 
@@ -32,12 +32,11 @@ class Means(Protocol):
     def step_alone(self, is_alone: bool) -> None:
         """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
 
-    def vote(self) -> None:
-        """Set this worker's flag in the next mean, and in every one after it."""
+    def vote(self, is_ready: bool) -> bool:
+        """Vote in the next mean and in every one after it if `is_ready`; a vote is not taken back.
 
-    @property
-    def has_voted(self) -> bool:
-        """Whether any worker's flag was set in the newest mean; it turns True on all workers in the same one."""
+        Returns whether any worker had voted by the newest mean; this turns True on all workers in the same one.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,48 +50,13 @@ class Mean:
     options: Any = None
     """Of a round: the optimizer's numbers to apply it with."""
     measured: Measured | None = None
-    """Of a round: what workers told with it, where they measure."""
-    number: int = 0
-    """Of a round."""
-    alive: int = 0
-    """Of a round of fragments: workers that have not died."""
-    missing: Sequence[int] = ()
-    """Where learners are of several workers: the ranks of those that have died, or were silent for long."""
-    norm: float = math.nan
-    """Of a round's mean, before it was clipped."""
+    """Of a round whose workers measure: what they have measured."""
     told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    """Of a round: by rank, what was told with what it gave."""
+    """Of a round of fragments: the payloads of each worker's contributions, by rank."""
     fragments: Mapping[int, Flat] = field(default_factory=dict)
-    """Of a round of fragments: by number, the sum of what workers handed in; all of them where all have settled."""
-
-
-class Standing(Protocol):
-    """Where one worker stands in its rounds, for learners of several workers."""
-
-    @property
-    def version(self) -> int:
-        """The newest round that it has applied."""
-
-    @property
-    def newest(self) -> int:
-        """The newest round that is here."""
-
-    @property
-    def holds(self) -> int:
-        """The newest round that has something of this worker, as far as it knows; it may still be under way."""
-
-    @property
-    def missing(self) -> frozenset[int]:
-        """See `Mean.missing`: of round `version`."""
-
-    def until(self, number: int) -> None:
-        """Return when that round is here, or a copy of a replica, or another worker has come to lead."""
-
-    def call(self) -> None:
-        """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
-
-    def withdraw(self) -> None:
-        """No further round takes what this worker has handed in, until it hands in again."""
+    """Of a round of fragments: the sum of contributions, by number of the fragment; of all fragments at a pause."""
+    learners: int = 0
+    """Of a round of fragments: how many learners have not died, nor, if of several workers, been silent for long."""
 
 
 class WorkerRounds(Protocol):

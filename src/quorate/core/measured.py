@@ -19,11 +19,6 @@ class WorkerMeasures:
     square: float
     """Its squared Euclidean norm, times the same factor as in `Measured.square`."""
 
-    @property
-    def values(self) -> list[float | None]:
-        """As JSON."""
-        return [self.work, self.waited, self.loss, self.square]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
-
-from torch import Tensor
 
 from quorate.core.contracts import Work
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, scale_into
 
 
 @dataclass(frozen=True)
@@ -24,39 +21,14 @@ class Given:
     """What it counts here, as its sender has it."""
     scalars: tuple[float, ...]
     round: int
-    source: int = -1
-    """The rank of its sender; -1: several."""
     is_written: bool = False
-    """Whether it came as a `Written`; else as it is."""
-
-    @property
-    def mass(self) -> float:
-        """What it counts, times the first of its scalars: under push-sum, the weight that has come with it."""
-        return self.weight * self.scalars[0] if self.scalars else self.weight
-
-
-@dataclass
-class MassLedger:
-    """The masses that one worker has given to others, and got from them, since all rested last."""
-
-    given: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    got: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Given to this worker, and never to come."""
-
-    def balances(self) -> dict[int, float]:
-        """What was given to each of the others, less what was got from it."""
-        return {rank: self.given[rank] - self.got[rank] for rank in sorted({*self.given, *self.got})}
+    """Whether a codec has written it small."""
 
 
 @dataclass(frozen=True)
 class Request:
     """A question of another worker, to be answered by `reply`, once, now or later; from any thread."""
 
-    source: int
-    name: str
-    sequence: int
-    """Grows from one question of this source to its next."""
     x: Flat | None
     """May be the memory of its sender: it is not written to."""
     header: Mapping[str, Any]
@@ -66,12 +38,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Written:
-    """A vector as a codec has written it small: it is given in its place."""
+    """A vector that a codec has written small; `Neighbours.written` makes it."""
 
-    tensors: Sequence[Tensor]
-    """What travels; not written to any more."""
     x: Flat
-    """What those that get it read, to the bit."""
+    """The vector that its receivers read, to the bit."""
 
 
 Gift = Flat | Written
@@ -97,13 +67,6 @@ class UnderWay(Work[dict[int, Given]], Protocol):
     def own(self) -> Given | None:
         """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
 
-    @property
-    def sent(self) -> Mapping[int, Flat]:
-        """What was given to each of the others, by rank, as they read it.
-
-        Those that are known to be away are missing. Who is given something gets it in any case, if late.
-        """
-
     def within(self, seconds: float | None) -> dict[int, Given]:
         """As `wait`, without those that have not given after so many seconds, or since they had not; None: `wait`.
 
@@ -118,8 +81,6 @@ Answer = tuple[Flat | None, Mapping[str, Any]]
 class Neighbours(Protocol):
     """The other workers, one by one. Vectors that are given are not written to any more: `blank` makes new ones."""
 
-    rank: int
-    size: int
     round: int
     """The number of the newest exchange that was begun, from 0; -1 before the first. Equal on all workers that step
     together, and made equal (the greatest) whenever all have rested."""
@@ -208,18 +169,6 @@ def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
         if place:
             total.add_(given.x, given.weight)
         else:
-            given.x.times(given.weight, total)
+            scale_into(given.x, given.weight, total)
         weight += given.weight * given.scalars[0]
     return total, weight
-
-
-def weight_of_the_dead(
-    dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
-) -> float:
-    """What was lost with the `dead`: what they held, and what was under way from them and to them.
-
-    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
-    All masses together: this, what survivors hold, and what is under way or lost among them.
-    """
-    held = sum(began[rank] for rank in dead)
-    return held + sum(balance.get(rank, 0.0) for balance in balances for rank in dead)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.clients import ClientRound, ClientTerms, Turn
-from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
@@ -47,17 +46,17 @@ class Worker(Protocol):
     def neighbours(self) -> Neighbours:
         """The other workers, one by one; a strategy that uses them begins in `start`, on every worker."""
 
-    @property
-    def clock(self) -> Clock:
-        """Time as this worker sees it.
+    def now(self) -> float:
+        """Return the seconds since an arbitrary moment; the moment is the same for all workers of a virtual world.
 
-        Raises `ConfigurationError` where several optimizers are distributed: workers would come to the means of each in
-        different orders.
+        Raises:
+            ConfigurationError: Several optimizers are distributed: workers would come to the means of each in
+                different orders.
         """
 
     @property
     def step_began(self) -> float:
-        """When the step that is being made began, by the clock."""
+        """When the step that is being made began, in the seconds of `now`."""
 
     @property
     def examples(self) -> int:
@@ -190,26 +189,6 @@ class Strategy(ABC):
     "rank0-each-step" rank 0's as well, and in each step of those that forward passes have moved (all-reduce only)."""
 
     @property
-    def copies_buffers(self) -> bool:
-        """Whether workers get rank 0's forward buffers in each step."""
-        return self.buffers == "rank0-each-step"
-
-    @property
-    def buffers_at_pauses(self) -> Literal["none", "mean", "rank0"]:
-        """What all buffers become where all rest."""
-        return "rank0" if self.buffers == "rank0-each-step" else self.buffers
-
-    @property
-    def is_gossip(self) -> bool:
-        """Whether a step meets single workers."""
-        return self.meets in ("neighbours", "asks")
-
-    @property
-    def steps_apart(self) -> bool:
-        """Whether no step brings all workers together, nor a quorum of them."""
-        return self.is_gossip or self.meets in ("servers", "nobody")
-
-    @property
     def _meets_in_means(self) -> bool:
         return self.meets == "all" and self.replicas == "meet"
 
@@ -233,11 +212,6 @@ class Strategy(ABC):
         return False
 
     @property
-    def hides_clients(self) -> bool:
-        """Whether the parameters that workers hand in are hidden, by noise or by masks; buffers never are."""
-        return False
-
-    @property
     def client_terms(self) -> ClientTerms | None:
         """How many clients a round has, and what they compute, where it is for clients of federated training."""
         return None
@@ -248,7 +222,7 @@ class Strategy(ABC):
 
         All workers must have begun equally many collectives when a step ends.
         """
-        return not self.is_gossip
+        return not is_gossip(self)
 
     @property
     def redundancy(self) -> Callable[[int], Redundancy] | None:
@@ -261,7 +235,7 @@ class Strategy(ABC):
                 'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
                 'without one leave it "stop"'
             )
-        if self.copies_buffers and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
+        if copies_buffers(self) and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
             raise ConfigurationError(
                 'buffers="rank0-each-step" needs a strategy that averages the gradients of all workers in every step '
                 '(all-reduce); others take "rank0", "mean" or "none", at pauses of all workers'
@@ -326,3 +300,26 @@ class Strategy(ABC):
 
     def finish(self, worker: Worker) -> None:  # noqa: B027
         """Called when all workers have ended and every replica is the same: nothing is held for others any more."""
+
+
+# What follows from the traits of a strategy, for those who drive it.
+
+
+def is_gossip(strategy: Strategy) -> bool:
+    """Return whether a step meets single workers."""
+    return strategy.meets in ("neighbours", "asks")
+
+
+def steps_apart(strategy: Strategy) -> bool:
+    """Return whether no step brings all workers together, nor a quorum of them."""
+    return is_gossip(strategy) or strategy.meets in ("servers", "nobody")
+
+
+def copies_buffers(strategy: Strategy) -> bool:
+    """Return whether workers get rank 0's forward buffers in each step."""
+    return strategy.buffers == "rank0-each-step"
+
+
+def buffers_at_pauses(strategy: Strategy) -> Literal["none", "mean", "rank0"]:
+    """Return what all buffers become at pauses of all workers."""
+    return "rank0" if strategy.buffers == "rank0-each-step" else strategy.buffers

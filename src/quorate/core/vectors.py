@@ -59,45 +59,44 @@ class Layout:
     header: int
 
     @cached_property
-    def digest(self) -> str:
-        """Equal on workers with equal layouts (names, shapes, dtypes, places; not devices)."""
+    def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
-    def bare(self) -> Layout:
-        """The same without a header."""
+    def _bare(self) -> Layout:
         if not self.header:
             return self
         *parts, last = self.parts
         return Layout(self.segments, (*parts, replace(last, numel=last.numel - self.header)), 0)
 
     @cached_property
-    def on_cpu(self) -> Layout:
-        """The same with all parts on the CPU."""
+    def _on_cpu(self) -> Layout:
         parts = tuple(replace(part, device=torch.device("cpu")) for part in self.parts)
         return self if parts == self.parts else replace(self, parts=parts)
 
     @cached_property
-    def by_part(self) -> tuple[tuple[int, ...], ...]:
-        """For each part, the indices of its segments."""
+    def _by_part(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.parts]
         for index, segment in enumerate(self.segments):
             found[segment.part].append(index)
         return tuple(map(tuple, found))
 
     @cached_property
-    def coded(self) -> dict[int, tuple[Segment, ...]]:
-        """By coded part, what lies in it, in this order."""
+    def _coded(self) -> dict[int, tuple[Segment, ...]]:
         inside = {
-            number: [self.segments[i] for i in self.by_part[number]] for number, p in enumerate(self.parts) if p.coded
+            number: [self.segments[i] for i in self._by_part[number]] for number, p in enumerate(self.parts) if p.coded
         }
-        return {number: tuple(sorted(own, key=lambda one: one.offset)) for number, own in inside.items()}
+        return {
+            number: tuple(sorted(segments, key=lambda segment: segment.offset)) for number, segments in inside.items()
+        }
 
 
 class Flat:
     """A vector over a `Layout`: one tensor per part. Arithmetic is element-wise and keeps the layout."""
+
+    layout: Layout
 
     def __init__(self, parts: Sequence[Tensor], layout: Layout) -> None:
         self._parts = tuple(parts)
@@ -113,37 +112,6 @@ class Flat:
     def zeros(cls, layout: Layout) -> Flat:
         """A new vector of zeros."""
         return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
-
-    @classmethod
-    def empty(cls, layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
-        """A new vector whose numbers are whatever the memory held; `on_cpu(numel, dtype)` makes parts on the CPU."""
-
-        def part(p: Part) -> Tensor:
-            if on_cpu is not None and p.device.type == "cpu":
-                return on_cpu(p.numel, p.dtype)
-            return torch.empty(p.numel, dtype=p.dtype, device=p.device)
-
-        return cls([part(p) for p in layout.parts], layout)
-
-    @classmethod
-    def unwritten(cls, layout: Layout) -> Flat:
-        """A vector in whose place nothing is ever written, or read: it takes no memory."""
-        return cls([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
-
-    @property
-    def nbytes(self) -> int:
-        """Of all its numbers."""
-        return sum(part.nbytes for part in self.parts)
-
-    @property
-    def header(self) -> Tensor:
-        """The last part's header (a view); empty where the layout has none."""
-        last = self.parts[-1]
-        return last[last.numel() - self.layout.header :]
-
-    def holders(self) -> int:
-        """How many tensors share this vector's memory, its own parts and `segments` among them."""
-        return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in self.parts)
 
     def segment(self, index: int) -> Tensor:
         """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
@@ -172,15 +140,7 @@ class Flat:
         if not self.layout.header:
             return self
         *parts, last = self.parts
-        return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout.bare)
-
-    def in_layout(self, layout: Layout) -> Flat:
-        """The same numbers under an equal `layout`, each part on the device named there; those that are, are shared."""
-        return Flat([x.to(p.device) for x, p in zip(self.parts, layout.parts, strict=True)], layout)
-
-    def on_cpu(self) -> Flat:
-        """The same numbers on the CPU."""
-        return self if self.layout.on_cpu is self.layout else self.in_layout(self.layout.on_cpu)
+        return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout._bare)
 
     def copy_(self, other: Flat) -> Flat:
         """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
@@ -194,23 +154,6 @@ class Flat:
         for mine, theirs in zip(self.parts, other.parts, strict=True):
             mine.add_(theirs, alpha=alpha)
         return self
-
-    def plus(self, other: Flat, into: Flat) -> Flat:
-        """The sum with `other`, written into `into`, which is returned."""
-        for mine, theirs, there in zip(self.parts, other.parts, into.parts, strict=True):
-            torch.add(mine, theirs, out=there)
-        return into
-
-    def times(self, factor: float, into: Flat) -> Flat:
-        """`factor` times this, written into `into`, which is returned."""
-        for mine, there in zip(self.parts, into.parts, strict=True):
-            if factor == 1.0:
-                there.copy_(mine)
-            elif mine.device != there.device:
-                there.copy_(mine).mul_(factor)
-            else:
-                torch.mul(mine, factor, out=there)
-        return into
 
     def mul_(self, factor: float) -> Flat:
         """Multiply in place; returns itself."""
@@ -233,13 +176,102 @@ class Flat:
         return self.map(lambda part: part / divisor)
 
 
+# What follows is for those who move vectors; strategies need none of it.
+
+
+def digest_of(layout: Layout) -> str:
+    """Return a digest that is equal on workers with equal layouts: names, shapes, dtypes and places, not devices."""
+    return layout._digest
+
+
+def bare_layout(layout: Layout) -> Layout:
+    """Return `layout` without a header."""
+    return layout._bare
+
+
+def layout_on_cpu(layout: Layout) -> Layout:
+    """Return `layout` with all parts on the CPU."""
+    return layout._on_cpu
+
+
+def segments_by_part(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Return the indices of the segments of each part."""
+    return layout._by_part
+
+
+def coded_segments(layout: Layout) -> dict[int, tuple[Segment, ...]]:
+    """Return the segments of each part that codecs may write small, in order, by the number of the part."""
+    return layout._coded
+
+
+def empty_vector(layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
+    """Return a new vector of arbitrary numbers; `on_cpu(numel, dtype)` allocates its parts on the CPU."""
+
+    def part(p: Part) -> Tensor:
+        if on_cpu is not None and p.device.type == "cpu":
+            return on_cpu(p.numel, p.dtype)
+        return torch.empty(p.numel, dtype=p.dtype, device=p.device)
+
+    return Flat([part(p) for p in layout.parts], layout)
+
+
+def placeholder(layout: Layout) -> Flat:
+    """Return a vector that takes no memory; it is neither written nor read."""
+    return Flat([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
+
+
+def header_in(x: Flat) -> Tensor:
+    """Return the header at the end of the last part (a view); it is empty if the layout has none."""
+    last = x.parts[-1]
+    return last[last.numel() - x.layout.header :]
+
+
+def nbytes_of(x: Flat) -> int:
+    """Return the number of bytes of all parts."""
+    return sum(part.nbytes for part in x.parts)
+
+
+def count_holders(x: Flat) -> int:
+    """Return the number of tensors that share the memory of `x`, its own parts and `segments` among them."""
+    return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in x.parts)
+
+
+def in_layout(x: Flat, layout: Layout) -> Flat:
+    """Return `x` under an equal `layout`, each part on the device named there; parts already there are shared."""
+    return Flat([part.to(p.device) for part, p in zip(x.parts, layout.parts, strict=True)], layout)
+
+
+def vector_on_cpu(x: Flat) -> Flat:
+    """Return `x` on the CPU."""
+    return x if x.layout._on_cpu is x.layout else in_layout(x, x.layout._on_cpu)
+
+
+def add_into(x: Flat, other: Flat, into: Flat) -> Flat:
+    """Write the sum of `x` and `other` into `into`, which is returned."""
+    for part, other_part, place in zip(x.parts, other.parts, into.parts, strict=True):
+        torch.add(part, other_part, out=place)
+    return into
+
+
+def scale_into(x: Flat, factor: float, into: Flat) -> Flat:
+    """Write `factor` times `x` into `into`, which is returned."""
+    for part, place in zip(x.parts, into.parts, strict=True):
+        if factor == 1.0:
+            place.copy_(part)
+        elif part.device != place.device:
+            place.copy_(part).mul_(factor)
+        else:
+            torch.mul(part, factor, out=place)
+    return into
+
+
 def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
     """Copy `scale` times each tensor into its segment; None is written as zeros. Only those of `part`, if given.
 
     Raises `ConfigurationError` for a tensor that is sparse.
     """
     layout = into.layout
-    indices = range(len(tensors)) if part is None else layout.by_part[part]
+    indices = range(len(tensors)) if part is None else segments_by_part(layout)[part]
     there = [(local(x), into.segments()[index]) for index in indices if (x := tensors[index]) is not None]
     if any(x.layout is not torch.strided for x, _ in there):
         names = [
@@ -273,7 +305,7 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
 
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
     """The same of one part of tensors that are on a GPU: few kernels, and one copy where `into` is on the CPU."""
-    indices, place = into.layout.by_part[part], into.parts[part]
+    indices, place = segments_by_part(into.layout)[part], into.parts[part]
     given = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
     if not given:
         place[: sum(into.layout.segments[index].numel for index in indices)].zero_()

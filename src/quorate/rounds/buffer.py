@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, nbytes_of
 from quorate.rounds.coding import Given
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
@@ -68,7 +68,7 @@ class Snapshot:
             "stalenesses": self.stalenesses,
             "measures": [word for entry in self.entries for word in entry.measures],
             "times": self.times,
-            "sizes": None if code is None or vector is None else [code.nbytes, vector.nbytes],
+            "sizes": None if code is None or vector is None else [nbytes_of(code), nbytes_of(vector)],
         }
 
 

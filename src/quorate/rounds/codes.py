@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout, Part
+from quorate.core.vectors import Flat, Layout, Part, digest_of
 
 
 class Codes:
@@ -20,7 +20,7 @@ class Codes:
 
     def layout(self, of: Layout) -> Layout | None:
         """How the code of a vector lies in memory, part by part; None where that depends on the numbers."""
-        if of.digest not in self._known:
+        if digest_of(of) not in self._known:
             parts = list(of.parts)
             for number, shapes in shapes_in(of).items():
                 part = self._code_of(parts[number], shapes)
@@ -28,8 +28,8 @@ class Codes:
                     parts = []
                     break
                 parts[number] = part
-            self._known[of.digest] = Layout((), tuple(parts), 0) if parts else None
-        return self._known[of.digest]
+            self._known[digest_of(of)] = Layout((), tuple(parts), 0) if parts else None
+        return self._known[digest_of(of)]
 
     def _code_of(self, part: Part, shapes: tuple[tuple[int, ...], ...]) -> Part | None:
         nbytes = self._codec.wire_bytes(shapes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, bare_layout, segments_by_part
 from quorate.means.remembering import is_finite
 from quorate.rounds.codes import Codes
 
@@ -63,7 +63,7 @@ class Coding:
         self.layout, self._shapes = layout, shapes_in(layout)
         if old is not None:
             there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
-            self.error = Flat.zeros(layout.bare)
+            self.error = Flat.zeros(bare_layout(layout))
             for index, segment in enumerate(layout.segments):
                 if segment.name in there and layout.parts[segment.part].coded:
                     self.error.segment(index).copy_(old.segment(there[segment.name]))
@@ -82,7 +82,7 @@ class Coding:
             return Given(vector, vector, None, self.error, self.error)
         codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
         found = blank(vector.layout)
-        left = Flat.zeros(vector.layout.bare) if self._is_kept else None
+        left = Flat.zeros(bare_layout(vector.layout)) if self._is_kept else None
         units = None if self._units is None else self._units(vector)
         laid_out = None if units is not None else laid_out
         for part, x in enumerate(vector.parts):
@@ -103,7 +103,7 @@ class Coding:
 
     def _write_in_units(self, wanted: Tensor, into: Flat, part: int, units: Sequence[float], draw: Draw) -> None:
         """Write into a part of `into` what the codec makes of each tensor of it, its settings in the tensor's unit."""
-        for index in into.layout.by_part[part]:
+        for index in segments_by_part(into.layout)[part]:
             segment, codec = into.layout.segments[index], self._codec.rescaled(units[index])
             own, shapes = slice(segment.offset, segment.offset + segment.numel), (segment.shape,)
             code, _ = codec.encode(wanted[own], shapes, {}, draw)
@@ -127,7 +127,7 @@ class Coding:
             return error
         if error is given.after:
             return given.before
-        found = Flat.zeros(given.wanted.layout.bare) if error is None else error.clone()
+        found = Flat.zeros(bare_layout(given.wanted.layout)) if error is None else error.clone()
         for part in self._shapes:
             found.parts[part].add_(given.vector.parts[part]).sub_(given.wanted.parts[part])
         return found

@@ -18,7 +18,7 @@ from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.redundancy import Redundancy
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def headers_of(vectors: Sequence[Flat]) -> Flat:
     """Zeros, with the sum of the headers of these."""
     found = Flat.zeros(vectors[0].layout)
     for one in vectors:
-        found.header.add_(one.header)
+        header_in(found).add_(header_in(one))
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.core.vectors import Flat, Layout, Part
+from quorate.core.vectors import Flat, Layout, Part, bare_layout, empty_vector
 from quorate.rounds.buffer import Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding, Given
 from quorate.rounds.ledger import Ledger
@@ -248,7 +248,7 @@ class CodedFragments:
 
     def given(self, place: int, vector: Flat, number: int) -> Given:
         """What is given of a fragment to round `number` in place of `vector`."""
-        return self._own[place].given(vector, number, Flat.empty)
+        return self._own[place].given(vector, number, empty_vector)
 
     def undo(self, place: int, given: Given) -> None:
         """It was not taken: what was handed in waits again."""
@@ -265,7 +265,7 @@ class CodedFragments:
             errors[place] = self._own[place].undone(one, errors[place])
         if all(error is None for error in errors):
             return None
-        found, known = Flat.zeros(self._whole.layout.bare), _by_name(errors)
+        found, known = Flat.zeros(bare_layout(self._whole.layout)), _by_name(errors)
         for segment, numbers in zip(found.layout.segments, found.segments(), strict=True):
             if segment.name in known:
                 numbers.copy_(known[segment.name])
@@ -278,7 +278,7 @@ class CodedFragments:
 
     def _take(self, errors: dict[str, Tensor]) -> None:
         for one in self._own if errors else ():
-            one.error = Flat.zeros(one.layout.bare)
+            one.error = Flat.zeros(bare_layout(one.layout))
             for segment, numbers in zip(one.layout.segments, one.error.segments(), strict=True):
                 if segment.name in errors and one.layout.parts[segment.part].coded:
                     numbers.copy_(errors[segment.name])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, add_into
 from quorate.rounds.forming import Forming
 from quorate.rounds.terms import Agreed
 
@@ -107,7 +107,7 @@ def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> F
     if len(vectors) < 2:
         return vectors[0] if vectors else None
     first, second, *rest = vectors
-    total = first + second if blank is None else first.plus(second, blank(first.layout))
+    total = first + second if blank is None else add_into(first, second, blank(first.layout))
     for one in rest:
         total.add_(one)
     return total

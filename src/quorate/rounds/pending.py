@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, add_into, empty_vector, scale_into
 from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.learners import Learners
@@ -77,7 +77,7 @@ class PendingGradients:
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
         if self.coding is not None and snapshot.vector is not None:
-            new, wanted = Flat.empty if self.blank is None else self.blank, snapshot.vector
+            new, wanted = empty_vector if self.blank is None else self.blank, snapshot.vector
             given = self.coding.whole(wanted, new) if settles else self.coding.given(wanted, number, new)
             snapshot.vector, snapshot.coded[0] = given.vector, given
         self.ledger.taken += sum(entry.weight for entry in fit)
@@ -88,9 +88,9 @@ class PendingGradients:
         """`so_far` and `counts` times `vector`, which stay as they are."""
         if so_far is None and counts == 1.0:
             return vector
-        into = Flat.empty(vector.layout) if self.blank is None else self.blank(vector.layout)
-        part = vector if counts == 1.0 else vector.times(counts, into)
-        return part if so_far is None else so_far.plus(part, into)
+        into = empty_vector(vector.layout) if self.blank is None else self.blank(vector.layout)
+        part = vector if counts == 1.0 else scale_into(vector, counts, into)
+        return part if so_far is None else add_into(so_far, part, into)
 
     def taken_from_mate(self, number: int, *, settles: bool) -> None:
         """Never: gradients are every worker's own."""

@@ -95,7 +95,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
 
     def start(self, worker: Worker) -> AsyncLearner:
         mates = self.mates_of(worker, self._period)
-        every = self.momentum_every or (worker.size if mates is None else mates.count_without(()))
+        every = self.momentum_every or (worker.size if mates is None else len(set(mates.of)))
         outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}

@@ -50,7 +50,7 @@ from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.lateness import LatenessSettings, over_full_weights
 from quorate.strategies.parts.learner_settings import LearnerSettings
-from quorate.strategies.parts.learners import Learner, learner_of
+from quorate.strategies.parts.learners import Learner, learner_of, part_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 from quorate.strategies.parts.ways import units_of_ways
@@ -121,7 +121,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
         for fragment, sums in one.fragments.items():
             if self.late == "cosine":
                 sums = over_full_weights(sums, one.told, fragment)
-            part = worker.state.part_of(fragment, one) if self.divide_by == "world" else 1.0
+            part = part_of(fragment, one) if self.divide_by == "world" else 1.0
             rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}
             worker.state.take(worker, fragment, sums, worker.state.told_in(worker, one), part=part, **rule)
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Strategy
+from quorate.core.strategy import Strategy, buffers_at_pauses
 from quorate.core.vectors import Flat
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
@@ -308,9 +308,9 @@ class Loop(Listener):
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
-            agree_on_buffers(buffers, self.strategy.buffers_at_pauses, self.worker.wire, self._place)
+            agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
             if self.worker.seat is not None:
-                agree_on(buffers, self.strategy.buffers_at_pauses, self.worker.seat.abreast)
+                agree_on(buffers, buffers_at_pauses(self.strategy), self.worker.seat.abreast)
             self.worker.buffers.seen(reads=True)
 
     # -- the end

@@ -19,7 +19,8 @@ _ORDERS = [1.5, *range(2, 65), 80, 96, 128, 192, 256, 384, 512]
 def check_buffers(model: Module, strategy: Strategy, label: str) -> None:
     """Raise `ConfigurationError` where buffers would travel as they are beside parameters that are hidden."""
     name = next((name for name, _ in model.named_buffers()), None)
-    if strategy.hides_clients and strategy.buffers != "none" and name is not None:
+    terms = strategy.client_terms
+    if terms is not None and terms.is_hidden and strategy.buffers != "none" and name is not None:
         raise ConfigurationError(
             f"noise and secure of {label} protect the parameters, and not the buffers of the model (as {name}), "
             f'which buffers="{strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '

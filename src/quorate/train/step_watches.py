@@ -17,6 +17,7 @@ from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
 from quorate.observe.digests import digest_of
@@ -60,7 +61,7 @@ class StepWatches:
         worker, finite, replica = self._worker, self._worker.finite, self._worker.replica
         numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
         gradients = [x for x in numbers if x is not None]
-        if not (gradients and finite.looks and worker.strategy.steps_apart):
+        if not (gradients and finite.looks and steps_apart(worker.strategy)):
             return False
         sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
         on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
@@ -109,7 +110,7 @@ class StepWatches:
         worker = self._worker
         if worker.seat is not None:
             worker.seat.traffic.forget()
-        if worker.seat is not None and worker.strategy.steps_apart:
+        if worker.seat is not None and steps_apart(worker.strategy):
             self._stop.learn(worker.means.headers.most_of_pieces(self._stop.mark))
         if not (worker.has_rounds or worker.differs):
             worker.digests.look(worker.updates)
@@ -138,7 +139,7 @@ class BufferWatch:
 
     def __init__(self, worker: StrategyWorker) -> None:
         self._worker = worker
-        self._looks = not worker.strategy.copies_buffers and worker.seat is None
+        self._looks = not copies_buffers(worker.strategy) and worker.seat is None
 
     def step_ended(self) -> None:
         """This worker has made a step."""

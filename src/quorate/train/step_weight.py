@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.strategy import Strategy
+from quorate.core.strategy import Strategy, steps_apart
 from quorate.data.consumption import consumed
 from quorate.wire.current import Place
 
@@ -28,7 +28,7 @@ def check_weight(weight: str) -> None:
 
 def check_weighable(weight: Weight, strategy: Strategy, label: str) -> None:
     """Raise `ConfigurationError` where amounts are to count under a strategy that forms no mean of all workers."""
-    if weight != "equal" and strategy.steps_apart:
+    if weight != "equal" and steps_apart(strategy):
         raise ConfigurationError(
             f'weight="{weight}" weighs the means of all workers, and {label} forms no means: '
             + _COUNTS_INSTEAD[strategy.meets]

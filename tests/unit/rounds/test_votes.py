@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import empty_vector
 from quorate.rounds import forming
 from quorate.rounds.hosts.votes import Held, is_majority, knows
 from quorate.rounds.log import COPIED, Round
@@ -220,7 +220,7 @@ class Storm:
         self.collect()
 
     def gradient(self, rank: int) -> Any:
-        own = Flat.empty(self.bench.layout)
+        own = empty_vector(self.bench.layout)
         own.parts[0].fill_(rank + 1.0)
         return own
 

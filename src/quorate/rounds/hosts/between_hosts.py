@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.codes import Codes
 from quorate.rounds.hosts.exchange import KINDS as EXCHANGED
@@ -43,7 +43,7 @@ class BetweenHosts:
         snapshots: Mapping[int, Snapshot],
     ) -> None:
         self._rank, self._send, self._layout_of, self._given = rank, send, layout_of, snapshots
-        self._blank: Callable[[Layout], Flat] = Flat.empty if blank is None else blank
+        self._blank: Callable[[Layout], Flat] = empty_vector if blank is None else blank
         self._exchanges: dict[int, Exchange] = {}
         self._sums: dict[int, tuple[int, Flat]] = {}
         """By round: the attempt it is of, and the sum."""

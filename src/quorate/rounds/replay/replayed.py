@@ -26,7 +26,7 @@ from typing import Any
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Diverged, Stopped
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.records.round_rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
 from quorate.rounds.arrival import OtherRounds
@@ -128,7 +128,7 @@ class ReplayedRounds(IdleInReplays):
 
     def blank(self) -> Flat:
         """See `Rounds`; so with the others."""
-        return Flat.empty(self._layout)
+        return empty_vector(self._layout)
 
     def lay_out(self, layout: Layout) -> None:
         """As of `Rounds`."""

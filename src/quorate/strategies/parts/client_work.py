@@ -84,10 +84,6 @@ class FederatedSettings(Strategy):
             raise ConfigurationError(f"{found}: the first must be at least 0, the second from 0 to 30")
 
     @property
-    def hides_clients(self) -> bool:
-        return self.noise > 0 or self.secure
-
-    @property
     def client_terms(self) -> ClientTerms | None:
         return ClientTerms(
             sampled=self.sampled,
@@ -96,6 +92,7 @@ class FederatedSettings(Strategy):
             stragglers=self.stragglers,
             dropouts=self.dropouts,
             is_independent=self.noise > 0,
+            is_hidden=self.noise > 0 or self.secure,
         )
 
     @property

@@ -60,7 +60,7 @@ class StepsOfMates(LocalSteps):
         """Where it is of several workers: exchange gradients with the others, once for each step."""
         if self.mates is not None:
             counts = self.mates.period.unit == "seconds" and self.began is not None
-            self.mates.meet(worker, self, worker.clock.now() - (self.began or 0.0) if counts else 0.0)
+            self.mates.meet(worker, self, worker.now() - (self.began or 0.0) if counts else 0.0)
 
     def step_begins(self, worker: Worker) -> None:
         """Meet, where no backward pass has."""
@@ -174,7 +174,6 @@ class Learner(StepsOfMates):
             x.mul_(share / norm if norm else share)
             cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))
-        found.header.zero_()
         return found
 
     def came(self, told: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
@@ -338,15 +337,11 @@ class Learner(StepsOfMates):
             self.restart()
         self.mates.rested(worker)
 
-    def part_of(self, fragment: int, one: Mean) -> float:
-        """How many of the learners that have not died have a way in a round; those that have ended have not died."""
-        return part_of(fragment, one, one.alive if self.mates is None else self.mates.count_without(one.missing))
 
-
-def part_of(fragment: int, one: Mean, alive: int) -> float:
-    """How many of the learners `alive` have a way in a round."""
+def part_of(fragment: int, one: Mean) -> float:
+    """Return the share of the learners that have not died whose delta is in a round; those that have ended live."""
     ways = sum(any(each["weights"][fragment] for each in told) for told in one.told.values())
-    return ways / max(alive, ways, 1)
+    return ways / max(one.learners, ways, 1)
 
 
 L = TypeVar("L", bound=Learner)

@@ -135,7 +135,7 @@ class LocalSteps:
     def is_due(self, worker: Worker, period: Period) -> bool:
         """Whether the next mean is due for this worker."""
         if period.unit == "seconds":
-            return self.began is not None and worker.clock.now() - self.began >= period.count
+            return self.began is not None and worker.now() - self.began >= period.count
         return (self.steps if period.unit == "steps" else self.examples) >= period.count
 
     def weight(self, period: Period) -> float:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, empty_vector, pack
 
 Words = NDArray[np.uint32]
 _PIECES, _PIECE_BITS = 3, 11
@@ -123,7 +123,7 @@ def gathered(worker: Worker, row: bytes | None, length: int) -> dict[int, bytes]
     if row is not None:
         named[0][1][worker.rank] = 1.0
         named[1][1][worker.rank] = torch.tensor(list(row), dtype=torch.float32)
-    into = Flat.empty(layout_of(named, header=header))
+    into = empty_vector(layout_of(named, header=header))
     pack([x for _, x in named], into)
     found = worker.means.of(into, weight=1.0).wait()
     there, rows = found.segments()
@@ -173,7 +173,7 @@ def _sum_of_words(worker: Worker, words: Words, members: Sequence[int]) -> tuple
     there = torch.zeros(worker.size)
     there[worker.rank] = float(worker.rank in members)
     named = [("there", there), *((f"piece {k}", x) for k, x in enumerate(pieces))]
-    into = Flat.empty(layout_of(named, header=worker.parameters.layout.header))
+    into = empty_vector(layout_of(named, header=worker.parameters.layout.header))
     pack([x for _, x in named], into)
     found = worker.means.of(into, weight=1.0).wait()
     there, *sums = found.segments()

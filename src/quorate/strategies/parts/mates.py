@@ -82,7 +82,7 @@ class Mates:
     _there: list[int] = field(default_factory=list)
     """Who stepped in the newest exchange, in order."""
     _holds: dict[int, int] = field(default_factory=dict)
-    """By rank: see `core.means.Standing.holds`, as told last."""
+    """By rank: see `core.groups.Standing.holds`, as told last."""
     _have_handed_in: set[int] = field(default_factory=set)
     """Since all rested last."""
 
@@ -156,10 +156,6 @@ class Mates:
     def told_in(self, told: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
         """What any of them told with what it gave to a round."""
         return next((told[rank] for rank in self.group.ranks if rank in told), ())
-
-    def count_without(self, missing: Sequence[int]) -> int:
-        """How many learners have somebody who is not `missing`."""
-        return len({of for rank, of in enumerate(self.of) if rank not in set(missing)})
 
     # -- inside
 

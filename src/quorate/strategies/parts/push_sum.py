@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorate.core.neighbours import Given, added_up
 from quorate.core.own_replica import OwnReplica
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, scale_into
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class PushSum:
         if came or self.came_x is not None:
             self.came_x, self.came_u = added_up([*came, *self.taken()], blank)
             if self.is_edited:
-                (self.x / self.u).times(self.came_u, into=self.came_x)
+                scale_into(self.x / self.u, self.came_u, into=self.came_x)
 
     def taken(self) -> list[Given]:
         """What came while all rested, as one share; it is held no more."""

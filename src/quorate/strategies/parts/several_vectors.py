@@ -9,7 +9,7 @@ import torch
 
 from quorate.buckets.flat import layout_of
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat, Layout, pack
+from quorate.core.vectors import Flat, Layout, empty_vector, header_in, pack
 
 
 def together(vectors: Sequence[Flat], numbers: Sequence[float]) -> Flat:
@@ -24,9 +24,9 @@ def together(vectors: Sequence[Flat], numbers: Sequence[float]) -> Flat:
     ]
     wide = max((x.dtype for _, x in named if not x.is_complex()), key=lambda one: one.itemsize, default=torch.float32)
     named.append(("numbers", torch.tensor(numbers, dtype=wide)))
-    into = Flat.empty(layout_of(named, header=vectors[0].layout.header))
+    into = empty_vector(layout_of(named, header=vectors[0].layout.header))
     pack([x for _, x in named], into)
-    into.header.zero_()
+    header_in(into).zero_()
     return into
 
 
