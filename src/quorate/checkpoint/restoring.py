@@ -41,6 +41,7 @@ from quorate.checkpoint.stages import OldStages
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.checkpoint.vectors import KeptVectors, has_loose_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
+from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.resuming import go_on
@@ -142,6 +143,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         _restore_own(place, one, olds, *seat)
         sentences += restore_state(one, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
         if one.worker is not None:
+            restore_round(one.worker.state, one.worker.neighbours)
             one.worker.strategy.restored(one.worker, None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])

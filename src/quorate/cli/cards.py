@@ -9,6 +9,8 @@ When it loses: To what, and where.
 Honesty:
 - worker death: stops cleanly; a remark, where there is something to say
 Paper: Authors, title, venue, year.
+
+A preset derives from a strategy: sections and rows of Honesty that its own card lacks are those of the strategy's card.
 """
 
 from __future__ import annotations
@@ -107,14 +109,16 @@ def honesty_in(section: str) -> Iterator[Honesty]:
 def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
     source = source or Source(module="", documentation=summary)
     own = sections_in(source.documentation)
-    sections = {**sections_in(source.module), **own}
+    of_base = sections_in(source.base_module)
+    sections = {**of_base, **sections_in(source.module), **own}
+    rows = (*honesty_in(of_base.get("Honesty", "")), *honesty_in(sections.get("Honesty", "")))
     return Card(
         name=name,
         kind=kind,
         summary=summary,
         text=own[""].partition("\n")[2].strip(),
         sections={title: sections[title] for title in SECTIONS if title in sections and title != "Honesty"},
-        honesty=tuple(honesty_in(sections.get("Honesty", ""))),
+        honesty=tuple({row.fault: row for row in rows}.values()),
         settings=source.settings,
         facts=dict(source.facts),
     )

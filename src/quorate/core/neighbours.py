@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
+from quorate.core.resize import kept
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, scale_into
 
@@ -151,6 +152,26 @@ class Neighbours(Protocol):
 
         A handler is short and never waits; it touches vectors that are kept, under `lock`, and never the model.
         """
+
+
+@dataclass(kw_only=True)
+class NumberedExchanges:
+    """A base of the state of a strategy whose exchanges go on from the number at which a checkpoint was taken."""
+
+    round: int = kept("same", default=-1)
+    """The number of the newest exchange at the newest pause of all workers; `keep_round` writes it."""
+
+
+def keep_round(state: Any, neighbours: Neighbours) -> None:
+    """Keep the number of the newest exchange in the `state` of a strategy, at a pause of all workers."""
+    if isinstance(state, NumberedExchanges):
+        state.round = neighbours.round
+
+
+def restore_round(state: Any, neighbours: Neighbours) -> None:
+    """Go on from the number of the newest exchange in the `state` of a strategy, after a checkpoint was loaded."""
+    if isinstance(state, NumberedExchanges):
+        neighbours.round = state.round
 
 
 def mixed(found: Mapping[int, Given], rank: int) -> Flat:

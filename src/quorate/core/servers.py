@@ -11,28 +11,63 @@ from quorate.core.vectors import Flat
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerTerms:
-    """How servers go about it: settings of `strategies.parameter_server`, where they are explained."""
+class ServerRules:
+    """Who waits for whom, and what a gradient counts that is late: settings of `strategies.parameter_server`."""
+
+    mode: Literal["sync", "bounded", "async"] = "sync"
+    """Whether a step is of the gradients of all workers, or workers run ahead of each other by at most `max_staleness`
+    steps, or as far as they come."""
+    max_staleness: int = 3
+    """Under `bounded`, how many steps a worker may be ahead of the slowest; 0 is `sync`."""
+    backup: int = 0
+    """Under `sync`, how many gradients a step does without: those that come last."""
+    late: Literal["drop", "carry"] = "drop"
+    """What becomes of those: they are dropped, or count in the next step."""
+    softsync: int | None = None
+    """Under `async`, n: a step is of the first P // n gradients that come, which are about n steps old."""
+    step_size: Literal["share", "full"] = "share"
+    """Whether the learning rate of a step of k gradients is multiplied by k / P (with `backup` by k / (P - backup), if
+    that is less than 1), or not (as in the papers)."""
+    staleness_scaling: Literal["none", "inverse", "gap"] = "none"
+    """What a gradient counts: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as in
+    the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has moved
+    since, in steps of its usual size)."""
+    delay_compensation: Literal["none", "constant", "adaptive"] = "none"
+    """Whether to a gradient g of older parameters w_old a term g * g * (w - w_old) is added, times `compensation`;
+    where adaptive that is divided by the root of the running mean of g * g."""
+    compensation: float = 0.04
+    """Of the term of `delay_compensation`."""
+    compensation_decay: float = 0.95
+    """Of the running mean of g * g."""
+    pulls: Literal["whole", "coded"] = "whole"
+    """Whether parameters travel whole where `compress` writes gradients small, or how far they have gone since the
+    worker read them last is written small, too."""
+    momentum: Literal["server", "worker"] = "server"
+    """Who keeps the momentum of SGD: the servers, or each worker that of its own gradients (DANA-Slim): then what the
+    others push in between does not count as momentum."""
+    in_order: bool = False
+    """Whether gradients count in the order of step and rank: runs are the same to the bit, and all wait for the
+    slowest."""
+    consistent: bool = True
+    """Whether what is read is of one version in all its parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicatedParts:
+    """How many copies servers keep: a setting of `strategies.parts.placement`."""
+
+    replication: int = 1
+    """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push
+    goes to that many, and so many steps are made of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTerms(ServerRules, ReplicatedParts):
+    """The rules of the servers of one optimizer, and where they are."""
 
     servers: tuple[int, ...]
     """The ranks that keep a part of the parameters each: workers, or servers of their own, whose ranks are above those
     of all workers. The first decides on the order."""
-    mode: Literal["sync", "bounded", "async"] = "sync"
-    max_staleness: int = 0
-    backup: int = 0
-    late: Literal["drop", "carry"] = "drop"
-    softsync: int | None = None
-    step_size: Literal["share", "full"] = "share"
-    staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    delay_compensation: Literal["none", "constant", "adaptive"] = "none"
-    compensation: float = 0.04
-    compensation_decay: float = 0.95
-    in_order: bool = False
-    consistent: bool = True
-    replication: int = 1
-    """On how many servers each part lies."""
-    momentum: Literal["server", "worker"] = "server"
-    pulls: Literal["whole", "coded"] = "whole"
     elastic: float | None = None
     """Where a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
     when these come, from 0 to 1."""

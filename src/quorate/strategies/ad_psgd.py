@@ -105,13 +105,10 @@ class ADPSGD(GossipSettings):
         with worker.neighbours.lock:
             return worker.parameters.copy_(worker.state.x), 1.0
 
-    def restored(self, worker: Worker, at: Flat | None) -> None:  # a draw is by the step: no exchange is numbered
+    def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
             with worker.neighbours.lock:
                 worker.state.show(worker)
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
 
     def finish(self, worker: Worker) -> None:
         worker.state.x = own_copy(worker)

@@ -76,10 +76,3 @@ class D2(GossipSettings):
         found = begin_exchange(worker, given).wait()
         worker.parameters = s.shown = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
         s.before = v
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round

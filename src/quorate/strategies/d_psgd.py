@@ -102,10 +102,3 @@ class DPSGD(GossipSettings):
         s: State = worker.state
         if s.under_way is not None:
             s.mixed, s.under_way = mixed(s.under_way.wait(), worker.rank), None
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round

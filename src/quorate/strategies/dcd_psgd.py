@@ -86,13 +86,6 @@ class DCDPSGD(GossipSettings):
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return pulled(worker, worker.state.pull)
 
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
-
 
 def most_noise(graph: Topology, size: int) -> float:
     """alpha up to which Theorem 1 holds: (1 - rho) / (2 mu) for the eigenvalues of W."""

@@ -85,13 +85,6 @@ class ECDPSGD(GossipSettings):
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return pulled(worker, worker.state.pull)
 
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
-
 
 def _estimated(estimate: Flat, z: Flat, number: int) -> Flat:
     """Line 8; exchanges are numbered from 0, steps from 1."""

@@ -102,11 +102,9 @@ class OSGP(GossipSettings):
     def settle(self, worker: Worker) -> None:
         came = self._came(worker, at_most=0)
         worker.state.keep([*came, *worker.neighbours.late()], worker.neighbours.blank())
-        worker.state.round = worker.neighbours.round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
-            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

@@ -91,13 +91,8 @@ class Relay(GossipSettings):
             total.add_(s.sums[peer])
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
-        else:
+        if at is not None:
             worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
 
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:

@@ -90,11 +90,9 @@ class SGP(GossipSettings):
         s: State = worker.state
         own = Given(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
         s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])
-        s.round = worker.neighbours.round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
-            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

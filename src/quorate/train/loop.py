@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
+from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses
 from quorate.core.vectors import Flat
 from quorate.hogwild.common_parameters import CommonParameters
@@ -278,6 +279,7 @@ class Loop(Listener):
                 single.quiesce()
         self.rests = True
         self.strategy.settle(worker)
+        keep_round(worker.state, worker.neighbours)
 
     def _synchronize(self) -> None:
         """All pause, every replica becomes the mean, and all go on."""

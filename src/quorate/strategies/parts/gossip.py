@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import UnderWay
+from quorate.core.neighbours import NumberedExchanges, UnderWay
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Edge, Topology
@@ -36,12 +36,10 @@ class GossipSettings(Strategy):
 
 
 @dataclass(kw_only=True)
-class OnGraph:
+class OnGraph(NumberedExchanges):
     """The graph, and the number of the newest exchange on it; the state of a strategy of gossip, or a part of it."""
 
     graph: Topology = kept("drop")
-    round: int = kept("same", default=-1)
-    """The newest exchange when all workers rested last: `settle` keeps it, and `restored` goes on from it."""
 
 
 def undirected_graph(topology: str, size: int) -> Topology:
