@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -101,6 +100,15 @@ class OuterStepSettings(Strategy):
         return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device, reach)
 
 
+class Delta(NamedTuple):
+    """What a worker contributes to the mean of one fragment."""
+
+    x: Flat
+    weight: float
+    left: Flat
+    """The parameters of the fragment, where points lie."""
+
+
 class OuterUnderWay(NamedTuple):
     """A mean of one fragment that is being formed."""
 
@@ -126,8 +134,6 @@ class OuterState(SynchronousPhase):
     """Steps, or examples, since the last mean of each fragment."""
     under_way: list[OuterUnderWay] = kept("drop", default_factory=list)
     """The oldest first."""
-    left: Flat | None = kept("drop", default=None)
-    """The parameters of the fragment that was given last, as they were then."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
     """Where all workers began, or where the newest outer steps led; None before the first local step."""
@@ -163,41 +169,19 @@ class OuterState(SynchronousPhase):
             own.copy_(there.view_as(own).to(own.device) - own)
         return Flat(found, point.layout)
 
-    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> tuple[Flat, float]:
-        """The way of the next fragment from the common point, and its weight.
+    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> Delta:
+        """The delta of the next fragment from the common point.
 
         Behind it is 1 where the worker has made a step since the fragment's last mean. Where it `rests` and has made
         none, an edit of the script has the weight of one step, and a 0 behind it.
         """
         fragment, weight = self.next_fragment(period)
         given = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
-        self.left = self.turned(given, self.given)
-        if rests and not weight and is_edited(self.left.parts, self.point_of(self.given).parts):
+        left = self.turned(given, self.given)
+        if rests and not weight and is_edited(left.parts, self.point_of(self.given).parts):
             weight = 1 / period.count
             given.segment(-1).zero_()
-        return given, weight
-
-    def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
-        """Begin the mean of the fragment that was given last, without waiting for it."""
-        assert self.left is not None, "a fragment was given"
-        left, self.left = self.left, None
-        self.under_way.append(OuterUnderWay(self.given, worker.step, left, worker.means.of(x, weight=weight)))
-
-    def take_means(
-        self,
-        worker: Worker,
-        take: Callable[[Worker, int, Flat, Flat | None], None],
-        *,
-        age: int = 0,
-        rests: bool = False,
-    ) -> None:
-        """Wait for the means that began `age` steps ago or earlier, and take each: `take(worker, number, mean, left)`.
-
-        `left` is what the parameters were as it began where the worker `rests`, else None.
-        """
-        while self.under_way and worker.step - self.under_way[0].step >= age:
-            number, _, left, mean = self.under_way.pop(0)
-            take(worker, number, mean.wait(), left if rests else None)
+        return Delta(given, weight, left)
 
     def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
         """Make local steps from the next one on, and outer steps from `at`, where all workers are."""

@@ -1,8 +1,10 @@
 """Streaming DiLoCo: fragments take their outer steps in turn, while local steps continue.
 
-Idea: The strategy `diloco` with a shorter period, the parameters cut into `fragments`, and an `overlap` of one local
-step: a mean is computed during the next step, and each worker then continues from the midpoint between its own
-parameters and the result of the outer step (`merge`).
+Idea: The strategy `diloco` with a shorter period, fragments, and an overlap of one local step. The parameters are cut
+into `fragments` of about equal bytes, each with its own outer optimizer and common point. The fragments are averaged in
+turn, H / K steps apart: the same numbers in K smaller messages. A mean is computed during the next `overlap` steps.
+Each worker then continues from a mixture, `merge` times its current parameters and 1 - `merge` times the outer step's
+point. Movement is always measured from the common point.
 
 Cost: As `diloco`; H is 100, so five times as much is sent, in smaller messages. Nobody waits for a message that takes
 less than a step.
