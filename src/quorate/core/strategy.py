@@ -263,16 +263,16 @@ class Strategy(ABC):
         """
         return self.consensus(worker) if self._meets_in_means else None
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         """Apply a mean of the others that this worker took part in without stepping; not called if nobody gave any.
 
         By default: under rounds one step of the user's optimizer; where replicas meet in means of all, the mean is
         written into the model. `step` may use it, too.
         """
         if self.meets == "rounds":
-            worker.update(one.mean, options=one.options)
+            worker.update(result.mean, options=result.options)
         elif self._meets_in_means:
-            worker.parameters = one.mean
+            worker.parameters = result.mean
 
     def settle(self, worker: Worker) -> None:  # noqa: B027
         """Called when all workers rest or have ended: run the collectives that are left, the same on every worker.

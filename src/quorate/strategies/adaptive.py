@@ -71,13 +71,13 @@ class Adaptive(RoundSettings):
     clip_norm: float | None = None
     """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """As of `quorum`."""
+    """Where momentum is kept, as in `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1 or self.lateness < 0 or self.margin < 0:
-            found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
-            raise ConfigurationError(f"{found}: window must be at least 1, lateness and margin at least 0")
+            settings = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
+            raise ConfigurationError(f"{settings}: window must be at least 1, lateness and margin at least 0")
 
     def start(self, worker: Worker) -> Chooser:
         names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum")
@@ -87,13 +87,13 @@ class Adaptive(RoundSettings):
 
     def step(self, worker: Worker) -> None:
         worker.rounds.contribute().wait()
-        for one in worker.rounds.completed():
-            self.apply(worker, one)
+        for result in worker.rounds.completed():
+            self.apply(worker, result)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.update(one.mean, options=one.options)
-        assert one.measured is not None
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.update(result.mean, options=result.options)
+        assert result.measured is not None
         rule = Rule(window=self.window, lateness=self.lateness, margin=self.margin)
-        choice = worker.state.saw(one.measured, worker.size, rule)
+        choice = worker.state.saw(result.measured, worker.size, rule)
         if choice is not None:
             worker.rounds.agree(wait_for=choice.wait_for, why=choice.why)

@@ -115,14 +115,14 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         learner.step_ended()
 
     def _take(self, worker: Worker) -> None:
-        for one in worker.rounds.completed(up_to=worker.state.up_to):
-            self.apply(worker, one)
+        for result in worker.rounds.completed(up_to=worker.state.up_to):
+            self.apply(worker, result)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.state.arrived(one.told)
-        for fragment, sums in one.fragments.items():
-            sums = over_full_weights(sums, one.told, fragment)
-            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, one))
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.state.arrived(result.told)
+        for fragment, sums in result.fragments.items():
+            sums = over_full_weights(sums, result.told, fragment)
+            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result))
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

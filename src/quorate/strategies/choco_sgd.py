@@ -60,7 +60,7 @@ class State(NeighbourCopies):
     rates: tuple[float, float] = kept("drop")
     """gamma, of what is coded and of what is dense."""
     share: float = kept("drop")
-    """Of what is read of a code, that copies advance by."""
+    """The share of a decoded difference by which copies advance."""
 
 
 @register("choco-sgd")

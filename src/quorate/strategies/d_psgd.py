@@ -44,7 +44,7 @@ from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_
 
 @dataclass(kw_only=True)
 class State(OnGraph):
-    """What D-PSGD keeps between two steps."""
+    """The state of D-PSGD between two steps."""
 
     under_way: UnderWay | None = kept("drop", default=None)
     given: Flat | None = kept("drop", default=None)
@@ -59,7 +59,7 @@ class DPSGD(GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
     parameters, or it is reset after every cycle of a changing graph."""
     overlap: bool = True
     """Whether parameters are sent while the gradient is computed, as published; otherwise only afterwards."""

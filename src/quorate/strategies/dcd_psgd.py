@@ -57,7 +57,7 @@ from quorate.strategies.parts.neighbour_copies import (
 @register("dcd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DCDPSGD(GossipSettings):
-    """As d-psgd, with compressed steps that a worker and its neighbours apply identically."""
+    """Gossip as in d-psgd, with compressed steps that a worker and its neighbours apply identically."""
 
     compresses = "differences"
 

@@ -107,12 +107,12 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         x, weight, _ = state.give(worker, self.period, moments=has_moments, rests=True)
         return x, weight
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         if worker.state.is_local:
-            outer_step(worker, self, worker.state.given, one.mean)
+            outer_step(worker, self, worker.state.given, result.mean)
         else:  # after the last synchronous step
-            take_mean(worker, one.mean, self.momentum)
-            worker.state.begin_outer_steps(worker, worker.replica.parameters_of(one.mean))
+            take_mean(worker, result.mean, self.momentum)
+            worker.state.begin_outer_steps(worker, worker.replica.parameters_of(result.mean))
 
     def settle(self, worker: Worker) -> None:
         if worker.state.is_local and (self.fragments > 1 or self.overlap):

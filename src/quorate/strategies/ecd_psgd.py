@@ -57,7 +57,7 @@ class State(NeighbourCopies):
 @register("ecd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class ECDPSGD(GossipSettings):
-    """As d-psgd, with estimates of neighbours from compressed extrapolations."""
+    """Gossip as in d-psgd, with estimates of neighbours from compressed extrapolations."""
 
     compresses = "differences"
 

@@ -91,7 +91,7 @@ class GradientCoding(RoundSettings):
             return
         updates = 0
         worker.rounds.contribute(code, weight=1.0).wait()
-        for one in worker.rounds.completed():
-            worker.update(one.mean, options=one.options)
+        for result in worker.rounds.completed():
+            worker.update(result.mean, options=result.options)
             updates += 1
         state.saw(updates)

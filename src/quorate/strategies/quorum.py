@@ -70,7 +70,7 @@ class Quorum(RoundSettings):
     clip_norm: float | None = None
     """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Where momentum is kept: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
+    """The place of momentum: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
     overlap: bool = False
     """Whether a step returns immediately, and a later step applies its round."""
 
@@ -98,8 +98,8 @@ class Quorum(RoundSettings):
         )
 
     def step(self, worker: Worker) -> None:
-        mine = worker.rounds.contribute(waits=not self.overlap)
+        contribution = worker.rounds.contribute(waits=not self.overlap)
         if not self.overlap:
-            mine.wait()
-        for one in worker.rounds.completed():
-            worker.update(one.mean, options=one.options)
+            contribution.wait()
+        for result in worker.rounds.completed():
+            worker.update(result.mean, options=result.options)

@@ -43,7 +43,7 @@ from quorate.strategies import register
 
 @dataclass
 class Momentum:
-    """Of this worker's own gradients."""
+    """The momentum of this worker's own gradients."""
 
     m: Flat | None = kept("average")
     """None before the first step."""
