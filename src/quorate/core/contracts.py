@@ -1,4 +1,4 @@
-"""What the parts of Quorate may expect of each other.
+"""The interfaces by which the parts of Quorate know each other.
 
 `Wire` moves tensors and small messages between workers and knows nothing of models. It has two families of
 implementation, over real processes and over virtual workers, and one contract suite (tests/contract) holds both
@@ -76,11 +76,11 @@ class Board(ABC):
         """Read; None where nothing is written. Never waits."""
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """As `get` of each of them; one question where the board is elsewhere."""
+        """Read each of them; one question if the board is elsewhere."""
         return [self.get(key) for key in keys]
 
     def peek(self, key: str) -> bytes | None:
-        """As `get`, of what is known here: what was written a moment ago may be missing. For what asks often."""
+        """Read what is known here: a value written a moment ago may be missing. For frequent questions."""
         return self.get(key)
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Board(ABC):
 
 @dataclass(frozen=True)
 class Message:
-    """What one worker sends to another: tensors, and a header of plain JSON values."""
+    """A message from one worker to another: tensors, and a header of plain JSON values."""
 
     tensors: tuple[Tensor, ...] = ()
     header: Mapping[str, Any] = field(default_factory=dict)

@@ -15,18 +15,18 @@ Leaves = Literal["", "rests", "ended"]
 
 @dataclass(frozen=True)
 class Said:
-    """What one worker of a group has given in an exchange. Vectors may be its memory: they are not written to."""
+    """The message of one worker of a group in an exchange. Vectors may be its memory: they are not written to."""
 
     header: Mapping[str, Any]
     gradient: Flat | None = None
     """Its gradient times the weight of its step, where it has one, and is not alone."""
     unused: frozenset[int] = frozenset()
-    """Of which parameters it has none, counted in the order of their layout."""
+    """The parameters of which it has none, counted in the order of their layout."""
     weight: float = 1.0
     leaves: Leaves = ""
     """Whether it takes part in no further exchange until all workers have rested, or never again."""
     digest: str | None = None
-    """Of its replica, from where somebody has doubted that replicas are equal until they have been made so."""
+    """The digest of its replica, from a doubt that replicas are equal until they have been made so."""
 
 
 class Group(Protocol):
@@ -38,18 +38,18 @@ class Group(Protocol):
 
     @property
     def others(self) -> frozenset[int]:
-        """Those besides this worker that step and have not died."""
+        """The ranks besides this worker that step and have not died."""
 
     @property
     def dead(self) -> frozenset[int]:
-        """Those that have died, as far as this worker knows."""
+        """The ranks that have died, as far as this worker knows."""
 
     def exchange(
         self, header: Mapping[str, Any], *, weight: float | None = None, leaves: Leaves = ""
     ) -> dict[int, Said]:
-        """What all that step say, by rank, in order; the header is plain JSON. With a `weight`, the gradient as well.
+        """Return the messages of all that step, by rank, in order; the header is plain JSON.
 
-        Alone it costs nothing.
+        With a `weight`, the gradient travels as well. Alone it costs nothing.
         """
 
     def write_gradient(self, messages: Sequence[Said]) -> None:
@@ -64,16 +64,17 @@ class Group(Protocol):
     def copy_replica(
         self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
     ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
-        """What `source`, one of those that step, has given: header and tensors, not to be written to; None where it has
-        died. All that step call it; who `takes` gets its parameters, and what its optimizer keeps, as well.
+        """Return the header and tensors of `source`, which steps; None if it has died. They are not written to.
+
+        All that step call it; a worker that `takes` gets its parameters, and the state of its optimizer, as well.
         """
 
     def rested(self, number: int) -> None:
-        """All workers have rested in round `number`: all of the group that have not ended step again."""
+        """Note that all workers have paused in round `number`: those of the group that have not ended step again."""
 
 
 class Standing(Protocol):
-    """Where one worker stands in its rounds, for learners of several workers."""
+    """The place of one worker in its rounds, for learners of several workers."""
 
     @property
     def version(self) -> int:
@@ -89,7 +90,7 @@ class Standing(Protocol):
 
     @property
     def missing(self) -> frozenset[int]:
-        """See `Mean.missing`: of round `version`."""
+        """The ranks of learners of several workers that had died by round `version`, or were silent for long."""
 
     def until(self, number: int) -> None:
         """Return when that round is here, or a copy of a replica, or another worker has come to lead."""

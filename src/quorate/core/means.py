@@ -45,18 +45,18 @@ class Mean:
 
     mean: Flat
     """In a round clipped, where that was agreed."""
-    mine: int = 0
-    """Of a round: how many of this worker's contributions are in it; they are taken in order."""
+    contributions: int = 0
+    """The number of this worker's contributions in the round, which takes them in order."""
     options: Any = None
-    """Of a round: the optimizer's numbers to apply it with."""
+    """The numbers of the optimizer to apply the mean of a round with."""
     measured: Measured | None = None
-    """Of a round whose workers measure: what they have measured."""
-    told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    """Of a round of fragments: the payloads of each worker's contributions, by rank."""
+    """The measures of the round, if its workers measure."""
+    payloads: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    """The payloads of each worker's contributions to a round of fragments, by rank."""
     fragments: Mapping[int, Flat] = field(default_factory=dict)
-    """Of a round of fragments: the sum of contributions, by number of the fragment; of all fragments at a pause."""
+    """The sum of contributions, by number of the fragment, in a round of fragments; of all fragments at a pause."""
     learners: int = 0
-    """Of a round of fragments: how many learners have not died, nor, if of several workers, been silent for long."""
+    """The number of learners that have not died, nor, if they are of several workers, been silent for long."""
 
 
 class WorkerRounds(Protocol):
@@ -82,8 +82,8 @@ class WorkerRounds(Protocol):
         """Contribute, in rounds of fragments, the delta of each fragment since a round took the one before.
 
         It replaces an older contribution that no round has taken. `fresh` is the number of steps that are new in it.
-        `payload` is any JSON that goes with it into its rounds (`Mean.told`). `slack` is the number of seconds that the
-        worker can go on without the result (None: unknown). `began` is the newest round that the worker had applied
+        `payload` is any JSON that goes with it into its rounds (`Mean.payloads`). `slack` is the number of seconds that
+        the worker can go on without the result (None: unknown). `began` is the newest round that the worker had applied
         when its steps began; their age is counted from it (None: the newest now). The strategy does not use the vectors
         any more.
         """
@@ -91,8 +91,11 @@ class WorkerRounds(Protocol):
     def hand_in_last(
         self, vectors: Sequence[Flat], *, fresh: float, payload: Any = None, began: int | None = None
     ) -> Work[int] | None:
-        """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
-        yet, and returns what to wait for: then it applies it, and hands in anew."""
+        """Contribute as `hand_in`, in `drain`.
+
+        Does nothing if a round has taken a contribution that this worker has not applied yet, and returns the work to
+        wait for: then it applies that round, and contributes anew.
+        """
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
         """The rounds that are there (`up_to` that number), in order; each is to be applied before the next one is asked
@@ -103,7 +106,7 @@ class WorkerRounds(Protocol):
 
     @property
     def standing(self) -> Standing:
-        """Where this worker stands in its rounds."""
+        """The place of this worker in its rounds."""
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.

@@ -1,4 +1,4 @@
-"""What workers measure of their own steps and tell with their gradients, for strategies that go by it."""
+"""Measures of workers of their own steps, which travel with gradients, for strategies that use them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkerMeasures:
-    """Of one gradient, by the worker that has computed it."""
+    """The measures of one gradient, by the worker that has computed it."""
 
     work: float
     """Seconds from the end of the step before until it was there: the worker's own time, waiting for nobody."""
     waited: float | None
     """Seconds that the worker had waited in the step before; None where it had not waited for a round."""
     loss: float | None
-    """What backward was called on; None where it is not known (on a GPU, or scaled)."""
+    """The loss on which backward was called; None if it is not known (on a GPU, or scaled)."""
     square: float
     """Its squared Euclidean norm, times the same factor as in `Measured.square`."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one round; the same on all workers."""
+    """The measures of one round; equal on all workers."""
 
     number: int
     wait_for: int

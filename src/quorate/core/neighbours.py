@@ -15,11 +15,11 @@ from quorate.core.vectors import Flat, scale_into
 
 @dataclass(frozen=True)
 class Given:
-    """What one worker has given in an exchange. `x` may be the memory of its sender: it is not written to."""
+    """The vector of one worker in an exchange. `x` may be the memory of its sender: it is not written to."""
 
     x: Flat
     weight: float
-    """What it counts here, as its sender has it."""
+    """Its weight here, as its sender has it."""
     scalars: tuple[float, ...]
     round: int
     is_written: bool = False
@@ -46,7 +46,7 @@ class Written:
 
 
 Gift = Flat | Written
-"""What is given to a neighbour: a vector as it is, or written small."""
+"""A vector for a neighbour: as it is, or written small."""
 
 
 class EdgeCodec(Protocol):
@@ -66,10 +66,10 @@ class UnderWay(Work[dict[int, Given]], Protocol):
 
     @property
     def own(self) -> Given | None:
-        """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
+        """The part of its own `x` that this worker keeps, known at once; None if it sent to others only."""
 
     def within(self, seconds: float | None) -> dict[int, Given]:
-        """As `wait`, without those that have not given after so many seconds, or since they had not; None: `wait`.
+        """Wait as `wait`, without workers that have not sent after so many seconds, or are silent since; None: `wait`.
 
         What they give after all comes to `Neighbours.late`.
         """
@@ -105,7 +105,7 @@ class Neighbours(Protocol):
 
     @property
     def dead(self) -> frozenset[int]:
-        """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
+        """The ranks that have died, as far as this worker knows; others may know of more, or fewer."""
 
     def members(self) -> tuple[int, ...]:
         """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
@@ -142,7 +142,7 @@ class Neighbours(Protocol):
         """
 
     def late(self) -> list[Given]:
-        """What has come in the meantime from those who were not waited for, or are many rounds ahead; each once."""
+        """Return the vectors of workers that were not waited for, or are many rounds ahead; each once."""
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
         """Ask `peer` what it serves under `name`; it answers while it computes. The header is plain JSON."""
@@ -174,22 +174,22 @@ def restore_round(state: Any, neighbours: Neighbours) -> None:
         neighbours.round = state.round
 
 
-def mixed(found: Mapping[int, Given], rank: int) -> Flat:
-    """The mean of what was found by a symmetric W; who was away counts as this worker itself."""
-    others = [given for peer, given in sorted(found.items()) if peer != rank]
-    total = found[rank].x * (1.0 - sum(given.weight for given in others))
-    for given in others:
-        total.add_(given.x, given.weight)
+def mixed(received: Mapping[int, Given], rank: int) -> Flat:
+    """Return the mean of what was `received` by a symmetric W; an absent worker counts as this worker itself."""
+    others = [message for peer, message in sorted(received.items()) if peer != rank]
+    total = received[rank].x * (1.0 - sum(message.weight for message in others))
+    for message in others:
+        total.add_(message.x, message.weight)
     return total
 
 
-def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
-    """Push-sum: the shares of numerators that were found, added up in `total`, and those of weights."""
+def added_up(received: Iterable[Given], total: Flat) -> tuple[Flat, float]:
+    """Return the sum of the `received` numerators of a push-sum, in `total`, and the sum of their weights."""
     weight = 0.0
-    for place, given in enumerate(found):
+    for place, message in enumerate(received):
         if place:
-            total.add_(given.x, given.weight)
+            total.add_(message.x, message.weight)
         else:
-            scale_into(given.x, given.weight, total)
-        weight += given.weight * given.scalars[0]
+            scale_into(message.x, message.weight, total)
+        weight += message.weight * message.scalars[0]
     return total, weight

@@ -1,4 +1,4 @@
-"""What a strategy sees of its own replica: the numbers to be averaged."""
+"""The numbers of a worker's own replica, as a strategy sees them."""
 
 from __future__ import annotations
 

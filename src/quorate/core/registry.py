@@ -25,7 +25,7 @@ U = TypeVar("U")
 
 
 class Registry(Generic[T]):
-    """What is known under which name, in one family.
+    """The names of one family, and what they stand for.
 
     `kind` is the family's noun in messages ("strategy"). `places` maps names to `module.path:attribute`; these are
     imported by `get`, one at a time. With `takes_files` the path of a Python file is a name, too: that of what the file
@@ -62,7 +62,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """What `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
+        """Return what `name` stands for, imported if need be. Raises `ConfigurationError` for a name nobody knows."""
         name = self.registered(name)
         if name not in self._places:
             raise unknown(self.kind, name, self._places)
@@ -82,13 +82,13 @@ class Registry(Generic[T]):
         if path not in self._files:
             before = set(self._loaded)
             _run(path, self.kind)
-            found = sorted(set(self._loaded) - before)
-            if len(found) != 1:
+            names = sorted(set(self._loaded) - before)
+            if len(names) != 1:
                 raise ConfigurationError(
-                    f"{name} registers {' and '.join(found) or 'nothing'}; the file of a {self.kind} registers one "
+                    f"{name} registers {' and '.join(names) or 'nothing'}; the file of a {self.kind} registers one "
                     f'with @register("name")'
                 )
-            self._files[path] = found[0]
+            self._files[path] = names[0]
         return self._files[path]
 
     @property
@@ -116,7 +116,7 @@ class Registry(Generic[T]):
         return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
 
     def source(self, name: str) -> Source | None:
-        """What the source text says of `name`: documentation and settings. Imports nothing, but runs a file.
+        """Return the source of `name`: documentation and settings. Imports nothing, but runs a file.
 
         None where there is no source to read. Raises `ConfigurationError` for a name nobody knows, and as `registered`.
         """

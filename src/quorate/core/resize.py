@@ -1,4 +1,4 @@
-"""What becomes of a strategy's state when the number of workers changes: each field says its law.
+"""The fate of a strategy's state when the number of workers changes: each field says its law.
 
 A strategy that keeps something returns from `start` a dataclass whose fields are made by `kept`:
 
@@ -64,15 +64,15 @@ def laws_of(state: Any) -> dict[str, str]:
     kind = type(state).__name__
     if not dataclasses.is_dataclass(state):
         raise ConfigurationError(f"the state of a strategy must be a dataclass, not a {kind}")
-    found = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
-    for name, law in found.items():
+    laws = {field.name: field.metadata.get(LAW) for field in dataclasses.fields(state)}
+    for name, law in laws.items():
         if law is None:
             raise ConfigurationError(f"{name} of {kind} has no resize law; known: {', '.join(sorted(LAWS))}")
-    return found  # type: ignore[return-value]
+    return laws  # type: ignore[return-value]
 
 
 def resized(law: str, name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    """What worker `rank` of `size` gets of a field that the `old` workers had, by their rank."""
+    """Return the value of worker `rank` of `size` of a field whose `old` values are by the old rank."""
     if len(old) == size and law not in ("same", "total"):
         return old[rank]
     return LAWS[law](name, old, rank, size)
@@ -88,9 +88,9 @@ def _same(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
 
 
 def _sum(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    mine = [old[other] for other in dealt(len(old), rank, size)]
-    total = mine[0] if mine else _combined(name, [old[0]], lambda values: values[0] * 0)
-    for more in mine[1:]:
+    own = [old[other] for other in dealt(len(old), rank, size)]
+    total = own[0] if own else _combined(name, [old[0]], lambda values: values[0] * 0)
+    for more in own[1:]:
         total = _combined(name, [total, more], lambda values: values[0] + values[1])
     return total
 
@@ -137,7 +137,7 @@ def _combined(name: str, values: Sequence[Any], combine: Callable[[Sequence[Any]
 
 
 def _clients(name: str, old: Sequence[Any], rank: int, size: int) -> Any:
-    return {key: value for one in old for key, value in one.items() if int(key) % size == rank}
+    return {key: value for values in old for key, value in values.items() if int(key) % size == rank}
 
 
 LAWS: dict[str, Resize] = {

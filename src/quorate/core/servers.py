@@ -22,23 +22,23 @@ class ServerRules:
     backup: int = 0
     """Under `sync`, how many gradients a step does without: those that come last."""
     late: Literal["drop", "carry"] = "drop"
-    """What becomes of those: they are dropped, or count in the next step."""
+    """The fate of those gradients: they are dropped, or count in the next step."""
     softsync: int | None = None
     """Under `async`, n: a step is of the first P // n gradients that come, which are about n steps old."""
     step_size: Literal["share", "full"] = "share"
     """Whether the learning rate of a step of k gradients is multiplied by k / P (with `backup` by k / (P - backup), if
     that is less than 1), or not (as in the papers)."""
     staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    """What a gradient counts: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as in
-    the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has moved
-    since, in steps of its usual size)."""
+    """The weight of a gradient: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as
+    in the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has
+    moved since, in steps of its usual size)."""
     delay_compensation: Literal["none", "constant", "adaptive"] = "none"
     """Whether to a gradient g of older parameters w_old a term g * g * (w - w_old) is added, times `compensation`;
     where adaptive that is divided by the root of the running mean of g * g."""
     compensation: float = 0.04
-    """Of the term of `delay_compensation`."""
+    """The factor of the term of `delay_compensation`."""
     compensation_decay: float = 0.95
-    """Of the running mean of g * g."""
+    """The decay of the running mean of g * g."""
     pulls: Literal["whole", "coded"] = "whole"
     """Whether parameters travel whole where `compress` writes gradients small, or how far they have gone since the
     worker read them last is written small, too."""
@@ -69,7 +69,7 @@ class ServerTerms(ServerRules, ReplicatedParts):
     """The ranks that keep a part of the parameters each: workers, or servers of their own, whose ranks are above those
     of all workers. The first decides on the order."""
     elastic: float | None = None
-    """Where a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
+    """If a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
     when these come, from 0 to 1."""
 
     def __post_init__(self) -> None:
@@ -89,14 +89,14 @@ class Pulled:
 
 
 class Servers(Protocol):
-    """Those of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
+    """The servers of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
 
     left_out: Flat | None
-    """What a codec has left out of gradients, to be added to the next ones; None: nothing."""
+    """The error of a codec in gradients, to be added to the next ones; None: nothing."""
     momenta: Flat | None
-    """Those that this worker keeps of its own gradients; None: none."""
+    """The momenta that this worker keeps of its own gradients; None: none."""
     centre: Flat
-    """Where a centre lies on the servers: that, as it was when all rested last; the servers set out from it."""
+    """The centre at the newest pause of all, if one lies on the servers; the servers go on from it."""
 
     def gradient(self) -> Flat | None:
         """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.

@@ -1,4 +1,4 @@
-"""What the source text says of a named thing: its documentation and its settings, read without importing it."""
+"""The source text of a named thing: its documentation and its settings, read without importing it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is known of a class, a function or a value of a module without importing it."""
+    """The facts known of a class, a function or a value of a module without importing it."""
 
     module: str
     """The module's documentation."""
@@ -41,7 +41,7 @@ class Source:
 
 
 def read_source(place: str) -> Source | None:
-    """What lies at `place` (`module.path:attribute`); None where there is no source, or no such thing in it."""
+    """Return the source of what lies at `place` (`module.path:attribute`); None if there is none."""
     module, colon, attribute = place.partition(":")
     assert colon, f"{place!r} is not module.path:attribute"
     spec = _spec_without_importing(module)
@@ -78,10 +78,10 @@ def _parsed(text: str) -> ast.Module:
 def _bases_of(node: ast.ClassDef, tree: ast.Module) -> list[Source]:
     """The sources of the classes that a class derives from, if they are imported by name."""
     imported = {
-        one.name: statement.module
+        alias.name: statement.module
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module is not None
-        for one in statement.names
+        for alias in statement.names
     }
     names = [base for base in map(ast.unparse, node.bases) if base in imported]
     sources = [read_source(f"{imported[base]}:{base}") for base in names]
@@ -148,7 +148,7 @@ def _is_of_the_class(field: ast.AnnAssign) -> bool:
 
 
 def _spec_without_importing(module: str) -> ModuleSpec | None:
-    """Where a module lies. `find_spec` would import the packages around it; this walks down by their paths."""
+    """Return the place of a module. `find_spec` would import the packages around it; this walks down by their paths."""
     top, *below = module.split(".")
     spec = importlib.util.find_spec(top)
     name = top

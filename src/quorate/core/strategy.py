@@ -1,4 +1,4 @@
-"""What a strategy is, and all it can see of the worker it drives."""
+"""A strategy, and all that it can see of the worker that it drives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Worker(Protocol):
 
     @property
     def examples(self) -> int:
-        """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
+        """The examples of this step. Raises `ConfigurationError` if the loader is not of `quorate.shard`."""
 
     @property
     def turn(self) -> Turn | None:
@@ -174,9 +174,10 @@ class Strategy(ABC):
     is its worker's own."""
 
     compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences"]] = "nothing"
-    """What codecs may write small. What all its means are of: gradients (`Means.of_gradient`), or how far workers went
-    (`Means.of`); where some are of parameters, nothing: a codec would spoil these. Under gossip differences from copies
-    that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves out."""
+    """The vectors that codecs may write small: those of all its means, gradients (`Means.of_gradient`) or how far
+    workers went (`Means.of`); nothing if some means are of parameters, which a codec would spoil. Under gossip
+    differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
+    a codec leaves out."""
     reduction: ClassVar[Mapping[str, object]] = {}
     """How its means are formed where `compress` is not given: that, and the settings beside it, by name."""
 
@@ -256,7 +257,7 @@ class Strategy(ABC):
         """Called by `optimizer.step()`."""
 
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
-        """What this worker gives to a mean of all, and its weight. None: zeros with weight 0.
+        """Return what this worker gives to a mean of all, and its weight. None: zeros with weight 0.
 
         Called for each mean in which a worker that rests or has ended takes part; `step` may use it, too. By default
         what `consensus` says, where replicas meet in means.
@@ -300,9 +301,6 @@ class Strategy(ABC):
 
     def finish(self, worker: Worker) -> None:  # noqa: B027
         """Called when all workers have ended and every replica is the same: nothing is held for others any more."""
-
-
-# What follows from the traits of a strategy, for those who drive it.
 
 
 def is_gossip(strategy: Strategy) -> bool:

@@ -1,4 +1,4 @@
-"""What a topology is: who is whose neighbour in a round, and with which weight; pure."""
+"""Topologies: who is whose neighbour in a round, and with which weight; pure."""
 
 from __future__ import annotations
 

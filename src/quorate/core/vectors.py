@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every tensor lies: `segments` in the order of the tensors given, `parts` in the order they travel.
+    """The places of all tensors: `segments` in the order of the tensors given, `parts` in the order they travel.
 
     The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the rest.
     """
@@ -78,10 +78,10 @@ class Layout:
 
     @cached_property
     def _by_part(self) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.parts]
+        indices: list[list[int]] = [[] for _ in self.parts]
         for index, segment in enumerate(self.segments):
-            found[segment.part].append(index)
-        return tuple(map(tuple, found))
+            indices[segment.part].append(index)
+        return tuple(map(tuple, indices))
 
     @cached_property
     def _coded(self) -> dict[int, tuple[Segment, ...]]:
@@ -144,21 +144,21 @@ class Flat:
 
     def copy_(self, other: Flat) -> Flat:
         """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
-        mine, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
-        for there, numbers in zip(mine.parts, theirs.parts, strict=True):
+        own, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
+        for there, numbers in zip(own.parts, theirs.parts, strict=True):
             there.copy_(numbers)
         return self
 
     def add_(self, other: Flat, alpha: float = 1.0) -> Flat:
         """Add `alpha` times `other`, in place."""
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
-            mine.add_(theirs, alpha=alpha)
+        for own, theirs in zip(self.parts, other.parts, strict=True):
+            own.add_(theirs, alpha=alpha)
         return self
 
     def mul_(self, factor: float) -> Flat:
         """Multiply in place; returns itself."""
-        for mine in self.parts:
-            mine.mul_(factor)
+        for own in self.parts:
+            own.mul_(factor)
         return self
 
     def __add__(self, other: Flat) -> Flat:
@@ -174,9 +174,6 @@ class Flat:
 
     def __truediv__(self, divisor: float) -> Flat:
         return self.map(lambda part: part / divisor)
-
-
-# What follows is for those who move vectors; strategies need none of it.
 
 
 def digest_of(layout: Layout) -> str:
@@ -306,18 +303,18 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
     """The same of one part of tensors that are on a GPU: few kernels, and one copy where `into` is on the CPU."""
     indices, place = segments_by_part(into.layout)[part], into.parts[part]
-    given = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
-    if not given:
+    present = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
+    if not present:
         place[: sum(into.layout.segments[index].numel for index in indices)].zero_()
         return
-    device = given[0][0].device
+    device = present[0][0].device
     stage = place if place.device == device else torch.empty_like(place, device=device)
-    views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in given]
+    views = [stage[s.offset : s.offset + s.numel].view(s.shape) for _, s in present]
     for index in indices:
         if tensors[index] is None:
-            one = into.layout.segments[index]
-            stage[one.offset : one.offset + one.numel].zero_()
-    torch._foreach_copy_(views, [x for x, _ in given])
+            segment = into.layout.segments[index]
+            stage[segment.offset : segment.offset + segment.numel].zero_()
+    torch._foreach_copy_(views, [x for x, _ in present])
     numbers = stage[: max(into.layout.segments[index].offset + into.layout.segments[index].numel for index in indices)]
     if scale != 1.0:
         numbers.mul_(scale)

@@ -261,7 +261,7 @@ class WorkerRounds:
         if self._votes:
             for part in coded_segments(mean.layout):
                 elected_(mean.parts[part])
-        return Mean(mean=mean, mine=own_count, options=options, measured=measured)
+        return Mean(mean=mean, contributions=own_count, options=options, measured=measured)
 
     def _mean_buffer(self) -> Flat:
         """Return memory that the optimizer may overwrite; that of the round may belong to several workers."""
@@ -384,8 +384,8 @@ def mean_of_fragments(
     living = {learner for rank, learner in enumerate(learners) if rank not in round.missing}
     return Mean(
         mean=round.sum,
-        mine=sum(count for _, count in round.contributors.get(rank, ())),
-        told=round.measures,
+        contributions=sum(count for _, count in round.contributors.get(rank, ())),
+        payloads=round.measures,
         learners=round.alive if not learners else len(living),
         fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )

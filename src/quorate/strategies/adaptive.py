@@ -71,7 +71,7 @@ class Adaptive(RoundSettings):
     clip_norm: float | None = None
     """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Where momentum is kept, as in `quorum`."""
+    """The place of momentum, as in `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -119,9 +119,9 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
             self.apply(worker, result)
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        worker.state.arrived(result.told)
+        worker.state.arrived(result.payloads)
         for fragment, sums in result.fragments.items():
-            sums = over_full_weights(sums, result.told, fragment)
+            sums = over_full_weights(sums, result.payloads, fragment)
             worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result))
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:

@@ -70,7 +70,7 @@ class EagerAveraging(LocalRoundSettings):
             worker.parameters = point.go_on()
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        worker.state.take(result.mean, result.mine)
+        worker.state.take(result.mean, result.contributions)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

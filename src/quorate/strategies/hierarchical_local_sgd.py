@@ -64,7 +64,7 @@ class HierarchicalLocalSGD(LocalStepSettings):
     group_size: int | Literal["host"] = "host"
     """The size of a group: the workers of one host, or a number of consecutive ranks."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """The optimizer's state at a mean of all workers, as in `local-sgd`; at a mean of a group each worker keeps its own."""
+    """The optimizer's state at a mean of all workers, as in `local-sgd`; a mean of a group leaves it alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -292,5 +292,5 @@ def test_an_outer_gradient_is_over_all_learners_or_those_that_came(monkeypatch: 
 def test_who_has_ended_counts_and_who_has_nothing_does_not() -> None:
     layout = layout_of([("x", torch.zeros(2))], header=1)
     told = {0: [{"weights": [1.0, 0.5]}], 2: [{"weights": [0.0, 1.0]}], 3: []}
-    one = Mean(mean=Flat.zeros(layout), told=told, learners=4)
+    one = Mean(mean=Flat.zeros(layout), payloads=told, learners=4)
     assert [part_of(fragment, one) for fragment in (0, 1)] == [0.25, 0.5]

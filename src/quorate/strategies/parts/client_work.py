@@ -36,7 +36,7 @@ class FederatedSettings(Strategy):
     local_steps: int = 0
     """At most so many batches of each client in a round; 0: as many as `local_epochs` makes."""
     weigh: Literal["examples", "equal"] = "examples"
-    """What a client counts in the mean: the examples that it has computed in the round, or as much as any other."""
+    """The weight of a client in the mean: the examples that it has computed in the round, or as much as any other."""
     stragglers: float = 0.0
     """The share of drawn clients that end their round early, by a draw; what they did counts. For experiments."""
     dropouts: float = 0.0
@@ -56,10 +56,10 @@ class FederatedSettings(Strategy):
     secure_bits: int = 16
     """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
     sync_every: int = 8
-    """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
+    """H, the local steps of a round, if the loader plays no clients: each worker is one client."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """As of `local-sgd`: those of workers, not of clients. They are exchanged as they are: `noise` and `secure` protect
-    parameters only, and take a model with buffers only with "none"."""
+    """Buffers of workers, not of clients, as in `local-sgd`. They are exchanged as they are: `noise` and `secure`
+    protect parameters only, and take a model with buffers only with "none"."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its clients; or all stop."""
 
@@ -75,13 +75,13 @@ class FederatedSettings(Strategy):
                     f"{name} is {getattr(self, name)}; it must be a whole number (at least {least})"
                 )
         if self.stragglers < 0 or self.dropouts < 0 or self.stragglers + self.dropouts > 1:
-            found = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
-            raise ConfigurationError(f"{found}: they must be shares of at least 0, together at most 1")
+            settings = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
+            raise ConfigurationError(f"{settings}: they must be shares of at least 0, together at most 1")
 
         check_privacy(self.weigh, self.clip, self.noise)
         if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
-            found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
-            raise ConfigurationError(f"{found}: the first must be at least 0, the second from 0 to 30")
+            settings = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
+            raise ConfigurationError(f"{settings}: the first must be at least 0, the second from 0 to 30")
 
     @property
     def client_terms(self) -> ClientTerms | None:
@@ -113,7 +113,7 @@ class ClientWork:
     running: dict[int, list[float]] = kept("keyed", default_factory=dict)
     """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
     turn: Turn | None = kept("drop", default=None)
-    """Of the newest step in this round."""
+    """The turn of the newest step in this round."""
     noising: int = kept("drop", default=0)
     """Workers that added noise to the newest sum; 0 before the first one."""
 
@@ -138,14 +138,14 @@ class ClientWork:
 
     def step_ends(self, worker: Worker, strategy: FederatedSettings) -> bool:
         """Count the step that the client has just made; whether its turn is over."""
-        turn, (mine,) = self.turn, self.running.values()
-        mine[0] += 1
-        mine[1] += worker.weight if turn is None else worker.examples
+        turn, (amounts,) = self.turn, self.running.values()
+        amounts[0] += 1
+        amounts[1] += worker.weight if turn is None else worker.examples
         return self.steps >= strategy.sync_every if turn is None else turn.is_last
 
     @property
     def steps(self) -> int:
-        """Of the client that is in the middle of its turn."""
+        """The steps of the client that is in the middle of its turn."""
         return int(sum(steps for steps, _ in self.running.values()))
 
     def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
@@ -209,6 +209,6 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
         raise ConfigurationError(
             "noise and secure need the clients of a loader; give quorate.shard partition= and clients="
         )
-    given = strategy.contribution(worker)
-    assert given is not None, "a client that has made steps gives its way"
-    strategy.apply(worker, mean_of_all(worker, *given))
+    contribution = strategy.contribution(worker)
+    assert contribution is not None, "a client that has made steps gives its way"
+    strategy.apply(worker, mean_of_all(worker, *contribution))

@@ -44,17 +44,17 @@ class OnGraph(NumberedExchanges):
 
 def undirected_graph(topology: str, size: int) -> Topology:
     """The topology for so many workers. Raises `ConfigurationError` where its edges lead one way."""
-    found = topology_of(topology, size)
-    if found.directed:
+    graph = topology_of(topology, size)
+    if graph.directed:
         raise ConfigurationError(
             f'edges of the topology "{topology}" lead one way, and this strategy needs them to lead both ways; sgp and '
             "osgp do not"
         )
-    return found
+    return graph
 
 
 def unchanging_graph(topology: str, size: int, why: str) -> Topology:
-    """As `undirected_graph`. Raises `ConfigurationError` also where neighbours change; `why` says whom that stops."""
+    """Return a graph as `undirected_graph`. Raises also if neighbours change, which `why` says is not possible."""
     graph = undirected_graph(topology, size)
     if graph.cycle(size) > 1:
         raise ConfigurationError(f'{why}, and those of "{topology}" change')
@@ -72,8 +72,8 @@ def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: fl
     """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
     near = worker.neighbours
     to, source = edges_of_next(worker)
-    given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
-    return near.exchange(given, to, source, scalars=scalars)
+    gifts = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
+    return near.exchange(gifts, to, source, scalars=scalars)
 
 
 def own_copy(worker: Worker) -> Flat:

@@ -43,25 +43,25 @@ def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
 
 
 class Whole(Protocol):
-    """What a learner keeps, as it goes with a copy of a replica."""
+    """The state of a learner, as it travels with a copy of a replica."""
 
     times: int
 
     def told_whole(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
-        """As JSON and tensors."""
+        """Return the state as JSON and tensors."""
 
-    def become(self, worker: Worker, told: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
-        """What another worker of the learner told."""
+    def become(self, worker: Worker, state: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Take over the state of another worker of the learner."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """What the workers of a learner have in common in one step."""
+    """The numbers that the workers of a learner have in common in one step."""
 
     weight: float
-    """Of all of their gradients together."""
+    """The weight of all their gradients together."""
     examples: float
-    """Likewise."""
+    """The examples of all their gradients together."""
     seconds: float
     """The most that any has counted since the learner handed in."""
     up_to: int | None
@@ -94,15 +94,15 @@ class Mates:
             "examples": worker.examples if self.period.unit == "examples" else 0,
             "seconds": seconds if self.period.unit == "seconds" else 0.0,
         }
-        found = self._exchange(worker, learner, header, weight=worker.weight)
-        equal = equal_ones(found)
-        up_to, now = self._agree(worker, learner, found)
+        messages = self._exchange(worker, learner, header, weight=worker.weight)
+        equal = equal_ones(messages)
+        up_to, now = self._agree(worker, learner, messages)
         self._repair(worker, learner, now, up_to)
-        self.group.write_gradient([found[rank] for rank in equal])
+        self.group.write_gradient([messages[rank] for rank in equal])
         self.met = Met(
-            weight=sum(found[rank].weight for rank in equal),
-            examples=sum(found[rank].header["examples"] for rank in equal),
-            seconds=max(found[rank].header["seconds"] for rank in equal),
+            weight=sum(messages[rank].weight for rank in equal),
+            examples=sum(messages[rank].header["examples"] for rank in equal),
+            seconds=max(messages[rank].header["seconds"] for rank in equal),
             up_to=up_to,
         )
 
@@ -132,9 +132,9 @@ class Mates:
         standing = worker.rounds.standing
         if self.group.others:
             standing.withdraw()
-        found = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "rests")
-        equal = equal_ones({rank: one for rank, one in found.items() if one.leaves})
-        if any(not one.leaves for one in found.values()) or min(equal) != worker.rank:
+        messages = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "rests")
+        equal = equal_ones({rank: message for rank, message in messages.items() if message.leaves})
+        if any(not message.leaves for message in messages.values()) or min(equal) != worker.rank:
             return False
         while self._held_by_others(worker) > standing.version:
             standing.until(self._held_by_others(worker))
@@ -153,16 +153,16 @@ class Mates:
 
     # -- what rounds say
 
-    def told_in(self, told: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
-        """What any of them told with what it gave to a round."""
-        return next((told[rank] for rank in self.group.ranks if rank in told), ())
+    def told_in(self, payloads: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
+        """Return the payloads of the worker that has contributed to a round for the learner."""
+        return next((payloads[rank] for rank in self.group.ranks if rank in payloads), ())
 
     # -- inside
 
     def _exchange(self, worker: Worker, learner: Whole, header: Mapping[str, Any], **about: Any) -> dict[int, Said]:
-        """As `Group.exchange`. Of those that leave nothing more is heard."""
+        """Exchange headers as `Group.exchange`; workers that leave send no more."""
         standing = worker.rounds.standing
-        told = {
+        state = {
             "applied": standing.version,
             "newest": standing.newest,
             "holds": standing.holds,
@@ -173,16 +173,16 @@ class Mates:
             "seconds": 0.0,
             **header,
         }
-        found = self.group.exchange(told, **about)
-        self._holds |= {rank: int(one.header["holds"]) for rank, one in found.items()}
-        learner.times = max(int(one.header["times"]) for one in found.values())
+        messages = self.group.exchange(state, **about)
+        self._holds |= {rank: int(message.header["holds"]) for rank, message in messages.items()}
+        learner.times = max(int(message.header["times"]) for message in messages.values())
         if not about.get("leaves"):
-            found = {rank: one for rank, one in found.items() if not one.leaves}
-        self._there = sorted(found)
-        return found
+            messages = {rank: message for rank, message in messages.items() if not message.leaves}
+        self._there = sorted(messages)
+        return messages
 
     def _agree(
-        self, worker: Worker, learner: Whole, found: dict[int, Said], needs: int = 0
+        self, worker: Worker, learner: Whole, messages: dict[int, Said], needs: int = 0
     ) -> tuple[int | None, dict[int, Said]]:
         """The newest round that all apply now, and what they have said by then.
 
@@ -190,51 +190,52 @@ class Mates:
         the others wait until they have it, too.
         """
         standing = worker.rounds.standing
-        while len(found) > 1:
-            said = [one.header for one in found.values()]
-            lowest = min(one["newest"] for one in said)
-            most = max(max(one["applied"], one["needs"] if one["needs"] <= one["newest"] else 0) for one in said)
+        while len(messages) > 1:
+            headers = [message.header for message in messages.values()]
+            lowest = min(header["newest"] for header in headers)
+            needed = [header["needs"] if header["needs"] <= header["newest"] else 0 for header in headers]
+            most = max(*needed, *(header["applied"] for header in headers))
             if lowest >= most:
-                return int(lowest), found
+                return int(lowest), messages
             if standing.newest < most:
                 standing.until(most)
                 for _ in worker.rounds.completed(up_to=0):
                     raise AssertionError("rounds are counted from 1")  # a copy of a replica is taken
-            found = self._exchange(worker, learner, {"needs": needs})
-        return None, found
+            messages = self._exchange(worker, learner, {"needs": needs})
+        return None, messages
 
-    def _repair(self, worker: Worker, learner: Whole, found: dict[int, Said], up_to: int | None) -> None:
+    def _repair(self, worker: Worker, learner: Whole, messages: dict[int, Said], up_to: int | None) -> None:
         """Whoever is not equal to the others gets the replica of one of them, as it is after round `up_to`."""
-        equal = equal_ones(found)
-        if len(equal) < len(found):
-            for one in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
-                self.apply(one)
-        while len(equal) < len(found):
+        equal = equal_ones(messages)
+        if len(equal) < len(messages):
+            for result in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
+                self.apply(result)
+        while len(equal) < len(messages):
             source = min(equal)
-            told = learner.told_whole(worker) if source == worker.rank else ({}, [])
+            state = learner.told_whole(worker) if source == worker.rank else ({}, [])
             takes = worker.rank not in equal
-            given = self.group.copy_replica(source, *told, takes=takes)
-            if given is not None:
+            copy = self.group.copy_replica(source, *state, takes=takes)
+            if copy is not None:
                 if takes:
-                    learner.become(worker, *given)
+                    learner.become(worker, *copy)
                 break
-            found = {rank: one for rank, one in found.items() if rank != source}
-            equal = equal_ones(found)
+            messages = {rank: message for rank, message in messages.items() if rank != source}
+            equal = equal_ones(messages)
         self.group.trust()
 
     def _held_by_others(self, worker: Worker) -> int:
         """The newest round that may have something of another one that lives."""
-        gone = self.group.dead | {worker.rank}
-        return max((number for rank, number in self._holds.items() if rank not in gone), default=0)
+        dead = self.group.dead | {worker.rank}
+        return max((number for rank, number in self._holds.items() if rank not in dead), default=0)
 
 
-def equal_ones(found: Mapping[int, Said]) -> list[int]:
+def equal_ones(messages: Mapping[int, Said]) -> list[int]:
     """Whose replicas are equal, and further than those of the others, in order of rank.
 
     Who does not doubt is equal to all who do not.
     """
-    sure = [rank for rank, one in found.items() if one.digest is None]
+    sure = [rank for rank, message in messages.items() if message.digest is None]
     if sure:
         return sure
-    ahead = max(found, key=lambda rank: (found[rank].header["step"], -rank))
-    return [rank for rank, one in found.items() if one.digest == found[ahead].digest]
+    ahead = max(messages, key=lambda rank: (messages[rank].header["step"], -rank))
+    return [rank for rank, message in messages.items() if message.digest == messages[ahead].digest]

@@ -61,8 +61,8 @@ def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advan
     s.of = {peer: s.of[peer] if peer in s.of else s.own.clone() for peer in current}
     code = None if near.codec is None else near.written(difference())
     s.own = x if code is None else advance(s.own.clone(), code.x, number)
-    given: dict[int, Gift] = {peer: code if code is not None and peer in current else s.own for peer in others}
-    s.under_way = near.exchange({worker.rank: s.own, **given}, to, source)
+    gifts: dict[int, Gift] = {peer: code if code is not None and peer in current else s.own for peer in others}
+    s.under_way = near.exchange({worker.rank: s.own, **gifts}, to, source)
 
 
 def take_in(worker: Worker, advance: Advance) -> None:
@@ -70,20 +70,21 @@ def take_in(worker: Worker, advance: Advance) -> None:
     s: NeighbourCopies = worker.state
     if s.under_way is None:
         return
-    found, s.under_way, s.pull = s.under_way.wait(), None, s.own * 0.0
-    for peer, given in sorted(found.items()):
+    received, s.under_way, s.pull = s.under_way.wait(), None, s.own * 0.0
+    for peer, message in sorted(received.items()):
         if peer == worker.rank:
             continue
-        if given.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
+        if message.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
             s.met.pop(peer, None)
             continue
-        s.of[peer] = advance(s.of[peer], given.x, given.round) if given.is_written else _own_memory(worker, given.x)
-        s.met[peer] = given.round
-        s.pull.add_(s.of[peer] - s.own, given.weight)
+        x = message.x
+        s.of[peer] = advance(s.of[peer], x, message.round) if message.is_written else _own_memory(worker, x)
+        s.met[peer] = message.round
+        s.pull.add_(s.of[peer] - s.own, message.weight)
 
 
 def pulled(worker: Worker, pull: Flat | None) -> tuple[Flat, float]:
-    """What `consensus` gives: the parameters, with what the newest exchange adds to them but for the step."""
+    """Return the consensus: the parameters, with what the newest exchange adds to them but for the step."""
     x = worker.parameters
     return (x if pull is None else x.add_(worker.replica.parameters_of(pull))), 1.0
 
@@ -127,5 +128,5 @@ def by_coding(x: Flat, coded: float, dense: float = 1.0) -> Flat:
 
 
 def _own_memory(worker: Worker, x: Flat) -> Flat:
-    """What was given is not written to: without a codec, no copy is."""
+    """Return memory that may be written: without a codec, no copy is written to."""
     return x if worker.neighbours.codec is None else x.clone()

@@ -30,7 +30,7 @@ class OuterOptimizer:
     momentum: float
     is_nesterov: bool
     device: str
-    """Where points lie: "own" is beside the model, "cpu" in the host's memory."""
+    """The place of points: "own" is beside the model, "cpu" in the host's memory."""
     reach: float | None = None
     """How far a step goes along its gradient, in gradients, by the momentum that makes it so; None: as it comes."""
 
@@ -49,8 +49,8 @@ class OuterOptimizer:
         before, own = point.clone(), of_optimizer(memory)
         worker.updater(point, own, kind=self.kind, **options)(gradient)
         memory.update(own)
-        found = measured(before, point, gradient, memory, self.rate)
-        worker.note_outer_step(fragment, {"momentum": momentum, **found.as_row()})
+        measures = measured(before, point, gradient, memory, self.rate)
+        worker.note_outer_step(fragment, {"momentum": momentum, **measures.as_row()})
 
     def _momentum_of(self, gradient: Flat, memory: dict[str, Any]) -> float:
         if self.reach is None:
@@ -69,7 +69,7 @@ class OuterStepSettings(Strategy):
     overlap: int = 0
     """Local steps that are made while a mean is under way."""
     merge: float = 0.5
-    """What the own parameters count beside the outer step's, where steps were made meanwhile; at a pause these steps
+    """The weight of the own parameters beside the outer step's, if steps were made meanwhile; at a pause these steps
     count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """The outer optimizer."""
@@ -85,7 +85,7 @@ class OuterStepSettings(Strategy):
     outer_reach: float = 1.5
     """How many times the mean way an outer step goes along it where `outer_gain` is "measured"."""
     outer_device: Literal["own", "cpu"] = "own"
-    """Where the outer optimizer and its copy of the parameters are: with the model, or in the host's memory."""
+    """The place of the outer optimizer and its copy of the parameters: with the model, or in the host's memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,13 +95,13 @@ class OuterStepSettings(Strategy):
 
     @property
     def outer_optimizer(self) -> OuterOptimizer:
-        """As they say."""
+        """The outer optimizer of these settings."""
         reach = self.outer_reach if self.outer_gain == "measured" else None
         return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device, reach)
 
 
 class Delta(NamedTuple):
-    """What a worker contributes to the mean of one fragment."""
+    """The contribution of a worker to the mean of one fragment."""
 
     x: Flat
     weight: float
@@ -136,7 +136,7 @@ class OuterState(SynchronousPhase):
     """The oldest first."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
-    """Where all workers began, or where the newest outer steps led; None before the first local step."""
+    """The point at which all workers began, or to which outer steps have led; None before the first local step."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
 
@@ -163,11 +163,11 @@ class OuterState(SynchronousPhase):
 
         Returns what they were, where points lie. Ways are exchanged, as differences of means lose what is small.
         """
-        point, found = self.point_of(number), []
+        point, parts = self.point_of(number), []
         for own, there in zip(x.segments(), point.parts, strict=False):
-            found.append(own.reshape(-1).to(there.device, copy=True))
+            parts.append(own.reshape(-1).to(there.device, copy=True))
             own.copy_(there.view_as(own).to(own.device) - own)
-        return Flat(found, point.layout)
+        return Flat(parts, point.layout)
 
     def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> Delta:
         """The delta of the next fragment from the common point.
@@ -176,12 +176,12 @@ class OuterState(SynchronousPhase):
         none, an edit of the script has the weight of one step, and a 0 behind it.
         """
         fragment, weight = self.next_fragment(period)
-        given = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
-        left = self.turned(given, self.given)
+        delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
+        left = self.turned(delta, self.given)
         if rests and not weight and is_edited(left.parts, self.point_of(self.given).parts):
             weight = 1 / period.count
-            given.segment(-1).zero_()
-        return Delta(given, weight, left)
+            delta.segment(-1).zero_()
+        return Delta(delta, weight, left)
 
     def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
         """Make local steps from the next one on, and outer steps from `at`, where all workers are."""
@@ -217,8 +217,8 @@ def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, by: By = "bytes",
 def check_outer(rate: float, momentum: float) -> None:
     """Raise `ConfigurationError` for a rate or a momentum that no outer optimizer can have."""
     if not rate > 0 or not 0 <= momentum < 1:
-        found = f"outer_rate={rate}, outer_momentum={momentum}"
-        raise ConfigurationError(f"{found}: the rate must be above 0, and the momentum at least 0 and below 1")
+        settings = f"outer_rate={rate}, outer_momentum={momentum}"
+        raise ConfigurationError(f"{settings}: the rate must be above 0, and the momentum at least 0 and below 1")
 
 
 def check_reach(kind: str, reach: float, rate: float) -> None:
@@ -231,13 +231,13 @@ def check_reach(kind: str, reach: float, rate: float) -> None:
 
 def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
     """`own`, in which a fragment counts `share`, and `common` the rest; `common` may be on another device."""
-    for mine, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
-        mine.copy_(mine * share + theirs.to(mine.device) * (1 - share) if share else theirs)
+    for own_part, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
+        own_part.copy_(own_part * share + theirs.to(own_part.device) * (1 - share) if share else theirs)
     return own
 
 
 def moved(own: Flat, common: Flat, left: Flat, fragment: Fragment) -> Flat:
     """`own`, in which a fragment has moved to `common`, and on from there as far as it had from `left`."""
-    for mine, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
-        mine.copy_(edit_of(mine, before, theirs).add_(theirs.to(mine.device)))
+    for own_part, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
+        own_part.copy_(edit_of(own_part, before, theirs).add_(theirs.to(own_part.device)))
     return own

@@ -55,10 +55,10 @@ class PlacedOnServers(ReplicatedParts, Strategy):
         count = workers if self.servers == "all" else self.servers
         if isinstance(count, int) and count > workers:
             raise ConfigurationError(f"servers={count} needs as many workers, and there are {workers}")
-        found = tuple(own) if isinstance(count, str) else tuple(range(count))
-        if self.replication > len(found):
+        ranks = tuple(own) if isinstance(count, str) else tuple(range(count))
+        if self.replication > len(ranks):
             raise ConfigurationError(
-                f"replication={self.replication} needs as many servers, and there {'is' if len(found) == 1 else 'are'} "
-                f"{len(found)}"
+                f"replication={self.replication} needs as many servers, and there {'is' if len(ranks) == 1 else 'are'} "
+                f"{len(ranks)}"
             )
-        return found
+        return ranks

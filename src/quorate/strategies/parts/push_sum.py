@@ -1,4 +1,4 @@
-"""What a worker holds under push-sum: a numerator, its weight, and shares that came while all rested."""
+"""The state of a worker under push-sum: a numerator, its weight, and shares that came while all rested."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ class PushSum:
         return self.u + self.came_u
 
     def take_edits(self, replica: OwnReplica, *, rests: bool = False) -> None:
-        """What the script has written into the model since it showed z is held from now on."""
+        """Add to the numerator what the script has written into the model since it showed z."""
         z = self.x / self.u
         has_edits = replica.take_edits(z, into=self.x, scale=self.u)
         self.is_edited = rests and (self.is_edited or has_edits)
         if self.came_x is not None:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
-    def keep(self, came: Sequence[Given], blank: Flat) -> None:
+    def keep(self, shares: Sequence[Given], blank: Flat) -> None:
         """Hold shares that came while all rest; `blank` takes their sum.
 
         They may be of before the edit behind the newest step: where there was one, their weight is added to the model.
         """
-        if came or self.came_x is not None:
-            self.came_x, self.came_u = added_up([*came, *self.taken()], blank)
+        if shares or self.came_x is not None:
+            self.came_x, self.came_u = added_up([*shares, *self.taken()], blank)
             if self.is_edited:
                 scale_into(self.x / self.u, self.came_u, into=self.came_x)
 
     def taken(self) -> list[Given]:
-        """What came while all rested, as one share; it is held no more."""
-        found = [] if self.came_x is None else [Given(self.came_x, 1.0, (self.came_u,), -1)]
+        """Return the shares that arrived during a pause as one share, and hold them no more."""
+        held = [] if self.came_x is None else [Given(self.came_x, 1.0, (self.came_u,), -1)]
         self.came_x, self.came_u = None, 0.0
-        return found
+        return held
 
     def consensus(self, own: Flat) -> Flat:
-        """What all of it comes to; `own` are the model's parameters, and may be written to."""
+        """Return the parameters of all that this worker holds; `own`, those of the model, may be written to."""
         return own if self.came_x is None else own.copy_((self.x + self.came_x) / self.mass)

@@ -33,7 +33,7 @@ class StreamingSettings(Protocol):
 
     @property
     def momentum(self) -> str:
-        """What becomes of the state of the inner optimizer at a mean: see `take_mean`."""
+        """The fate of the state of the inner optimizer at a mean: see `take_mean`."""
 
 
 def stream(worker: Worker, settings: StreamingSettings) -> None:
