@@ -13,24 +13,24 @@ from quorate.core.vectors import Flat
 
 
 class Means(Protocol):
-    """Means of all workers. Every worker asks for them equally often; those that have ended take part with weight 0."""
+    """Means of all workers. Every worker begins equally many; those that have ended take part with weight 0."""
 
     def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
-        """Begin the mean of everyone's `x`, weighted; the result has the layout of `x`.
+        """Begin the weighted mean of the `x` of all workers; the result has the layout of `x`.
 
-        Raises `ConfigurationError` while parts of this worker's gradient are on their way: a strategy that overrides
+        Raises `ConfigurationError` while parts of this worker's gradient are in flight: a strategy that overrides
         `backward` calls `of_gradient` first.
         """
 
     def of_gradient(self) -> Work[Flat]:
-        """The mean of everyone's gradients as they stand in `.grad`, each with its `Worker.weight`.
+        """Begin the mean of the gradients in `.grad` of all workers, each with its `Worker.weight`.
 
-        In `Strategy.backward` the exchange has begun while the backward pass ran. It tells all workers, besides, which
-        parameters were used and who brought numbers that are not finite. The result is valid until the next backward.
+        In `Strategy.backward` the exchange has begun while the backward pass ran. Its header tells all workers which
+        parameters were used, and which gradients are not finite. The result is valid until the next backward pass.
         """
 
     def step_alone(self, is_alone: bool) -> None:
-        """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
+        """Set whether backward passes, from the next one on, send no gradient, though the strategy may agree there."""
 
     def vote(self, is_ready: bool) -> bool:
         """Vote in the next mean and in every one after it if `is_ready`; a vote is not taken back.
@@ -41,10 +41,10 @@ class Means(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean of what workers gave: of one round, or of all workers."""
+    """A mean of vectors of workers: of one round, or of all workers."""
 
     mean: Flat
-    """In a round clipped, where that was agreed."""
+    """The mean; clipped in a round that was begun with `clip_norm`."""
     contributions: int = 0
     """The number of this worker's contributions in the round, which takes them in order."""
     options: Any = None
@@ -63,10 +63,10 @@ class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
-        """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
+        """Contribute the gradient in `.grad`, unscaled, or `vector`; done when the worker may go on.
 
-        `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
-        does wait for it before the worker goes on computing.
+        `weight` is its weight, by default that of this step (`Worker.weight`). `waits` says whether the strategy waits
+        for it before the worker goes on computing.
         """
 
     def hand_in(
@@ -79,7 +79,7 @@ class WorkerRounds(Protocol):
         slack: float | None = None,
         began: int | None = None,
     ) -> Work[int]:
-        """Contribute, in rounds of fragments, the delta of each fragment since a round took the one before.
+        """Contribute the delta of each fragment since a round took the one before, in rounds of fragments.
 
         It replaces an older contribution that no round has taken. `fresh` is the number of steps that are new in it.
         `payload` is any JSON that goes with it into its rounds (`Mean.payloads`). `slack` is the number of seconds that
@@ -98,10 +98,10 @@ class WorkerRounds(Protocol):
         """
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
-        """The rounds that are there (`up_to` that number), in order; each is to be applied before the next one is asked
-        for. A copy of a replica that is there is taken before any.
+        """Yield the rounds that have arrived (`up_to` that number), in order; apply each before you ask for the next.
 
-        Rounds behind one that a checkpoint is of come after it was taken, at a boundary between steps, or at once.
+        A copy of a replica that has arrived is taken before any. Rounds after one of which a checkpoint is taken come
+        once it was taken: at a boundary between steps, or at once with `keeps_at_once`.
         """
 
     @property
@@ -111,5 +111,5 @@ class WorkerRounds(Protocol):
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
 
-        In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
+        They hold on all workers from the same round on, which the leader decides; `round` rows show it.
         """

@@ -1,4 +1,4 @@
-"""The other workers one by one, as a strategy sees them: exchanges along edges, questions and answers."""
+"""The other workers, one by one, as a strategy sees them: exchanges along edges, questions and answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorate.core.vectors import Flat, scale_into
 
 @dataclass(frozen=True)
 class Given:
-    """The vector of one worker in an exchange. `x` may be the memory of its sender: it is not written to."""
+    """The vector of one worker in an exchange. `x` may be the memory of its sender: do not write to it."""
 
     x: Flat
     weight: float
@@ -31,10 +31,10 @@ class Request:
     """A question of another worker, to be answered by `reply`, once, now or later; from any thread."""
 
     x: Flat | None
-    """May be the memory of its sender: it is not written to."""
+    """The vector of the question. It may be the memory of its sender: do not write to it."""
     header: Mapping[str, Any]
     reply: Callable[..., None]
-    """`reply(x=None, **header)`; `x` is not written to any more."""
+    """`reply(x=None, **header)`; do not write to `x` any more."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ Gift = Flat | Written
 
 
 class EdgeCodec(Protocol):
-    """How vectors are written small for neighbours, as `compress` says. It remembers nothing."""
+    """The codec of `compress`, for vectors to neighbours. It has no memory."""
 
     @property
     def is_biased(self) -> bool:
-        """Whether what is read differs in the mean from what was written."""
+        """Whether decoded vectors differ in the mean from the encoded ones."""
 
     @property
     def left_out(self) -> float:
-        """The squared error of what is read, as a share of the squared norm: of small, normally distributed numbers."""
+        """The squared error of a decoded vector of small, normally distributed numbers, over its squared norm."""
 
 
 class UnderWay(Work[dict[int, Given]], Protocol):
-    """An exchange under way; its result is what was given here, by rank, this worker's own among it."""
+    """An exchange in flight; its result are the vectors received, by rank, and this worker's own."""
 
     @property
     def own(self) -> Given | None:
@@ -71,36 +71,36 @@ class UnderWay(Work[dict[int, Given]], Protocol):
     def within(self, seconds: float | None) -> dict[int, Given]:
         """Wait as `wait`, without workers that have not sent after so many seconds, or are silent since; None: `wait`.
 
-        What they give after all comes to `Neighbours.late`.
+        `Neighbours.late` returns the vectors that they send later.
         """
 
 
 Answer = tuple[Flat | None, Mapping[str, Any]]
-"""None and an empty header where the one that was asked has died."""
+"""A vector and a header; None and an empty header if the worker that was asked has died."""
 
 
 class Neighbours(Protocol):
-    """The other workers, one by one. Vectors that are given are not written to any more: `blank` makes new ones."""
+    """The other workers, one by one. Do not write to a vector that was sent: `blank` makes a new one."""
 
     round: int
-    """The number of the newest exchange that was begun, from 0; -1 before the first. Equal on all workers that step
-    together, and made equal (the greatest) whenever all have rested."""
+    """The number of the newest exchange that was begun, from 0; -1 before the first. It is equal on all workers that
+    step together; at a pause of all it becomes the greatest."""
     has_moments: bool
-    """Whether vectors hold what the optimizer keeps as well, as `OwnReplica.read` does; set in `start` by all."""
+    """Whether vectors also hold the moments of the optimizer, as by `OwnReplica.read`; set in `start`, by all."""
 
     @property
     def codec(self) -> EdgeCodec | None:
-        """How `written` writes vectors small; None: not at all."""
+        """The codec with which `written` encodes; None: it does not."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Guards vectors that are kept, between the training thread and handlers; not held across a wait."""
+        """The lock for vectors that the training thread and handlers share; not held across a wait."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All workers that there have been, in order: those of the start, and those that have joined since.
+        """All ranks so far, in order: those of the start, and those that have joined since.
 
-        The dead are among them. From one mean of all workers to the next the same on all.
+        The dead are among them. They are equal on all workers from one mean of all to the next.
         """
 
     @property
@@ -108,49 +108,49 @@ class Neighbours(Protocol):
         """The ranks that have died, as far as this worker knows; others may know of more, or fewer."""
 
     def members(self) -> tuple[int, ...]:
-        """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
+        """Return the ranks in the graph of exchange `round` + 1: the same on every worker that begins it.
 
-        All, less those that have died. Until all survivors know of a death, the dead rank stays in the graph and is
-        skipped. Asked before every exchange along a graph.
+        They are all ranks but the dead. Until all survivors know of a death, the dead rank stays in the graph and is
+        skipped. Call it before every exchange along a graph.
         """
 
     def open(self) -> None:
-        """From now on a worker that rests or ends tells all others, so that exchanges go on without it.
+        """Let workers tell all others when they pause or end, so that exchanges go on without them.
 
-        Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it holds
-        from the beginning.
+        Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it is not
+        needed.
         """
 
     def blank(self) -> Flat:
-        """A vector to be filled, and then given without being copied."""
+        """Return a vector without a header, of arbitrary numbers, which can be sent without being copied."""
 
     def written(self, x: Flat) -> Written:
-        """`x`, written small for the next exchange, whose number randomness is drawn for; as it is without a codec."""
+        """Return `x` encoded for the next exchange, by whose number randomness is drawn; as it is without a codec."""
 
     def hosts(self) -> tuple[str, ...]:
-        """The name of the machine of every worker, by rank, those that may yet join among them. All ask, in `start`."""
+        """Return the host name of every worker, by rank, also of those that may join. All call it in `start`."""
 
     def exchange(
         self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> UnderWay:
-        """Round `round` + 1: give `x` (or to each its own) along `to`, get what comes along `source`.
+        """Begin exchange `round` + 1: send `x` (or a vector for each rank) along `to`, and receive along `source`.
 
-        The result holds, by rank, what has come, and under this worker's own rank what it keeps: of its own `x`, its
-        own edge and the edges to those that it knows to be away. Who has ended, died, or rests, takes no part and is
-        not waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges
-        may be under way; they are waited for in order.
+        The edges are those of one topology for that round. The result has the vectors received, by rank, and under this
+        worker's rank its own, with the weight of its own edge and of the edges to workers known to be away. Workers
+        that have paused, ended or died take no part and are not waited for: they are missing in the result. Several
+        exchanges may be in flight; wait for them in order.
         """
 
     def late(self) -> list[Given]:
         """Return the vectors of workers that were not waited for, or are many rounds ahead; each once."""
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
-        """Ask `peer` what it serves under `name`; it answers while it computes. The header is plain JSON."""
+        """Ask `peer` a question that it serves under `name`; it answers while it computes. The header is plain JSON."""
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
-        """Let a task beside this worker answer questions under `name`.
+        """Let `handler` answer questions under `name`, in a task beside this worker.
 
-        A handler is short and never waits; it touches vectors that are kept, under `lock`, and never the model.
+        A handler is short and never waits. It uses shared vectors under `lock`, and never the model.
         """
 
 

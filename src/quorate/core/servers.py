@@ -85,7 +85,7 @@ class Pulled:
 
     x: Flat
     version: int
-    """How many steps the servers had made."""
+    """The number of steps that the servers had made."""
 
 
 class Servers(Protocol):
@@ -99,28 +99,31 @@ class Servers(Protocol):
     """The centre at the newest pause of all, if one lies on the servers; the servers go on from it."""
 
     def gradient(self) -> Flat | None:
-        """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.
+        """Return this worker's gradient, unscaled, in memory from which it is pushed without being copied.
 
-        None where there is none, or where it is left out because it is not finite.
+        None if there is none, or it is left out because it is not finite.
         """
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
-        """Give the mean of `count` gradients (None, and 0: of none, and others need not wait for it), and what was
-        written into the parameters since they were read (NaN where nothing was).
+        """Push the mean of `count` gradients; do not write to the vectors any more.
 
-        With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
+        Args:
+            gradient: The mean; None, with a `count` of 0: no gradient, and others need not wait for it.
+            reads: Whether parameters are read behind it, which `pull` returns.
+            edit: The numbers that the script has written into the parameters since they were read; NaN elsewhere.
         """
 
     def exchange(self) -> Flat:
-        """Let the centre go a part `elastic` of the way to this worker's parameters, which are returned (a copy that is
-        not written to any more); `pull` returns where it was before."""
+        """Move the centre by `elastic` of its way to this worker's parameters; `pull` returns where it was before.
+
+        Returns a copy of the parameters; do not write to it.
+        """
 
     def pull(self) -> Work[Pulled]:
-        """The parameters (or the centre), one call for each time that they were asked for, in that order.
+        """Return the parameters (or the centre) of the oldest read that has not been returned.
 
-        Raises `PeerFailed` where a server has died.
+        Its `wait` raises `PeerFailed` if a server has died.
         """
 
     def set_out(self) -> None:
-        """The parameters (or the centre) are others, the same on all workers, which call this: servers go on from
-        there."""
+        """Let the servers go on from the parameters (or the centre) of this worker. All call it, with equal ones."""

@@ -200,7 +200,7 @@ class Incoming:
         x = self._read(self._source, message)
         contribution = Given(x, header["weight"], scalars, header["round"], WRITTEN in header)
         self._sent_mass += mass_of(contribution)
-        self.ledger.got[self._source] += mass_of(contribution)
+        self.ledger.received[self._source] += mass_of(contribution)
         self._received[contribution.round] = contribution
 
 

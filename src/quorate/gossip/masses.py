@@ -16,22 +16,22 @@ def mass_of(contribution: Given) -> float:
 
 @dataclass
 class MassLedger:
-    """The masses that one worker has given to others, and got from them, since all rested last."""
+    """The masses that one worker has sent and received since the newest pause of all, by rank of the other worker."""
 
-    given: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    got: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    sent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    received: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Given to this worker, and never to come."""
+    """Sent to this worker, and lost on the way."""
 
     def balances(self) -> dict[int, float]:
-        """What was given to each of the others, less what was got from it."""
-        return {rank: self.given[rank] - self.got[rank] for rank in sorted({*self.given, *self.got})}
+        """Return the mass sent to each of the others, less the mass received from it."""
+        return {rank: self.sent[rank] - self.received[rank] for rank in sorted({*self.sent, *self.received})}
 
 
 def weight_of_the_dead(
     dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
 ) -> float:
-    """What was lost with the `dead`: what they held, and what was under way from them and to them.
+    """Return the mass that was lost with the `dead`: theirs, and the mass in flight from them and to them.
 
     `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
     All masses together: this, what survivors hold, and what is under way or lost among them.

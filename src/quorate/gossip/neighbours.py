@@ -166,8 +166,8 @@ class NeighbourExchange:
             else:
                 gift = x[peer] if isinstance(x, Mapping) else x
                 contribution = as_received(gift, weight, scalars, self.round)
-                about = header | {"weight": weight, "before": self.ledger.given[peer]}
-                self.ledger.given[peer] += mass_of(contribution)
+                about = header | {"weight": weight, "before": self.ledger.sent[peer]}
+                self.ledger.sent[peer] += mass_of(contribution)
                 self._wire.send(message_of(gift, about), peer, TAG)
         own_gift = x.get(self.rank) if isinstance(x, Mapping) else x
         own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round)
@@ -213,7 +213,7 @@ class NeighbourExchange:
         header = {"away": "ended" if ended else "rests", "round": self.round}
         for peer in self.ranks:
             if peer != self.rank:
-                self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
+                self._wire.send(Message(header={**header, "before": self.ledger.sent[peer]}), peer, TAG)
 
     def quiesce(self) -> None:
         """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""

@@ -108,7 +108,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
             learner.give(worker, contribution, waits=self.overlap == 0, slack=slack)
         if worker.step - learner.handed_at >= self.overlap:
             for payloads in self._take(worker):
-                learner.came(payloads, period, self.overlap)
+                learner.adjust_period(payloads, period, self.overlap)
         learner.step_ended()
 
     def _take(self, worker: Worker) -> Iterator[Sequence[Any]]:

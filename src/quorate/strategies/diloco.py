@@ -109,7 +109,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
 
     def apply(self, worker: Worker, result: Mean) -> None:
         if worker.state.is_local:
-            outer_step(worker, self, worker.state.given, result.mean)
+            outer_step(worker, self, worker.state.newest, result.mean)
         else:  # after the last synchronous step
             take_mean(worker, result.mean, self.momentum)
             worker.state.begin_outer_steps(worker, worker.replica.parameters_of(result.mean))

@@ -74,7 +74,7 @@ class Scaffold(FederatedSettings):
         work: Controlled = worker.state
         work.end_turn(worker, self)
         way, count = work.mean_way() or (work.common, 0.0)
-        return together([way, work.change / max(1.0, count)], work.told(worker, count)), count
+        return together([way, work.change / max(1.0, count)], work.numbers_for(worker, count)), count
 
     def apply(self, worker: Worker, result: Mean) -> None:
         work: Controlled = worker.state

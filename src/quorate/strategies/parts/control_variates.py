@@ -54,7 +54,7 @@ class Controlled(ClientWork):
         """The delta as it travels; zeros if no client has ended."""
         return self.common * 0.0 if self.changed is None else self.changed
 
-    def told(self, worker: Worker, count: float) -> list[float]:
+    def numbers_for(self, worker: Worker, count: float) -> list[float]:
         """Return the numbers that travel with a contribution of `count` clients, whose weight that is."""
         return [self.clients, *of_worker(worker, count)]
 

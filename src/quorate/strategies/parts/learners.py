@@ -52,7 +52,7 @@ class StepsOfMates(LocalSteps):
     handed_at: int = kept("drop", default=0)
     """The step in which it was last."""
     again_after: float = kept("average", default=0.0)
-    """Steps from then until it hands in again, as `came` says; 0: as set."""
+    """Steps from then until it hands in again, as `adjust_period` says; 0: as set."""
     mates: Mates | None = kept("drop", default=None)
     """The workers of this learner, if learners are of several."""
 
@@ -176,13 +176,13 @@ class Learner(StepsOfMates):
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))
         return contribution
 
-    def came(self, payloads: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
-        """A round came on the way, with what this worker `told`; the first one since it handed in says when it does so
-        again, so that all hand in together.
+    def adjust_period(self, payloads: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
+        """Set the time of the next contribution by a round that has arrived, so that all learners contribute together.
 
-        Who hands in with the others has the round after `overlap` steps. Who has it later was early, and hands in so
-        much later the next time; who has one without what it just handed in was late, and hands in a step earlier. What
-        lies for most of a period until a round begins is late by that, and momentum on late outer gradients overshoots.
+        Only the first round since the newest contribution counts. A learner that contributes with the others has the
+        round after `overlap` steps. One that has it later was early, and contributes so much later the next time. One
+        whose newest contribution is not in the round was late, and contributes a step earlier. A contribution that lies
+        for most of a period until a round begins is late by that, and momentum on late outer gradients overshoots.
         """
         if period.unit != "steps" or self.again_after:
             return

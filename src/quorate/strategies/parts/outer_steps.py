@@ -128,7 +128,7 @@ class OuterState(SynchronousPhase):
     fragments: tuple[Fragment, ...] = kept("drop")
     turn: int = kept("same", default=0)
     """The number of the fragment that is averaged next; means are in the same order on all workers."""
-    given: int = kept("drop", default=0)
+    newest: int = kept("drop", default=0)
     """The number of the fragment that was given last."""
     since: list[float] = kept("average", is_adapted=True)
     """Steps, or examples, since the last mean of each fragment."""
@@ -149,9 +149,9 @@ class OuterState(SynchronousPhase):
     def next_fragment(self, period: Period) -> tuple[Fragment, float]:
         """Give the next fragment, and count steps from 0; returns it and its weight, 1 after a whole period."""
         self.restart()
-        self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
-        weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
-        return self.fragments[self.given], weight
+        self.newest, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
+        weight, self.since[self.newest] = self.since[self.newest] / period.count, 0.0
+        return self.fragments[self.newest], weight
 
     def point_of(self, number: int) -> Flat:
         """A view of the common point in a fragment."""
@@ -177,8 +177,8 @@ class OuterState(SynchronousPhase):
         """
         fragment, weight = self.next_fragment(period)
         delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
-        left = self.turned(delta, self.given)
-        if rests and not weight and is_edited(left.parts, self.point_of(self.given).parts):
+        left = self.turned(delta, self.newest)
+        if rests and not weight and is_edited(left.parts, self.point_of(self.newest).parts):
             weight = 1 / period.count
             delta.segment(-1).zero_()
         return Delta(delta, weight, left)

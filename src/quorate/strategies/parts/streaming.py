@@ -42,7 +42,7 @@ def stream(worker: Worker, settings: StreamingSettings) -> None:
     state.count_step(worker, settings.period)
     if state.is_due(worker, settings.period / settings.fragments):
         x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average", rests=False)
-        state.under_way.append(OuterUnderWay(state.given, worker.step, left, worker.means.of(x, weight=weight)))
+        state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
     take_means(worker, settings, age=settings.overlap)
 
 
