@@ -60,7 +60,7 @@ class ADPSGD(GossipSettings):
     meets = "asks"
 
     topology: str = "complete"
-    """The graph, as in `d-psgd`: each step draws one of a worker's neighbours."""
+    """The graph: a name of `quorate list topologies`; each step draws one of a worker's neighbours."""
     overlap: bool = False
     """Whether the request is sent one step ahead, so that a worker does not even wait for the answer."""
 

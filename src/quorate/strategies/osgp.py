@@ -54,7 +54,7 @@ class OSGP(GossipSettings):
     """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
-    """The graph, as in `d-psgd`; edges may be directed."""
+    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     bound: int = 1
     """The number of steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
     patience: float | None = None

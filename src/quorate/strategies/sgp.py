@@ -53,7 +53,7 @@ class SGP(GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
-    """The graph, as in `d-psgd`; edges may be directed."""
+    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     momentum: Literal["keep", "average", "reset"] = "keep"
     """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
     parameters, or it is reset after every cycle of a changing graph."""

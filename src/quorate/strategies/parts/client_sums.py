@@ -34,7 +34,7 @@ def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]
 
 
 def mean_way(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat | None:
-    """The mean way of all clients of a round, from the mean of what workers have handed in.
+    """Return the mean delta of all clients of a round, from the mean of the contributions of workers.
 
     None for a round that is left out: the next one begins where it began.
     """
@@ -46,9 +46,9 @@ def mean_way(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat 
 
 
 def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
-    """The mean way of a round whose sums are masked; None where nobody has handed in, and for one that is left out.
+    """Return the mean delta of a round whose sums are masked; None without contributions, and if it is left out.
 
-    All workers ask together, as all rest.
+    All workers call it together, at a pause of all.
     """
     work: ClientWork = worker.state
     work.end_turn(worker, strategy, is_early=True)

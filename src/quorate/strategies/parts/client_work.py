@@ -38,9 +38,9 @@ class FederatedSettings(Strategy):
     weigh: Literal["examples", "equal"] = "examples"
     """The weight of a client in the mean: the examples that it has computed in the round, or as much as any other."""
     stragglers: float = 0.0
-    """The share of drawn clients that end their round early, by a draw; what they did counts. For experiments."""
+    """The share of drawn clients that end their round early, by a draw; their steps count. For experiments."""
     dropouts: float = 0.0
-    """The share of drawn clients that leave before their round ends, by a draw; what they did is lost. For
+    """The share of drawn clients that leave before their round ends, by a draw; their steps are lost. For
     experiments."""
     clip: float = 0.0
     """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
@@ -50,7 +50,7 @@ class FederatedSettings(Strategy):
     noise_seed: int | None = None
     """Noise that can be repeated, for tests: it hides nothing. None: from the operating system."""
     secure: bool = False
-    """Whether workers mask what they hand in, so that nobody learns more than the sum of all (extra `tls`)."""
+    """Whether workers mask their contributions, so that nobody learns more than the sum of all (extra `tls`)."""
     secure_dropouts: int = 1
     """How many workers may die while a masked sum is formed; with more, the round is left out."""
     secure_bits: int = 16
@@ -111,7 +111,7 @@ class ClientWork:
     weight: float = kept("sum", default=0.0)
     """The sum of these weights."""
     running: dict[int, list[float]] = kept("keyed", default_factory=dict)
-    """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
+    """The steps of the client in the middle of its turn, and their weight, by its number."""
     turn: Turn | None = kept("drop", default=None)
     """The turn of the newest step in this round."""
     noising: int = kept("drop", default=0)
@@ -149,9 +149,9 @@ class ClientWork:
         return int(sum(steps for steps, _ in self.running.values()))
 
     def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
-        """The client has ended: its way counts, and the next one begins at x, with an optimizer that remembers nothing.
+        """End the turn of the client: its delta counts, and the next one begins at x, with a new optimizer state.
 
-        Returns whether it counts: not where no client is running, or where it drops out and what it did is lost. With
+        Returns whether it counts: not if no client is running, or if it drops out and its steps are lost. With
         `is_early` the round ends in the middle of its turn; what is to be private counts once, and so not then.
         """
         if not self.running:
@@ -186,7 +186,7 @@ class ClientWork:
         self.point = worker.parameters = point
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
-        """Go on from `at`, or with None from what a checkpoint has kept."""
+        """Go on from `at`, or with None from a checkpoint."""
         if at is not None:
             self.point = at
         elif not self.running:

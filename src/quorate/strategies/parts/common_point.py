@@ -20,7 +20,7 @@ class CommonPoint(LocalSteps):
     pending: list[Flat] = kept("drop")
     """Contributions that are not in `common` yet, in order."""
     has_moved: bool = kept("drop", default=False)
-    """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
+    """Whether the common point has moved since the newest pause of all; equal on all workers during a pause."""
 
     def hand_in(self, reached: Flat) -> tuple[Flat, float]:
         """Return the delta of the newest local steps, up to `reached`, and the weight of one of them.
@@ -47,7 +47,7 @@ class CommonPoint(LocalSteps):
         del self.pending[:count]
 
     def rest(self) -> bool:
-        """All rest: what is still pending was too old. Whether the common point has moved since they did last."""
+        """Drop pending contributions, which were too old, at a pause; return whether the common point has moved."""
         self.pending.clear()
         has_moved, self.has_moved = self.has_moved, False
         return has_moved

@@ -59,7 +59,7 @@ class Controlled(ClientWork):
         return [self.clients, *of_worker(worker, count)]
 
     def heard(self, numbers: Sequence[float]) -> tuple[float, float]:
-        """N, and how many clients have handed in: |S|."""
+        """Return N, and |S|, the number of clients that have contributed."""
         self.clients, *shares = numbers
         return self.clients, summed(shares)
 

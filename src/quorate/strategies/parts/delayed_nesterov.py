@@ -23,7 +23,7 @@ _ATTEMPTS = 4
 
 @dataclass(kw_only=True)
 class AsyncLearner(Learner):
-    """A learner whose outer gradients are applied as they come."""
+    """A learner whose outer gradients are applied as they arrive."""
 
     every: int = kept("drop")
     """Arrivals in a cycle of the momentum."""
@@ -34,10 +34,10 @@ class AsyncLearner(Learner):
     m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
     """The momentum, likewise."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
-    """Steps per second, by learner, as told with the newest arrival of each."""
+    """Steps per second, by learner, in the payload of its newest arrival."""
 
     began_at: int | None = kept("drop", default=None)
-    """The newest round that was applied when the steps since it handed in last began; None before the first step."""
+    """The newest round applied when the steps since its newest contribution began; None before the first step."""
 
     def step_begins(self, worker: Worker) -> None:
         """Note at which round the steps of the next outer gradient begin."""
@@ -60,7 +60,7 @@ class AsyncLearner(Learner):
         return not any(steps for steps, _ in self.since)
 
     def give_until_merged(self, worker: Worker, period: Period, take: Callable[[], None]) -> None:
-        """Hand in an outer gradient, and return when it is in the common point; `take` takes in the rounds that came.
+        """Contribute an outer gradient, and return when it is in the common point; `take` applies rounds.
 
         These come first: a learner that is behind in rounds cannot call for one. Where a round was being formed without
         the outer gradient, the learner hands it in again, at most `_ATTEMPTS` times.

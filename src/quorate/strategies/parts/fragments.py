@@ -78,7 +78,7 @@ def _bytes_of(layout: Layout, index: int) -> int:
 
 
 def among(x: Flat, segments: Sequence[int]) -> Flat:
-    """A view of some segments of `x`, each a part of its own, without a header: what is written there is in `x`."""
+    """Return a view of some segments of `x`, each a part of its own, without a header."""
     views = x.segments()
     parts = tuple(Part(views[i].numel(), views[i].dtype, views[i].device) for i in segments)
     own = tuple(replace(x.layout.segments[i], part=place, offset=0) for place, i in enumerate(segments))

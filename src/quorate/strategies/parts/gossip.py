@@ -69,7 +69,7 @@ def edges_of_next(worker: Worker) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
 
 
 def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
-    """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
+    """Begin the next exchange with `x`, or `x(rank)` for each neighbour; do not write to the vectors any more."""
     near = worker.neighbours
     to, source = edges_of_next(worker)
     gifts = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
@@ -77,12 +77,12 @@ def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: fl
 
 
 def own_copy(worker: Worker) -> Flat:
-    """The parameters (and momenta, where they travel), in a vector that is given to others without another copy."""
+    """Return the parameters (and momenta, if they travel), in a vector that is sent without another copy."""
     near = worker.neighbours
     return near.blank().copy_(worker.replica.read(moments=True) if near.has_moments else worker.parameters)
 
 
 def check_patience(seconds: float | None) -> None:
-    """Raise `ConfigurationError` for what is no time to wait."""
+    """Raise `ConfigurationError` for a patience that is not above 0."""
     if seconds is not None and not seconds > 0:
         raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")

@@ -55,8 +55,10 @@ class LatenessSettings(Strategy):
 
 
 def over_full_weights(sums: Flat, payloads: Mapping[int, Sequence[Mapping[str, Any]]], fragment: int) -> Flat:
-    """`sums` of what learners handed in of a fragment, with what they counted before they were late for the sum of
-    their weights: so their mean is less by what each counts less, where all are late, too."""
+    """Return the `sums` of contributions of a fragment with the weights that these had before they were late.
+
+    So their mean is smaller by the factor of each late one, also if all are late.
+    """
     *_, numbers = sums.segments()
     total = numbers[:1] * 0
     for _, own in sorted(payloads.items()):

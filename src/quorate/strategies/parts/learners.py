@@ -1,4 +1,4 @@
-"""Learners that never wait: what one has done since its last merges, by fragment, and what a merge makes of it.
+"""Learners that never wait: their steps since their newest merges, by fragment, and the merges.
 
 The local steps of a learner may be made by several workers: see `mates`.
 """
@@ -25,7 +25,7 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 from quorate.strategies.parts.ways import laid_out_as, merged_ways, ways_of
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
-"""Fields of a learner that are the same on all of its workers."""
+"""The fields of a learner that are equal on all of its workers."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class HandedIn:
     """A contribution of one worker, by fragment."""
 
     since: list[list[float]]
-    """`Learner.since` then."""
+    """`Learner.since` at that time."""
     ways: list[Flat]
     """The deltas as they went into rounds; they are only read."""
 
@@ -44,15 +44,15 @@ class StepsOfMates(LocalSteps):
 
     fragments: tuple[Fragment, ...] = kept("drop")
     since: list[list[float]] = kept("average", is_adapted=True)
-    """By fragment: steps, and the sum of their weights, since this worker's last merge."""
+    """Steps since this worker's newest merge, and the sum of their weights, by fragment."""
     handed: dict[int, HandedIn] = kept("drop", default_factory=dict)
     """Contributions that may still come back in a round, by their number."""
     times: int = kept("drop", default=0)
-    """How often that was."""
+    """The number of contributions so far."""
     handed_at: int = kept("drop", default=0)
-    """The step in which it was last."""
+    """The step of the newest contribution."""
     again_after: float = kept("average", default=0.0)
-    """Steps from then until it hands in again, as `adjust_period` says; 0: as set."""
+    """Steps from the newest contribution to the next one, set by `adjust_period`; 0: the period of the settings."""
     mates: Mates | None = kept("drop", default=None)
     """The workers of this learner, if learners are of several."""
 
@@ -63,7 +63,7 @@ class StepsOfMates(LocalSteps):
             self.mates.meet(worker, self, worker.now() - (self.began or 0.0) if counts else 0.0)
 
     def step_begins(self, worker: Worker) -> None:
-        """Meet, where no backward pass has."""
+        """Exchange gradients, unless a backward pass of this step has."""
         if self.mates is not None and self.mates.met is None:
             self.meet(worker)
 
@@ -74,23 +74,23 @@ class StepsOfMates(LocalSteps):
 
     @property
     def met(self) -> Met | None:
-        """In a step, where it is of several workers."""
+        """The numbers of this step, if the learner is of several workers."""
         return None if self.mates is None else self.mates.met
 
     @property
     def learners(self) -> tuple[int, ...]:
-        """Which each worker is of, by rank; empty where each is one of its own."""
+        """The number of each worker's learner, by rank; nothing if each worker is a learner."""
         return () if self.mates is None else self.mates.of
 
     @property
     def fresh(self) -> float:
-        """Steps that are new in what is handed in; all of them, where another worker may have been about to."""
+        """The steps that are new in a contribution; all, if another worker may have been about to contribute them."""
         is_alone = self.mates is None or len(self.mates.group.ranks) == 1
         return float(self.steps if is_alone else max(amounts[0] for amounts in self.since))
 
     @property
     def up_to(self) -> int | None:
-        """The newest round that is applied in this step; None: all that are here."""
+        """The newest round to apply in this step; None: all that have arrived."""
         return None if self.met is None else self.met.up_to
 
     def told_in(self, worker: Worker, result: Mean) -> Sequence[Any]:
@@ -125,7 +125,7 @@ Averaging = Literal["mean", "radial"]
 
 @dataclass(kw_only=True)
 class Learner(StepsOfMates):
-    """One worker between its merges. `steps` and `done` count since it handed in last."""
+    """One worker between its merges. `steps` and `done` count since its newest contribution."""
 
     outer: OuterOptimizer = kept("drop")
     common: Flat = kept("same")
@@ -133,7 +133,7 @@ class Learner(StepsOfMates):
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
     rests: bool = kept("drop", default=False)
-    """Whether this worker steps no more until all have rested."""
+    """Whether this worker takes no more steps until the pause of all."""
 
     def count(self, worker: Worker, period: Period) -> None:
         """Count the step that the worker has just made, for every fragment as well."""
@@ -152,8 +152,10 @@ class Learner(StepsOfMates):
         return done * done / steps if steps else 0.0
 
     def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
-        """Return `weight_of` of one step if the script has written into the parameters since the fragment's newest
-        merge; else 0. For a worker that rests, and has made no step since that merge."""
+        """Return `weight_of` of one step if the script has edited the parameters since the fragment's newest merge.
+
+        Else return 0. For a worker that pauses, and has made no step since that merge.
+        """
         own = self.fragments[fragment]
         has_edits = is_edited(worker.replica.read(only=own).segments(), among(self.common, own).parts)
         return 1 / period.count if has_edits else 0.0
@@ -207,7 +209,7 @@ class Learner(StepsOfMates):
         return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "payload": payload}
 
     def give(self, worker: Worker, contribution: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
-        """Hand in what `hand_in` said; with `waits` return when the round is here that takes it."""
+        """Contribute the result of `hand_in`; with `waits` return when its round has arrived."""
         handed = None
         if self.mates is None or self.mates.hands_in(worker):
             handed = worker.rounds.hand_in(**contribution, waits=waits, slack=slack)
@@ -224,7 +226,7 @@ class Learner(StepsOfMates):
         return (worker.step_began - self.began) / (self.steps - 1) * steps
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
-        """Hand in all that is left before all rest; `take` takes in what has come."""
+        """Contribute all that is left before the pause of all; `take` applies the rounds that have arrived."""
         self.rests = True
         if self.mates is not None and not self.mates.leaves(worker, self, take):
             return

@@ -101,11 +101,11 @@ class LocalRoundSettings(Strategy):
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end, as in `local-sgd`."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, and what it had not handed in; or all stop."""
+    """Whether the others go on without a dead worker and the steps it had not contributed; or all stop."""
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """How long rounds wait for who does not answer."""
+        """The settings of rounds for workers that do not answer."""
         return {"grace": self.grace, "patience": self.patience}
 
 
@@ -153,14 +153,14 @@ class LocalSteps:
 
 
 def mean_of_all(worker: Worker, x: Flat, weight: float) -> Mean:
-    """The weighted mean of what all workers give; blocks until all have come."""
+    """Return the weighted mean of the vectors of all workers; waits for all."""
     return Mean(mean=worker.means.of(x, weight=weight).wait())
 
 
 def take_mean(worker: Worker, mean: Flat, momentum: str, *, only: Sequence[int] | None = None) -> None:
-    """Write a mean of replicas (with `only`, of these tensors) into the model, and record how far the model was away.
+    """Write a mean of replicas (with `only`, of these tensors) into the model, and record the distance of the model.
 
-    `momentum` says what becomes of the optimizer's state: "average" writes the mean of it, "reset" forgets it.
+    For the optimizer's state, `momentum` "average" writes its mean, "reset" deletes it, and "keep" leaves it alone.
     """
     worker.measure_distance(mean, only=only)
     worker.replica.write(mean, moments=momentum == "average", only=only)

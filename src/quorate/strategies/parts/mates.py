@@ -1,8 +1,8 @@
-"""Learners of several workers: these step together, are equal to the bit, and take part in rounds as one.
+"""Learners of several workers, which step together, are equal to the bit, and take part in rounds as one.
 
-In each step they exchange gradients, and with them where they stand in their rounds. So all of them know the same of
-all of them, and decide alike: which rounds are applied in this step, who hands in, whose replica is out of step and has
-to be copied anew. Who hands in is the lowest rank of those that step.
+In each step they exchange gradients, with their places in the rounds. So all have the same messages and decide alike:
+which rounds are applied in this step, which worker contributes for all, and whose replica differs and is copied anew.
+The lowest rank of the workers that step contributes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Learners = int | Literal["each", "host"]
 
 
 def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
-    """Which learner each worker is of, by rank; empty where each is one of its own.
+    """Return the number of each worker's learner, by rank; nothing if each worker is a learner.
 
-    Raises `ConfigurationError` for a number that cannot be.
+    Raises `ConfigurationError` for a number of learners that is impossible.
     """
     if setting == "each":
         return ()
@@ -63,33 +63,35 @@ class Met:
     examples: float
     """The examples of all their gradients together."""
     seconds: float
-    """The most that any has counted since the learner handed in."""
+    """The most seconds that a worker has counted since the learner contributed."""
     up_to: int | None
-    """The newest round that is applied in this step; None: all that are here, as nobody else steps."""
+    """The newest round to apply in this step; None: all that have arrived, as no other worker steps."""
 
 
 @dataclass
 class Mates:
-    """The workers of one learner, as one of them sees them. `of` says which learner each worker is of, by rank; `apply`
-    applies a round."""
+    """The workers of one learner, as one of them sees them.
+
+    `of` has the number of each worker's learner, by rank; `apply` applies a round.
+    """
 
     group: Group
     of: tuple[int, ...]
     period: Period
     apply: Callable[[Mean], None]
     met: Met | None = None
-    """Since the step before."""
+    """The numbers of this step, once they have been exchanged."""
     _there: list[int] = field(default_factory=list)
-    """Who stepped in the newest exchange, in order."""
+    """The ranks that stepped in the newest exchange, in order."""
     _holds: dict[int, int] = field(default_factory=dict)
-    """By rank: see `core.groups.Standing.holds`, as told last."""
+    """The newest `core.groups.Standing.holds` of each worker, by rank."""
     _have_handed_in: set[int] = field(default_factory=set)
-    """Since all rested last."""
+    """The ranks that have contributed for the learner since the newest pause of all."""
 
     # -- steps
 
     def meet(self, worker: Worker, learner: Whole, seconds: float) -> None:
-        """Exchange gradients, and be equal to the others; `seconds` have passed since the learner handed in."""
+        """Exchange gradients, and become equal to the others; `seconds` have passed since the learner contributed."""
         header = {
             "examples": worker.examples if self.period.unit == "examples" else 0,
             "seconds": seconds if self.period.unit == "seconds" else 0.0,
@@ -107,15 +109,14 @@ class Mates:
         )
 
     def wait(self, worker: Worker, learner: Whole, handed: Any) -> None:
-        """All wait until the round is here that the one that hands in waits for (`handed`, None on the others), and
-        apply it in this step."""
+        """Wait for the round of the contribution `handed` (None on workers without one), and apply it now."""
         needs = 0 if handed is None else handed.wait()
         up_to, _ = self._agree(worker, learner, self._exchange(worker, learner, {"needs": needs}), needs)
         assert self.met is not None
         self.met = Met(self.met.weight, self.met.examples, self.met.seconds, up_to)
 
     def hands_in(self, worker: Worker) -> bool:
-        """Whether this worker does for all."""
+        """Return whether this worker contributes for the learner."""
         first = self._there[0]
         self._have_handed_in.add(first)
         if first == worker.rank:
@@ -127,8 +128,10 @@ class Mates:
     # -- rests
 
     def leaves(self, worker: Worker, learner: Whole, take: Callable[[], None]) -> bool:
-        """This worker steps no more until all have rested; whether it hands in what the learner has left. `take`
-        applies the rounds that are here."""
+        """Take no more steps until the pause of all; return whether this worker contributes what the learner has left.
+
+        `take` applies the rounds that have arrived.
+        """
         standing = worker.rounds.standing
         if self.group.others:
             standing.withdraw()
@@ -139,14 +142,14 @@ class Mates:
         while self._held_by_others(worker) > standing.version:
             standing.until(self._held_by_others(worker))
             take()
-        # What one has handed in that died may be in any round that was formed before its death was known.
+        # A contribution of a dead worker may be in any round that was formed before its death was known.
         while not self._have_handed_in & self.group.dead <= standing.missing:
             standing.call()
             take()
         return True
 
     def rested(self, worker: Worker) -> None:
-        """All workers have: whoever has not ended steps again."""
+        """End the pause of all: workers that have not ended step again."""
         self.met, self._holds = None, {}
         self._have_handed_in.clear()
         self.group.rested(worker.rounds.standing.version)
@@ -184,10 +187,10 @@ class Mates:
     def _agree(
         self, worker: Worker, learner: Whole, messages: dict[int, Said], needs: int = 0
     ) -> tuple[int | None, dict[int, Said]]:
-        """The newest round that all apply now, and what they have said by then.
+        """Return the newest round that all apply now, and the messages by then.
 
-        That is the newest that all have. Where some have applied a later one (in a copy of a replica), or it is needed,
-        the others wait until they have it, too.
+        It is the newest that all have. If some have applied a later one (in a copy of a replica), or need it, the
+        others wait until they have it, too.
         """
         standing = worker.rounds.standing
         while len(messages) > 1:
@@ -205,7 +208,7 @@ class Mates:
         return None, messages
 
     def _repair(self, worker: Worker, learner: Whole, messages: dict[int, Said], up_to: int | None) -> None:
-        """Whoever is not equal to the others gets the replica of one of them, as it is after round `up_to`."""
+        """Copy a replica, as it is after round `up_to`, to the workers whose replicas differ."""
         equal = equal_ones(messages)
         if len(equal) < len(messages):
             for result in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
@@ -224,15 +227,15 @@ class Mates:
         self.group.trust()
 
     def _held_by_others(self, worker: Worker) -> int:
-        """The newest round that may have something of another one that lives."""
+        """Return the newest round that may have a contribution of another living worker."""
         dead = self.group.dead | {worker.rank}
         return max((number for rank, number in self._holds.items() if rank not in dead), default=0)
 
 
 def equal_ones(messages: Mapping[int, Said]) -> list[int]:
-    """Whose replicas are equal, and further than those of the others, in order of rank.
+    """Return the ranks whose replicas are equal, and further than those of the others, in order.
 
-    Who does not doubt is equal to all who do not.
+    Workers that do not doubt their replicas are equal.
     """
     sure = [rank for rank, message in messages.items() if message.digest is None]
     if sure:

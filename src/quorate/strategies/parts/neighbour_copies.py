@@ -42,16 +42,16 @@ class NeighbourCopies(OnGraph):
 
 
 def equal_copies(worker: Worker) -> dict[str, Any]:
-    """The fields `own` and `met` where all replicas are equal: every copy is what the parameters are now."""
+    """Return the fields `own` and `met` while all replicas are equal: every copy is that of the parameters now."""
     near = worker.neighbours
     met = {} if near.codec is None else dict.fromkeys(range(worker.size), near.round)
     return {"own": worker.parameters.bare(), "met": met}
 
 
 def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advance) -> None:
-    """Begin the next exchange: copies of this replica advance by what neighbours read of `difference()`.
+    """Begin the next exchange: copies of this replica advance by the decoded `difference()`.
 
-    Where nothing is written small they become `x`, which is not written to any more.
+    Without a codec they become `x`; do not write to it any more.
     """
     s: NeighbourCopies = worker.state
     near = worker.neighbours
@@ -66,7 +66,7 @@ def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advan
 
 
 def take_in(worker: Worker, advance: Advance) -> None:
-    """Wait for the exchange that is under way, if one is: neighbours' copies advance, and `pull` is what they say."""
+    """Wait for the exchange in flight, if any: the copies of neighbours advance, and `pull` becomes their pull."""
     s: NeighbourCopies = worker.state
     if s.under_way is None:
         return
@@ -84,7 +84,7 @@ def take_in(worker: Worker, advance: Advance) -> None:
 
 
 def pulled(worker: Worker, pull: Flat | None) -> tuple[Flat, float]:
-    """Return the consensus: the parameters, with what the newest exchange adds to them but for the step."""
+    """Return the consensus: the parameters, plus the pull of the newest exchange, and its weight."""
     x = worker.parameters
     return (x if pull is None else x.add_(worker.replica.parameters_of(pull))), 1.0
 
@@ -95,7 +95,7 @@ def added(copy: Flat, read: Flat, number: int) -> Flat:
 
 
 def check_unbiased(codec: EdgeCodec | None, label: str) -> None:
-    """Raise `ConfigurationError` for a codec that is wrong in the mean, where what it leaves out would be lost."""
+    """Raise `ConfigurationError` for a biased codec, whose errors would be lost."""
     if codec is not None and codec.is_biased:
         raise ConfigurationError(
             f"{label} loses what codes leave out, so it needs a codec that is right in the mean (qsgd, natural, "

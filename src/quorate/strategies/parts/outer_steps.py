@@ -32,7 +32,7 @@ class OuterOptimizer:
     device: str
     """The place of points: "own" is beside the model, "cpu" in the host's memory."""
     reach: float | None = None
-    """How far a step goes along its gradient, in gradients, by the momentum that makes it so; None: as it comes."""
+    """The length of a step along its gradient, in gradients, for which the momentum is chosen; None: it is not."""
 
     def place(self, x: Flat) -> Flat:
         """`x` where points lie."""
@@ -63,7 +63,7 @@ class OuterStepSettings(Strategy):
     """The settings that strategies of outer steps have in common; their hooks are their own."""
 
     fragments: int = 1
-    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    """K: the number of parts of the parameters that are averaged one after the other, H / K apart."""
     fragments_by: Literal["bytes", "layer"] = "bytes"
     """How they are cut: tensors by their bytes, or layers one after the other, each whole."""
     overlap: int = 0
@@ -159,9 +159,10 @@ class OuterState(SynchronousPhase):
         return among(self.before, self.fragments[number])
 
     def turned(self, x: Flat, number: int) -> Flat:
-        """Turn the parameters of a fragment in `x` into the way to them from the common point, or such a way into them.
+        """Convert the parameters of a fragment in `x` into their delta from the common point, or a delta back.
 
-        Returns what they were, where points lie. Ways are exchanged, as differences of means lose what is small.
+        Returns the numbers before, on the device of points. Deltas are exchanged, as small differences of means are
+        rounded away.
         """
         point, parts = self.point_of(number), []
         for own, there in zip(x.segments(), point.parts, strict=False):
@@ -170,10 +171,10 @@ class OuterState(SynchronousPhase):
         return Flat(parts, point.layout)
 
     def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> Delta:
-        """The delta of the next fragment from the common point.
+        """Return the delta of the next fragment from the common point.
 
-        Behind it is 1 where the worker has made a step since the fragment's last mean. Where it `rests` and has made
-        none, an edit of the script has the weight of one step, and a 0 behind it.
+        A number follows it: 1 if the worker has made a step since the fragment's newest mean. If it `rests` and has
+        made none, an edit by the script has the weight of one step, and the number is 0.
         """
         fragment, weight = self.next_fragment(period)
         delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
@@ -189,7 +190,7 @@ class OuterState(SynchronousPhase):
         self.before = self.outer.place(at)
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
-        """Go on from the consensus `at`; with None, from what a checkpoint has kept.
+        """Go on from the consensus `at`; with None, from a checkpoint.
 
         After a checkpoint with another number of fragments the outer optimizers begin anew.
         """
@@ -222,7 +223,7 @@ def check_outer(rate: float, momentum: float) -> None:
 
 
 def check_reach(kind: str, reach: float, rate: float) -> None:
-    """Raise `ConfigurationError` for what no measured gain can hold."""
+    """Raise `ConfigurationError` for settings that no measured gain can keep."""
     if kind != "sgd":
         raise ConfigurationError(f'outer_gain="measured" chooses the momentum of SGD, and outer is {kind!r}; use "sgd"')
     if not rate <= reach < math.inf:
@@ -230,7 +231,7 @@ def check_reach(kind: str, reach: float, rate: float) -> None:
 
 
 def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
-    """`own`, in which a fragment counts `share`, and `common` the rest; `common` may be on another device."""
+    """Return `own`, in which a fragment has the weight `share`, and `common`, on any device, the other part."""
     for own_part, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
         own_part.copy_(own_part * share + theirs.to(own_part.device) * (1 - share) if share else theirs)
     return own

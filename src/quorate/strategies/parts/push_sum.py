@@ -13,16 +13,16 @@ from quorate.core.vectors import Flat, scale_into
 
 @dataclass(kw_only=True)
 class PushSum:
-    """x and u of the paper's x and w; the model shows z = x / u. What is in flight belongs to nobody."""
+    """x and u of the paper's x and w; the model shows z = x / u. Shares in flight are in no worker's state."""
 
     x: Flat = kept("average")
     u: float = kept("average", default=1.0)
     came_x: Flat | None = kept("average", default=None)
-    """Numerators that came while all rested, added up; the next step takes them in."""
+    """The sum of the numerators that arrived during a pause of all; the next step takes it in."""
     came_u: float = kept("average", default=0.0)
     """Their weights, added up."""
     is_edited: bool = kept("drop", default=False)
-    """Whether this worker rests, and the script has written into the model since its newest step."""
+    """Whether the script has edited the model since the newest step, during a pause of this worker."""
 
     @property
     def mass(self) -> float:
@@ -38,9 +38,9 @@ class PushSum:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
     def keep(self, shares: Sequence[Given], blank: Flat) -> None:
-        """Hold shares that came while all rest; `blank` takes their sum.
+        """Hold shares that arrived during a pause of all; `blank` takes their sum.
 
-        They may be of before the edit behind the newest step: where there was one, their weight is added to the model.
+        They may be older than an edit of the model after the newest step: then their weight is added to the model.
         """
         if shares or self.came_x is not None:
             self.came_x, self.came_u = added_up([*shares, *self.taken()], blank)

@@ -35,7 +35,7 @@ class Pushing:
     """How many are under way."""
 
     def take_in(self, worker: Worker) -> None:
-        """A step: its gradient, and what was written into the parameters."""
+        """Take in a step: its gradient, and edits of the parameters by the script."""
         self._take_edits(worker)
         gradient = worker.servers.gradient()
         if gradient is not None:
@@ -58,13 +58,13 @@ class Pushing:
         self.reads += 1
 
     def read(self, worker: Worker, *, ahead: int = 0) -> None:
-        """Go on from the newest parameters that are there when no more than so many reads are under way."""
+        """Go on from the newest parameters read, once at most `ahead` reads are in flight."""
         while self.reads > ahead:
             self.reads -= 1
             worker.parameters = self.shown = worker.servers.pull().wait().x
 
     def drain(self, worker: Worker) -> None:
-        """Push what is left, and leave nothing under way."""
+        """Push the remaining gradients, and wait for all reads."""
         self._take_edits(worker)
         if self.unpushed or self.edit is not None:
             self.push(worker, reads=False)

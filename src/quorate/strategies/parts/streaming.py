@@ -60,7 +60,7 @@ def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, res
 def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: Flat, left: Flat | None = None) -> None:
     """Make the outer step of fragment `number` on the mean of all deltas, and go on from its result.
 
-    `left` is what the parameters of the fragment were as the mean began, if later steps count in full.
+    `left` are the parameters of the fragment as the mean began, if later steps count in full.
     """
     state, fragment = worker.state, worker.state.fragments[number]
     own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0

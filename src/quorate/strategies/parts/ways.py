@@ -10,7 +10,7 @@ from quorate.core.vectors import Flat
 
 
 def ways_of(contribution: Flat, size: int) -> list[torch.Tensor]:
-    """How far a worker had gone, by tensor, which handed in `given`."""
+    """Return the delta of a worker, by tensor, from its `contribution`."""
     *ways, numbers = contribution.segments()
     weight, *norms = numbers.tolist()
     factors = [size / weight * (norm / weight if norm else 1.0) if weight else 0.0 for norm in norms]
@@ -18,7 +18,7 @@ def ways_of(contribution: Flat, size: int) -> list[torch.Tensor]:
 
 
 def units_of_ways(contribution: Flat, size: int) -> list[float]:
-    """By tensor, how many times as large as the way it stands for the vector is that a worker hands in."""
+    """Return, by tensor, the ratio of a worker's `contribution` to the delta that it stands for."""
     weight, *norms = contribution.segment(-1).tolist()
     units = [weight / size * (weight / norm if norm else 1.0) if weight else 1.0 for norm in norms]
     return [*units, 1.0]
@@ -30,8 +30,7 @@ def laid_out_as(x: Flat, tensors: Sequence[torch.Tensor]) -> Flat:
 
 
 def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
-    """The outer gradient of a fragment, by tensor, of the `sums` of what learners have handed in; None where nobody has
-    made a step.
+    """Return the outer gradient of a fragment, by tensor, from the `sums` of contributions; None without a step.
 
     Plain: the mean by weights. Radial (Decoupled DiLoCo, after public descriptions): the mean of the directions by
     weights, made one long, times the mean of the norms by weights.
