@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from quorate.core.vectors import empty_vector, header_in
+
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
 import record  # noqa: E402
@@ -226,18 +228,17 @@ def exchange(kind: str, repeats: int, world: Any) -> dict[str, float]:
     from sharded import live
 
     from quorate.buckets.flat import layout_of
-    from quorate.core.vectors import Flat
     from quorate.means.reduction import reduction_of
 
     torch.set_num_threads(1)
     layout = layout_of([(str(part), torch.zeros(NUMBERS // 10)) for part in range(10)], header=8)
-    x = Flat.empty(layout, world.wire.empty)
+    x = empty_vector(layout, world.wire.empty)
     seconds, before, peak = list[float](), live(), 0
     reducer = reduction_of({} if kind == "all-reduce" else {"reduce": kind}).reducer(layout, world.wire, 0)
     for turn in range(repeats + 1):
         for part in x.parts:
             part.normal_()
-        x.header.fill_(1.0)
+        header_in(x).fill_(1.0)
         world.barrier()
         begin = time.perf_counter()
         reducer.start(x).wait()

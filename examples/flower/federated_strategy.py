@@ -142,7 +142,7 @@ class Site:
         """The round ends: the next global model."""
         mean, weight = self.state.mean_way()
         if isinstance(self.state, Controlled):
-            told = self.state.told(cast(Worker, self), weight)
+            told = self.state.numbers_for(cast(Worker, self), weight)
             mean = together([mean, self.state.change / weight], told)
         self._chosen.apply(cast(Worker, self), Mean(mean=mean))
         return {**self._named, **self._by_name(self.parameters)}

@@ -74,8 +74,8 @@ class FedProx(Strategy):
         if s.steps >= self.sync_every:
             self.apply(worker, Mean(mean=worker.means.of(worker.parameters).wait()))
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.parameters = worker.state.begun = one.mean
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.parameters = worker.state.begun = result.mean
         worker.state.steps = 0
 
     def restored(self, worker: Worker, at: Flat | None) -> None:

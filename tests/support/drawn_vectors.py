@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, header_in
 
 
 def drawn(layout: Layout, rank: int, step: int = 0, weight: float = 1.0) -> Flat:
@@ -14,7 +14,7 @@ def drawn(layout: Layout, rank: int, step: int = 0, weight: float = 1.0) -> Flat
     for number, part in enumerate(x.parts):
         generator = torch.Generator().manual_seed(100 * step + 10 * rank + number)
         part.copy_(weight * (1 + 0.3 * torch.randn(part.shape, generator=generator)))
-    x.header.copy_(torch.tensor([weight, 2.0, float(rank)]))
+    header_in(x).copy_(torch.tensor([weight, 2.0, float(rank)]))
     return x
 
 

@@ -20,7 +20,7 @@ from quorate.aggregation.multi_krum import MultiKrum
 from quorate.aggregation.rule import Rule, aggregated
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
-from quorate.core.vectors import Flat
+from quorate.core.vectors import empty_vector, header_in
 from quorate.launch.worker.world import World
 from quorate.means.robust import Robust
 from tests.support.processes import run_real, run_real_world
@@ -81,7 +81,7 @@ def summed_by_rules(rules: Sequence[Rule], wire: Wire) -> None:
     late = random.Random(wire.rank)
     for number, rule in enumerate(rules):
         channel = wire.channel(str(number))
-        reducer, x = Robust(layout, channel, rule, seed=3), Flat.empty(layout, channel.empty)
+        reducer, x = Robust(layout, channel, rule, seed=3), empty_vector(layout, channel.empty)
         centre = torch.zeros(180_000)
         for step in range(4):
             drawn = torch.Generator().manual_seed(10 * step + number)
@@ -91,7 +91,7 @@ def summed_by_rules(rules: Sequence[Rule], wire: Wire) -> None:
                 bare = x.bare().parts[part]
                 bare.copy_(every[wire.rank, place : place + bare.numel()])
                 place += bare.numel()
-            x.header.fill_(1.0)
+            header_in(x).fill_(1.0)
             found = torch.cat(reducer.start(x).wait().bare().parts)
             centre = aggregated(rule, every, centre)
             torch.testing.assert_close(found, centre, rtol=1e-5, atol=1e-6)

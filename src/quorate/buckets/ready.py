@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, count_holders, empty_vector, header_in, pack, segments_by_part
 
 
 class ReadyGradients:
@@ -39,7 +39,7 @@ class ReadyGradients:
         is_unwritten: bool = False,
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
-        self._blank = blank if blank is not None else lambda: Flat.empty(flat.layout)
+        self._blank = blank if blank is not None else lambda: empty_vector(flat.layout)
         self._is_unwritten = is_unwritten
         """Whether `flat` is `Flat.unwritten`, in whose place a vector is made before anything is packed."""
         self.scale = 1.0
@@ -47,9 +47,9 @@ class ReadyGradients:
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = self.has_graph = False
         flat.segments()
-        self._own = flat.holders()
+        self._own = count_holders(flat)
         self.began_without = [False] * len(self._parameters)
-        self._parts = flat.layout.by_part
+        self._parts = segments_by_part(flat.layout)
         self._reset()
         self._hooks: list[RemovableHandle] = [
             p.register_post_accumulate_grad_hook(self._hook(index, segment.part))
@@ -91,7 +91,7 @@ class ReadyGradients:
             touched = zip(self.touched, self.began_without, strict=True)
             self.touched = [was_touched and not is_cleared for was_touched, is_cleared in touched]
         if self.is_lent:
-            if self.flat.holders() > self._own:
+            if count_holders(self.flat) > self._own:
                 self.flat = self._blank()
                 self.flat.segments()
             self.is_lent = False
@@ -134,7 +134,7 @@ class ReadyGradients:
         if self._is_unwritten:
             self._is_unwritten, self.flat = False, self._blank()
             self.flat.segments()
-            self._own = self.flat.holders()
+            self._own = count_holders(self.flat)
         grads: list[Tensor | None] = [None] * len(self._parameters)
         for index in self._parts[part]:
             grads[index] = self._parameters[index].grad
@@ -148,7 +148,7 @@ class ReadyGradients:
         for part in range(self._handed_on, len(self._parts)):
             if part == len(self._parts) - 1:
                 self.pack(part)
-                write_header(self.flat.header, self.touched, self._dirty)
+                write_header(header_in(self.flat), self.touched, self._dirty)
                 self._handed_on = part + 1
                 if self._on_part is not None:
                     self._on_part(part, self.flat.parts[part])
@@ -172,7 +172,7 @@ class ReadyGradients:
         """Return all gradients again, in new memory, with `header`; until `write` they are still in `.grad`."""
         fresh = self._blank()
         pack([p.grad for p in self._parameters], fresh, scale=self.scale)
-        fresh.header.copy_(torch.tensor(header, dtype=fresh.header.dtype))
+        header_in(fresh).copy_(torch.tensor(header, dtype=header_in(fresh).dtype))
         return fresh
 
     def write(self, value: Flat, used: Sequence[bool]) -> None:

@@ -28,7 +28,7 @@ from quorate.checkpoint.pieces import rows_from, rows_here, with_rows
 from quorate.checkpoint.tensor_file import can_be_written
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, bare_layout, header_in
 
 ABOUT = "quorate"
 """The key of the JSON in a tensor file's metadata."""
@@ -156,7 +156,7 @@ def flats_as_parts(value: Any, of: Callable[[Flat], Any] | None = None) -> Any:
             return of(value)
         *parts, last = value.parts
         numbers = last[: last.numel() - value.layout.header]
-        return {FLAT: [*parts, numbers, value.header]}  # the header's length differs with the size of the world
+        return {FLAT: [*parts, numbers, header_in(value)]}  # the header's length differs with the size of the world
     if isinstance(value, dict):
         return {key: flats_as_parts(item, of) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -181,7 +181,7 @@ def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
     """Return a vector over `layout` of these parts, the last of which is the header; one of another size is left out. A
     vector that had no header has none again. Raises `CheckpointError` for parts of another layout."""
     *numbers, header = parts
-    layout = layout if header.numel() else layout.bare
+    layout = layout if header.numel() else bare_layout(layout)
     wanted = [
         (p.numel - layout.header * (place == len(layout.parts) - 1), p.dtype) for place, p in enumerate(layout.parts)
     ]
@@ -194,5 +194,5 @@ def flat_from(parts: list[Tensor], layout: Layout) -> Flat:
     for there, x in zip(vector.parts, numbers, strict=True):
         there[: x.numel()].copy_(x)
     if header.numel() == layout.header:
-        vector.header.copy_(header)
+        header_in(vector).copy_(header)
     return vector

@@ -16,7 +16,7 @@ from torch import Tensor
 from quorate.core.axes import TENSOR, rows_of
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, bare_layout, header_in
 
 _ROWS = "quorate_rows"
 
@@ -205,7 +205,7 @@ def named_pieces(vector: Flat, parameters: Sequence[Tensor]) -> dict[str, Tensor
 def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layout: Layout) -> Flat:
     """Return the vector of `named_pieces`, over a `layout` of pieces of `parameters` or of full tensors. Raises
     `CheckpointError` for pieces of other parameters."""
-    layout = layout if header.numel() else layout.bare
+    layout = layout if header.numel() else bare_layout(layout)
     vector = Flat.zeros(layout)
     for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):
         x = kept.get(segment.name) if isinstance(kept, dict) else None
@@ -215,15 +215,15 @@ def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layo
             raise CheckpointError(f"the checkpoint's vectors are of another model: they have no such {segment.name}")
         there.copy_(x)
     if header.numel() == layout.header:
-        vector.header.copy_(header)
+        header_in(vector).copy_(header)
     return vector
 
 
 def piece_of_flat(whole: Flat, parameters: Sequence[Tensor], layout: Layout) -> Flat:
     """Return a vector over full `parameters` as one over their local pieces."""
-    vector = Flat.zeros(layout if whole.layout.header == layout.header else layout.bare)
+    vector = Flat.zeros(layout if whole.layout.header == layout.header else bare_layout(layout))
     for numbers, there, p in zip(whole.segments(), vector.segments(), parameters, strict=True):
         there.copy_(local(fitted(p, numbers)))
     if whole.layout.header == layout.header:
-        vector.header.copy_(whole.header)
+        header_in(vector).copy_(header_in(whole))
     return vector

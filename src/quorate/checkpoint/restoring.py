@@ -41,6 +41,7 @@ from quorate.checkpoint.stages import OldStages
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.checkpoint.vectors import KeptVectors, has_loose_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError, QuorateError
+from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.resuming import go_on
@@ -140,6 +141,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         _restore_own(place, entry, olds, *seat)
         sentences += restore_state(entry, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
         if entry.worker is not None:
+            restore_round(entry.worker.state, entry.worker.neighbours)
             entry.worker.strategy.restored(entry.worker, None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])

@@ -26,6 +26,7 @@ from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_f
 from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import steps_apart
 from quorate.data.context import data_context
 from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.wire.current import Place
@@ -117,7 +118,7 @@ class Saving(StepObserver):
         Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
         """
         everyone = [(one, one.worker) for one in self._trained.ordered]
-        waiting = [one for one, worker in everyone if worker and not worker.finished and worker.strategy.steps_apart]
+        waiting = [one for one, worker in everyone if worker and not worker.finished and steps_apart(worker.strategy)]
         for one in waiting:
             one.pause()
         yield

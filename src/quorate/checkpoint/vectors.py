@@ -11,7 +11,7 @@ from quorate.checkpoint.encoding import FLAT, PIECES, flat_from, flats_as_parts,
 from quorate.checkpoint.pieces import flat_of_pieces, named_pieces, piece_of_flat
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.replica.replica import Replica
 
 
@@ -46,7 +46,7 @@ class KeptVectors:
         return header
 
     def _as_pieces(self, vector: Flat) -> dict[str, Any]:
-        return {PIECES: [named_pieces(vector, self._replica.trained), vector.header]}
+        return {PIECES: [named_pieces(vector, self._replica.trained), header_in(vector)]}
 
     def _from_pieces(self, held: Any) -> Flat:
         if not isinstance(held, list) or len(held) != 2 or not isinstance(held[1], torch.Tensor):

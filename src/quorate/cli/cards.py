@@ -11,6 +11,7 @@ Honesty:
 Paper: Authors, title, venue, year.
 
 The section "Goes with" of a strategy is made from the table of what goes together (`train.compatibility`).
+A preset derives from a strategy: sections and rows of Honesty that its own card lacks are those of the strategy's card.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ def _goes_with(name: str) -> str:
 def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
     source = source or Source(module="", documentation=summary)
     own = sections_in(source.documentation)
-    sections = {**sections_in(source.module), **own}
+    of_base = sections_in(source.base_module)
+    sections = {**of_base, **sections_in(source.module), **own}
+    rows = (*honesty_in(of_base.get("Honesty", "")), *honesty_in(sections.get("Honesty", "")))
     if kind == "strategy":
         sections["Goes with"] = _goes_with(name)
     return Card(
@@ -135,7 +138,7 @@ def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
         summary=summary,
         text=own[""].partition("\n")[2].strip(),
         sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
-        honesty=tuple(honesty_in(sections.get("Honesty", ""))),
+        honesty=tuple({row.fault: row for row in rows}.values()),
         settings=source.settings,
         facts=dict(source.facts),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -41,8 +42,10 @@ class Arm:
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
-        """Return an arm named after its strategy (of a file: the file's name) and settings: `quorum-wait_for=1`."""
-        called = Path(strategy).stem if strategy.endswith(".py") else strategy
+        """Return an arm named after its strategy (of a file: the registered name) and settings: `quorum-wait_for=1`."""
+        called = strategy
+        if strategy.endswith(".py"):
+            called = _registered_in(Path(strategy)) or Path(strategy).stem
         parts = [called, *(f"{key}={value}" for key, value in settings.items())]
         name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
         return Arm(name=name, strategy=strategy, settings=dict(settings), is_baseline=is_baseline)
@@ -221,3 +224,21 @@ def read_plan(folder: Path) -> Comparison:
     if wrong is not None:
         raise ConfigurationError(f"{path} is damaged: {wrong!r} is not a name of an arm")
     return plan
+
+
+def _registered_in(path: Path) -> str | None:
+    """Return the name under which a file registers something, `@strategies.register("name")`, without running it.
+
+    None if the file cannot be read, or registers nothing by a plain name.
+    """
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    definitions = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    for call in (decorator for node in definitions for decorator in node.decorator_list):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "register":
+            name = call.args[0] if call.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                return name.value
+    return None

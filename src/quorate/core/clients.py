@@ -22,6 +22,8 @@ class ClientTerms:
     is_independent: bool = False
     """Whether each client is drawn by itself with probability `sampled`, as accountants of privacy assume (Poisson
     sampling), and not a fixed number of them."""
+    is_hidden: bool = False
+    """Whether noise or masks hide the parameters that workers contribute; they never hide buffers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from quorate.core.draws import mixed
+from quorate.core.vectors import coded_segments
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ Memory = Mapping[str, "Tensor"]
 
 def shapes_in(layout: Layout) -> dict[int, Shapes]:
     """Return the shapes of the tensors in each coded part of `layout`, by number of the part, in order of memory."""
-    return {number: tuple(segment.shape for segment in segments) for number, segments in layout.coded.items()}
+    return {number: tuple(segment.shape for segment in segments) for number, segments in coded_segments(layout).items()}
 
 
 def numel_of(shapes: Shapes) -> int:

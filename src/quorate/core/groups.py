@@ -15,18 +15,18 @@ Leaves = Literal["", "rests", "ended"]
 
 @dataclass(frozen=True)
 class Said:
-    """The message of one worker of a group in an exchange. Vectors may be its memory: they are read-only."""
+    """The message of one worker of a group in an exchange. Vectors may be its memory: they are not written to."""
 
     header: Mapping[str, Any]
     gradient: Flat | None = None
     """Its gradient times the weight of its step, where it has one, and is not alone."""
     unused: frozenset[int] = frozenset()
-    """Indices, in the order of their layout, of parameters without a gradient."""
+    """The parameters of which it has none, counted in the order of their layout."""
     weight: float = 1.0
     leaves: Leaves = ""
     """Whether it takes part in no further exchange until all workers have rested, or never again."""
     digest: str | None = None
-    """Digest of its replica, from the first doubt that replicas are equal until they have been made so."""
+    """The digest of its replica, from a doubt that replicas are equal until they have been made so."""
 
 
 class Group(Protocol):
@@ -38,18 +38,18 @@ class Group(Protocol):
 
     @property
     def others(self) -> frozenset[int]:
-        """The other workers that step and have not died."""
+        """The ranks besides this worker that step and have not died."""
 
     @property
     def dead(self) -> frozenset[int]:
-        """Workers that have died, as far as this worker knows."""
+        """The ranks that have died, as far as this worker knows."""
 
     def exchange(
         self, header: Mapping[str, Any], *, weight: float | None = None, leaves: Leaves = ""
     ) -> dict[int, Said]:
-        """Return the messages of all workers that step, by rank, in order; the header is plain JSON.
+        """Return the messages of all that step, by rank, in order; the header is plain JSON.
 
-        With a `weight` they hold the gradient as well. A worker that is alone communicates nothing.
+        With a `weight`, the gradient travels as well. Alone it costs nothing.
         """
 
     def write_gradient(self, messages: Sequence[Said]) -> None:
@@ -64,10 +64,39 @@ class Group(Protocol):
     def copy_replica(
         self, source: int, header: Mapping[str, Any], tensors: Sequence[Tensor], *, takes: bool
     ) -> tuple[Mapping[str, Any], tuple[Tensor, ...]] | None:
-        """Return the header and tensors (read-only) of `source`, a worker that steps; None where it has died.
+        """Return the header and tensors of `source`, which steps; None if it has died. They are not written to.
 
-        All workers that step call it; with `takes` a worker gets the source's parameters and optimizer state as well.
+        All that step call it; a worker that `takes` gets its parameters, and the state of its optimizer, as well.
         """
 
     def rested(self, number: int) -> None:
-        """Record the pause of all workers in round `number`: all of the group that have not ended step again."""
+        """Note that all workers have paused in round `number`: those of the group that have not ended step again."""
+
+
+class Standing(Protocol):
+    """The place of one worker in its rounds, for learners of several workers."""
+
+    @property
+    def version(self) -> int:
+        """The newest round that it has applied."""
+
+    @property
+    def newest(self) -> int:
+        """The newest round that is here."""
+
+    @property
+    def holds(self) -> int:
+        """The newest round that has something of this worker, as far as it knows; it may still be under way."""
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The ranks of learners of several workers that had died by round `version`, or were silent for long."""
+
+    def until(self, number: int) -> None:
+        """Return when that round is here, or a copy of a replica, or another worker has come to lead."""
+
+    def call(self) -> None:
+        """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
+
+    def withdraw(self) -> None:
+        """No further round takes what this worker has handed in, until it hands in again."""

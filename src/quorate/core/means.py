@@ -2,107 +2,71 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorate.core.contracts import Work
+from quorate.core.groups import Standing
 from quorate.core.measured import Measured
 from quorate.core.vectors import Flat
 
 
 class Means(Protocol):
-    """Means of all workers. Every worker asks for them equally often; those that have ended take part with weight 0."""
+    """Means of all workers. Every worker begins equally many; those that have ended take part with weight 0."""
 
     def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
-        """Begin the mean of everyone's `x`, weighted; the result has the layout of `x`.
+        """Begin the weighted mean of the `x` of all workers; the result has the layout of `x`.
 
-        Raises `ConfigurationError` while parts of this worker's gradient are on their way: a strategy that overrides
+        Raises `ConfigurationError` while parts of this worker's gradient are in flight: a strategy that overrides
         `backward` calls `of_gradient` first.
         """
 
     def of_gradient(self) -> Work[Flat]:
-        """The mean of everyone's gradients as they stand in `.grad`, each with its `Worker.weight`.
+        """Begin the mean of the gradients in `.grad` of all workers, each with its `Worker.weight`.
 
-        In `Strategy.backward` the exchange has begun while the backward pass ran. It tells all workers, besides, which
-        parameters were used and who brought numbers that are not finite. The result is valid until the next backward.
+        In `Strategy.backward` the exchange has begun while the backward pass ran. Its header tells all workers which
+        parameters were used, and which gradients are not finite. The result is valid until the next backward pass.
         """
 
     def step_alone(self, is_alone: bool) -> None:
-        """Whether backward passes, from the next one on, hand on no gradient, though the strategy may agree there."""
+        """Set whether backward passes, from the next one on, send no gradient, though the strategy may agree there."""
 
-    def vote(self) -> None:
-        """Set this worker's flag in the next mean, and in every one after it."""
+    def vote(self, is_ready: bool) -> bool:
+        """Vote in the next mean and in every one after it if `is_ready`; a vote is not taken back.
 
-    @property
-    def has_voted(self) -> bool:
-        """Whether any worker's flag was set in the newest mean; it turns True on all workers in the same one."""
+        Returns whether any worker had voted by the newest mean; this turns True on all workers in the same one.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean of what workers gave: of one round, or of all workers."""
+    """A mean of vectors of workers: of one round, or of all workers."""
 
     mean: Flat
-    """In a round clipped, where that was agreed."""
-    mine: int = 0
-    """Of a round: how many of this worker's contributions are in it; they are taken in order."""
+    """The mean; clipped in a round that was begun with `clip_norm`."""
+    contributions: int = 0
+    """The number of this worker's contributions in the round, which takes them in order."""
     options: Any = None
-    """Of a round: the optimizer's numbers to apply it with."""
+    """The numbers of the optimizer to apply the mean of a round with."""
     measured: Measured | None = None
-    """Of a round: what workers told with it, where they measure."""
-    number: int = 0
-    """Of a round."""
-    alive: int = 0
-    """Of a round of fragments: workers that have not died."""
-    missing: Sequence[int] = ()
-    """Where learners are of several workers: the ranks of those that have died, or were silent for long."""
-    norm: float = math.nan
-    """Of a round's mean, before it was clipped."""
-    told: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    """Of a round: by rank, what was told with what it gave."""
+    """The measures of the round, if its workers measure."""
+    payloads: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    """The payloads of each worker's contributions to a round of fragments, by rank."""
     fragments: Mapping[int, Flat] = field(default_factory=dict)
-    """Of a round of fragments: by number, the sum of what workers handed in; all of them where all have settled."""
-
-
-class Standing(Protocol):
-    """Where one worker stands in its rounds, for learners of several workers."""
-
-    @property
-    def version(self) -> int:
-        """The newest round that it has applied."""
-
-    @property
-    def newest(self) -> int:
-        """The newest round that is here."""
-
-    @property
-    def holds(self) -> int:
-        """The newest round that has something of this worker, as far as it knows; it may still be under way."""
-
-    @property
-    def missing(self) -> frozenset[int]:
-        """See `Mean.missing`: of round `version`."""
-
-    def until(self, number: int) -> None:
-        """Return when that round is here, or a copy of a replica, or another worker has come to lead."""
-
-    def call(self) -> None:
-        """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
-
-    def withdraw(self) -> None:
-        """No further round takes what this worker has handed in, until it hands in again."""
+    """The sum of contributions, by number of the fragment, in a round of fragments; of all fragments at a pause."""
+    learners: int = 0
+    """The number of learners that have not died, nor, if they are of several workers, been silent for long."""
 
 
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
     def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
-        """Hand in the gradient as it stands in `.grad`, unscaled, or `vector`; done when it need not be waited for.
+        """Contribute the gradient in `.grad`, unscaled, or `vector`; done when the worker may go on.
 
-        `weight` is what it counts, by default as much as this step (`Worker.weight`). `waits` says whether the strategy
-        does wait for it before the worker goes on computing.
+        `weight` is its weight, by default that of this step (`Worker.weight`). `waits` says whether the strategy waits
+        for it before the worker goes on computing.
         """
 
     def hand_in(
@@ -115,11 +79,11 @@ class WorkerRounds(Protocol):
         slack: float | None = None,
         began: int | None = None,
     ) -> Work[int]:
-        """Contribute, in rounds of fragments, the delta of each fragment since a round took the one before.
+        """Contribute the delta of each fragment since a round took the one before, in rounds of fragments.
 
         It replaces an older contribution that no round has taken. `fresh` is the number of steps that are new in it.
-        `payload` is any JSON that goes with it into its rounds (`Mean.told`). `slack` is the number of seconds that the
-        worker can go on without the result (None: unknown). `began` is the newest round that the worker had applied
+        `payload` is any JSON that goes with it into its rounds (`Mean.payloads`). `slack` is the number of seconds that
+        the worker can go on without the result (None: unknown). `began` is the newest round that the worker had applied
         when its steps began; their age is counted from it (None: the newest now). The strategy does not use the vectors
         any more.
         """
@@ -127,22 +91,25 @@ class WorkerRounds(Protocol):
     def hand_in_last(
         self, vectors: Sequence[Flat], *, fresh: float, payload: Any = None, began: int | None = None
     ) -> Work[int] | None:
-        """As `hand_in`, in `drain`. Does nothing where a round has taken something that this worker has not applied
-        yet, and returns what to wait for: then it applies it, and hands in anew."""
+        """Contribute as `hand_in`, in `drain`.
+
+        Does nothing if a round has taken a contribution that this worker has not applied yet, and returns the work to
+        wait for: then it applies that round, and contributes anew.
+        """
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:
-        """The rounds that are there (`up_to` that number), in order; each is to be applied before the next one is asked
-        for. A copy of a replica that is there is taken before any.
+        """Yield the rounds that have arrived (`up_to` that number), in order; apply each before you ask for the next.
 
-        Rounds behind one that a checkpoint is of come after it was taken, at a boundary between steps, or at once.
+        A copy of a replica that has arrived is taken before any. Rounds after one of which a checkpoint is taken come
+        once it was taken: at a boundary between steps, or at once with `keeps_at_once`.
         """
 
     @property
     def standing(self) -> Standing:
-        """Where this worker stands in its rounds."""
+        """The place of this worker in its rounds."""
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other settings (`wait_for`, `max_staleness`); `why` is a sentence for the records.
 
-        In force, on all workers, from a round on that is decided in one place, and told in `round` rows.
+        They hold on all workers from the same round on, which the leader decides; `round` rows show it.
         """

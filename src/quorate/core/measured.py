@@ -1,4 +1,4 @@
-"""Measurements that workers take of their own steps and send with their gradients, for strategies that use them."""
+"""Measures of workers of their own steps, which travel with gradients, for strategies that use them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkerMeasures:
-    """Measurements of one gradient by the worker that computed it."""
+    """The measures of one gradient, by the worker that has computed it."""
 
     work: float
     """Seconds from the end of the step before to the gradient, without waits for other workers."""
     waited: float | None
     """Seconds that the worker waited in the step before; None where it did not wait for a round."""
     loss: float | None
-    """The value on which backward was called; None where it is not known (on a GPU, or scaled)."""
+    """The loss on which backward was called; None if it is not known (on a GPU, or scaled)."""
     square: float
     """Squared Euclidean norm of the gradient, times the same factor as in `Measured.square`."""
-
-    @property
-    def values(self) -> list[float | None]:
-        """The measurements as a list for JSON."""
-        return [self.work, self.waited, self.loss, self.square]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of one round; the same on all workers."""
+    """The measures of one round; equal on all workers."""
 
     number: int
     wait_for: int

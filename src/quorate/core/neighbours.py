@@ -1,225 +1,195 @@
-"""The other workers one by one, as a strategy sees them: exchanges along edges, questions and answers."""
+"""The other workers, one by one, as a strategy sees them: exchanges along edges, questions and answers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from quorate.core.contracts import Work
+from quorate.core.resize import kept
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, scale_into
 
 
 @dataclass(frozen=True)
 class Given:
-    """What one worker has given in an exchange. `x` may be the memory of its sender: it is not written to."""
+    """The vector of one worker in an exchange. `x` may be the memory of its sender: do not write to it."""
 
     x: Flat
     weight: float
-    """What it counts here, as its sender has it."""
+    """Its weight here, as its sender has it."""
     scalars: tuple[float, ...]
     round: int
-    source: int = -1
-    """The rank of its sender; -1: several."""
     is_written: bool = False
-    """Whether it came as a `Written`; else as it is."""
-
-    @property
-    def mass(self) -> float:
-        """What it counts, times the first of its scalars: under push-sum, the weight that has come with it."""
-        return self.weight * self.scalars[0] if self.scalars else self.weight
-
-
-@dataclass
-class MassLedger:
-    """The masses that one worker has given to others, and got from them, since all rested last."""
-
-    given: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    got: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Given to this worker, and never to come."""
-
-    def balances(self) -> dict[int, float]:
-        """What was given to each of the others, less what was got from it."""
-        return {rank: self.given[rank] - self.got[rank] for rank in sorted({*self.given, *self.got})}
+    """Whether a codec has written it small."""
 
 
 @dataclass(frozen=True)
 class Request:
     """A question of another worker, to be answered by `reply`, once, now or later; from any thread."""
 
-    source: int
-    name: str
-    sequence: int
-    """Grows from one question of this source to its next."""
     x: Flat | None
-    """May be the memory of its sender: it is not written to."""
+    """The vector of the question. It may be the memory of its sender: do not write to it."""
     header: Mapping[str, Any]
     reply: Callable[..., None]
-    """`reply(x=None, **header)`; `x` is not written to any more."""
+    """`reply(x=None, **header)`; do not write to `x` any more."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A vector as a codec has written it small: it is given in its place."""
+    """A vector that a codec has written small; `Neighbours.written` makes it."""
 
-    tensors: Sequence[Tensor]
-    """What travels; not written to any more."""
     x: Flat
-    """What those that get it read, to the bit."""
+    """The vector that its receivers read, to the bit."""
 
 
 Gift = Flat | Written
-"""What is given to a neighbour: a vector as it is, or written small."""
+"""A vector for a neighbour: as it is, or written small."""
 
 
 class EdgeCodec(Protocol):
-    """How vectors are written small for neighbours, as `compress` says. It remembers nothing."""
+    """The codec of `compress`, for vectors to neighbours. It has no memory."""
 
     @property
     def is_biased(self) -> bool:
-        """Whether what is read differs in the mean from what was written."""
+        """Whether decoded vectors differ in the mean from the encoded ones."""
 
     @property
     def left_out(self) -> float:
-        """The squared error of what is read, as a share of the squared norm: of small, normally distributed numbers."""
+        """The squared error of a decoded vector of small, normally distributed numbers, over its squared norm."""
 
 
 class UnderWay(Work[dict[int, Given]], Protocol):
-    """An exchange under way; its result is what was given here, by rank, this worker's own among it."""
+    """An exchange in flight; its result are the vectors received, by rank, and this worker's own."""
 
     @property
     def own(self) -> Given | None:
-        """What this worker has kept of its own `x`, known at once; None where it gave to others only."""
-
-    @property
-    def sent(self) -> Mapping[int, Flat]:
-        """What was given to each of the others, by rank, as they read it.
-
-        Those that are known to be away are missing. Who is given something gets it in any case, if late.
-        """
+        """The part of its own `x` that this worker keeps, known at once; None if it sent to others only."""
 
     def within(self, seconds: float | None) -> dict[int, Given]:
-        """As `wait`, without those that have not given after so many seconds, or since they had not; None: `wait`.
+        """Wait as `wait`, without workers that have not sent after so many seconds, or are silent since; None: `wait`.
 
-        What they give after all comes to `Neighbours.late`.
+        `Neighbours.late` returns the vectors that they send later.
         """
 
 
 Answer = tuple[Flat | None, Mapping[str, Any]]
-"""None and an empty header where the one that was asked has died."""
+"""A vector and a header; None and an empty header if the worker that was asked has died."""
 
 
 class Neighbours(Protocol):
-    """The other workers, one by one. Vectors that are given are not written to any more: `blank` makes new ones."""
+    """The other workers, one by one. Do not write to a vector that was sent: `blank` makes a new one."""
 
-    rank: int
-    size: int
     round: int
-    """The number of the newest exchange that was begun, from 0; -1 before the first. Equal on all workers that step
-    together, and made equal (the greatest) whenever all have rested."""
+    """The number of the newest exchange that was begun, from 0; -1 before the first. It is equal on all workers that
+    step together; at a pause of all it becomes the greatest."""
     has_moments: bool
-    """Whether vectors hold what the optimizer keeps as well, as `OwnReplica.read` does; set in `start` by all."""
+    """Whether vectors also hold the moments of the optimizer, as by `OwnReplica.read`; set in `start`, by all."""
 
     @property
     def codec(self) -> EdgeCodec | None:
-        """How `written` writes vectors small; None: not at all."""
+        """The codec with which `written` encodes; None: it does not."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Guards vectors that are kept, between the training thread and handlers; not held across a wait."""
+        """The lock for vectors that the training thread and handlers share; not held across a wait."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All workers that there have been, in order: those of the start, and those that have joined since.
+        """All ranks so far, in order: those of the start, and those that have joined since.
 
-        The dead are among them. From one mean of all workers to the next the same on all.
+        The dead are among them. They are equal on all workers from one mean of all to the next.
         """
 
     @property
     def dead(self) -> frozenset[int]:
-        """Those that have died and are done without, as far as this worker knows; others may know of more, or fewer."""
+        """The ranks that have died, as far as this worker knows; others may know of more, or fewer."""
 
     def members(self) -> tuple[int, ...]:
-        """Among whom the graph of exchange `round` + 1 lies, by rank: the same on every worker that begins it.
+        """Return the ranks in the graph of exchange `round` + 1: the same on every worker that begins it.
 
-        All, less those that have died. Until all survivors know of a death, the dead rank stays in the graph and is
-        skipped. Asked before every exchange along a graph.
+        They are all ranks but the dead. Until all survivors know of a death, the dead rank stays in the graph and is
+        skipped. Call it before every exchange along a graph.
         """
 
     def open(self) -> None:
-        """From now on a worker that rests or ends tells all others, so that exchanges go on without it.
+        """Let workers tell all others when they pause or end, so that exchanges go on without them.
 
-        Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it holds
-        from the beginning.
+        Called in `start`, on every worker, by a strategy that also forms means of all workers; under gossip it is not
+        needed.
         """
 
     def blank(self) -> Flat:
-        """A vector to be filled, and then given without being copied."""
+        """Return a vector without a header, of arbitrary numbers, which can be sent without being copied."""
 
     def written(self, x: Flat) -> Written:
-        """`x`, written small for the next exchange, whose number randomness is drawn for; as it is without a codec."""
+        """Return `x` encoded for the next exchange, by whose number randomness is drawn; as it is without a codec."""
 
     def hosts(self) -> tuple[str, ...]:
-        """The name of the machine of every worker, by rank, those that may yet join among them. All ask, in `start`."""
+        """Return the host name of every worker, by rank, also of those that may join. All call it in `start`."""
 
     def exchange(
         self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
     ) -> UnderWay:
-        """Round `round` + 1: give `x` (or to each its own) along `to`, get what comes along `source`.
+        """Begin exchange `round` + 1: send `x` (or a vector for each rank) along `to`, and receive along `source`.
 
-        The result holds, by rank, what has come, and under this worker's own rank what it keeps: of its own `x`, its
-        own edge and the edges to those that it knows to be away. Who has ended, died, or rests, takes no part and is
-        not waited for: its entry is missing. Edges are those of one topology for round `round` + 1. Several exchanges
-        may be under way; they are waited for in order.
+        The edges are those of one topology for that round. The result has the vectors received, by rank, and under this
+        worker's rank its own, with the weight of its own edge and of the edges to workers known to be away. Workers
+        that have paused, ended or died take no part and are not waited for: they are missing in the result. Several
+        exchanges may be in flight; wait for them in order.
         """
 
     def late(self) -> list[Given]:
-        """What has come in the meantime from those who were not waited for, or are many rounds ahead; each once."""
+        """Return the vectors of workers that were not waited for, or are many rounds ahead; each once."""
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
-        """Ask `peer` what it serves under `name`; it answers while it computes. The header is plain JSON."""
+        """Ask `peer` a question that it serves under `name`; it answers while it computes. The header is plain JSON."""
 
     def serve(self, name: str, handler: Callable[[Request], None]) -> None:
-        """Let a task beside this worker answer questions under `name`.
+        """Let `handler` answer questions under `name`, in a task beside this worker.
 
-        A handler is short and never waits; it touches vectors that are kept, under `lock`, and never the model.
+        A handler is short and never waits. It uses shared vectors under `lock`, and never the model.
         """
 
 
-def mixed(found: Mapping[int, Given], rank: int) -> Flat:
-    """The mean of what was found by a symmetric W; who was away counts as this worker itself."""
-    others = [given for peer, given in sorted(found.items()) if peer != rank]
-    total = found[rank].x * (1.0 - sum(given.weight for given in others))
-    for given in others:
-        total.add_(given.x, given.weight)
+@dataclass(kw_only=True)
+class NumberedExchanges:
+    """A base of the state of a strategy whose exchanges go on from the number at which a checkpoint was taken."""
+
+    round: int = kept("same", default=-1)
+    """The number of the newest exchange at the newest pause of all workers; `keep_round` writes it."""
+
+
+def keep_round(state: Any, neighbours: Neighbours) -> None:
+    """Keep the number of the newest exchange in the `state` of a strategy, at a pause of all workers."""
+    if isinstance(state, NumberedExchanges):
+        state.round = neighbours.round
+
+
+def restore_round(state: Any, neighbours: Neighbours) -> None:
+    """Go on from the number of the newest exchange in the `state` of a strategy, after a checkpoint was loaded."""
+    if isinstance(state, NumberedExchanges):
+        neighbours.round = state.round
+
+
+def mixed(received: Mapping[int, Given], rank: int) -> Flat:
+    """Return the mean of what was `received` by a symmetric W; an absent worker counts as this worker itself."""
+    others = [message for peer, message in sorted(received.items()) if peer != rank]
+    total = received[rank].x * (1.0 - sum(message.weight for message in others))
+    for message in others:
+        total.add_(message.x, message.weight)
     return total
 
 
-def added_up(found: Iterable[Given], total: Flat) -> tuple[Flat, float]:
-    """Push-sum: the shares of numerators that were found, added up in `total`, and those of weights."""
+def added_up(received: Iterable[Given], total: Flat) -> tuple[Flat, float]:
+    """Return the sum of the `received` numerators of a push-sum, in `total`, and the sum of their weights."""
     weight = 0.0
-    for place, given in enumerate(found):
+    for place, message in enumerate(received):
         if place:
-            total.add_(given.x, given.weight)
+            total.add_(message.x, message.weight)
         else:
-            given.x.times(given.weight, total)
-        weight += given.weight * given.scalars[0]
+            scale_into(message.x, message.weight, total)
+        weight += message.weight * message.scalars[0]
     return total, weight
-
-
-def weight_of_the_dead(
-    dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
-) -> float:
-    """What was lost with the `dead`: what they held, and what was under way from them and to them.
-
-    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
-    All masses together: this, what survivors hold, and what is under way or lost among them.
-    """
-    held = sum(began[rank] for rank in dead)
-    return held + sum(balance.get(rank, 0.0) for balance in balances for rank in dead)

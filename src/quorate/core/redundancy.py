@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Redundancy:
-    """The redundancy of one strategy among some workers; by default each worker computes batches of its own."""
+    """The redundancy of a strategy among some workers; by default each worker computes batches of its own."""
 
     groups: int = 0
     """Number of groups of neighbouring ranks that compute the same batches; 0: each worker has its own."""

@@ -11,30 +11,65 @@ from quorate.core.vectors import Flat
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerTerms:
-    """How servers go about it: settings of `strategies.parameter_server`, where they are explained."""
+class ServerRules:
+    """Who waits for whom, and what a gradient counts that is late: settings of `strategies.parameter_server`."""
+
+    mode: Literal["sync", "bounded", "async"] = "sync"
+    """Whether a step is of the gradients of all workers, or workers run ahead of each other by at most `max_staleness`
+    steps, or as far as they come."""
+    max_staleness: int = 3
+    """Under `bounded`, how many steps a worker may be ahead of the slowest; 0 is `sync`."""
+    backup: int = 0
+    """Under `sync`, how many gradients a step does without: those that come last."""
+    late: Literal["drop", "carry"] = "drop"
+    """The fate of those gradients: they are dropped, or count in the next step."""
+    softsync: int | None = None
+    """Under `async`, n: a step is of the first P // n gradients that come, which are about n steps old."""
+    step_size: Literal["share", "full"] = "share"
+    """Whether the learning rate of a step of k gradients is multiplied by k / P (with `backup` by k / (P - backup), if
+    that is less than 1), or not (as in the papers)."""
+    staleness_scaling: Literal["none", "inverse", "gap"] = "none"
+    """The weight of a gradient: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as
+    in the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has
+    moved since, in steps of its usual size)."""
+    delay_compensation: Literal["none", "constant", "adaptive"] = "none"
+    """Whether to a gradient g of older parameters w_old a term g * g * (w - w_old) is added, times `compensation`;
+    where adaptive that is divided by the root of the running mean of g * g."""
+    compensation: float = 0.04
+    """The factor of the term of `delay_compensation`."""
+    compensation_decay: float = 0.95
+    """The decay of the running mean of g * g."""
+    pulls: Literal["whole", "coded"] = "whole"
+    """Whether parameters travel whole where `compress` writes gradients small, or how far they have gone since the
+    worker read them last is written small, too."""
+    momentum: Literal["server", "worker"] = "server"
+    """Who keeps the momentum of SGD: the servers, or each worker that of its own gradients (DANA-Slim): then what the
+    others push in between does not count as momentum."""
+    in_order: bool = False
+    """Whether gradients count in the order of step and rank: runs are the same to the bit, and all wait for the
+    slowest."""
+    consistent: bool = True
+    """Whether what is read is of one version in all its parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicatedParts:
+    """How many copies servers keep: a setting of `strategies.parts.placement`."""
+
+    replication: int = 1
+    """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push
+    goes to that many, and so many steps are made of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTerms(ServerRules, ReplicatedParts):
+    """The rules of the servers of one optimizer, and where they are."""
 
     servers: tuple[int, ...]
     """The ranks that keep a part of the parameters each: workers, or servers of their own, whose ranks are above those
     of all workers. The first decides on the order."""
-    mode: Literal["sync", "bounded", "async"] = "sync"
-    max_staleness: int = 0
-    backup: int = 0
-    late: Literal["drop", "carry"] = "drop"
-    softsync: int | None = None
-    step_size: Literal["share", "full"] = "share"
-    staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    delay_compensation: Literal["none", "constant", "adaptive"] = "none"
-    compensation: float = 0.04
-    compensation_decay: float = 0.95
-    in_order: bool = False
-    consistent: bool = True
-    replication: int = 1
-    """On how many servers each part lies."""
-    momentum: Literal["server", "worker"] = "server"
-    pulls: Literal["whole", "coded"] = "whole"
     elastic: float | None = None
-    """Where a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
+    """If a centre lies on the servers, and not the parameters: how much of its way to a worker's parameters it goes
     when these come, from 0 to 1."""
 
     def __post_init__(self) -> None:
@@ -50,42 +85,45 @@ class Pulled:
 
     x: Flat
     version: int
-    """How many steps the servers had made."""
+    """The number of steps that the servers had made."""
 
 
 class Servers(Protocol):
-    """Those of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
+    """The servers of one optimizer, as one of its workers sees them; begun by `Worker.agree_on_servers`."""
 
     left_out: Flat | None
-    """What a codec has left out of gradients, to be added to the next ones; None: nothing."""
+    """The error of a codec in gradients, to be added to the next ones; None: nothing."""
     momenta: Flat | None
-    """Those that this worker keeps of its own gradients; None: none."""
+    """The momenta that this worker keeps of its own gradients; None: none."""
     centre: Flat
-    """Where a centre lies on the servers: that, as it was when all rested last; the servers set out from it."""
+    """The centre at the newest pause of all, if one lies on the servers; the servers go on from it."""
 
     def gradient(self) -> Flat | None:
-        """This worker's gradient as it stands, unscaled, in memory from which it is pushed without being copied.
+        """Return this worker's gradient, unscaled, in memory from which it is pushed without being copied.
 
-        None where there is none, or where it is left out because it is not finite.
+        None if there is none, or it is left out because it is not finite.
         """
 
     def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
-        """Give the mean of `count` gradients (None, and 0: of none, and others need not wait for it), and what was
-        written into the parameters since they were read (NaN where nothing was).
+        """Push the mean of `count` gradients; do not write to the vectors any more.
 
-        With `reads` the parameters are read behind it: `pull` returns them. Neither vector is written to any more.
+        Args:
+            gradient: The mean; None, with a `count` of 0: no gradient, and others need not wait for it.
+            reads: Whether parameters are read behind it, which `pull` returns.
+            edit: The numbers that the script has written into the parameters since they were read; NaN elsewhere.
         """
 
     def exchange(self) -> Flat:
-        """Let the centre go a part `elastic` of the way to this worker's parameters, which are returned (a copy that is
-        not written to any more); `pull` returns where it was before."""
+        """Move the centre by `elastic` of its way to this worker's parameters; `pull` returns where it was before.
+
+        Returns a copy of the parameters; do not write to it.
+        """
 
     def pull(self) -> Work[Pulled]:
-        """The parameters (or the centre), one call for each time that they were asked for, in that order.
+        """Return the parameters (or the centre) of the oldest read that has not been returned.
 
-        Raises `PeerFailed` where a server has died.
+        Its `wait` raises `PeerFailed` if a server has died.
         """
 
     def set_out(self) -> None:
-        """The parameters (or the centre) are others, the same on all workers, which call this: servers go on from
-        there."""
+        """Let the servers go on from the parameters (or the centre) of this worker. All call it, with equal ones."""

@@ -36,6 +36,8 @@ class Source:
     """The public fields of a dataclass, in order; fields inherited from a class of another module come first."""
     facts: tuple[tuple[str, str], ...] = ()
     """Class variables with a value: name and value as written."""
+    base_module: str = ""
+    """The documentation of the module of the class that it derives from; "" if that is not imported by name."""
 
 
 def read_source(place: str) -> Source | None:
@@ -55,8 +57,14 @@ def read_source(place: str) -> Source | None:
             own = ast.get_docstring(node) or ""
             if isinstance(node, ast.FunctionDef):
                 return Source(module=about, documentation=own)
-            settings = _with_inherited(tuple(_settings(node)), node, tree)
-            return Source(module=about, documentation=own, settings=settings, facts=tuple(_facts(node)))
+            bases = _bases_of(node, tree)
+            return Source(
+                module=about,
+                documentation=own,
+                settings=_with_inherited(tuple(_settings(node)), bases),
+                facts=tuple(_facts(node)),
+                base_module=bases[0].module if bases else "",
+            )
         if attribute in _assigned(node):
             return Source(module=about, documentation=below)
     return None
@@ -67,21 +75,27 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _with_inherited(own: tuple[Setting, ...], node: ast.ClassDef, tree: ast.Module) -> tuple[Setting, ...]:
-    """Return the settings of base classes that are imported by name, overridden by the class's own."""
+def _bases_of(node: ast.ClassDef, tree: ast.Module) -> list[Source]:
+    """The sources of the classes that a class derives from, if they are imported by name."""
     imported = {
         alias.name: statement.module
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module is not None
         for alias in statement.names
     }
+    names = [base for base in map(ast.unparse, node.bases) if base in imported]
+    sources = [read_source(f"{imported[base]}:{base}") for base in names]
+    return [source for source in sources if source is not None]
+
+
+def _with_inherited(own: Sequence[Setting], bases: Sequence[Source]) -> tuple[Setting, ...]:
+    """The settings of the `bases` of a class, with its own in their places."""
     inherited: dict[str, Setting] = {}
-    for base in map(ast.unparse, reversed(node.bases)):  # the first one has the last word, as in dataclasses
-        source = read_source(f"{imported[base]}:{base}") if base in imported else None
-        inherited |= {} if source is None else {setting.name: setting for setting in source.settings}
+    for base in reversed(bases):  # the first one has the last word, as in dataclasses
+        inherited |= {setting.name: setting for setting in base.settings}
     for setting in own:
         old = inherited.get(setting.name)
-        if old is not None and setting.meaning.startswith("As of "):
+        if old is not None and (not setting.meaning or setting.meaning.startswith("As of ")):
             setting = replace(setting, meaning=old.meaning)
         inherited[setting.name] = setting
     return tuple(inherited.values())

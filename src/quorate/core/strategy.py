@@ -1,4 +1,4 @@
-"""What a strategy is, and all it can see of the worker it drives."""
+"""A strategy, and all that it can see of the worker that it drives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.clients import ClientRound, ClientTerms, Turn
-from quorate.core.contracts import Clock
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
@@ -20,24 +19,25 @@ from quorate.core.vectors import Flat, Layout
 
 
 class Worker(Protocol):
-    """One replica: the user's model and optimizer, and the way to the others.
-
-    `step` counts calls of `optimizer.step()` from 1. `weight` is what this worker's gradient counts in a mean. `seed`
-    is the run's, equal on all workers.
-    """
+    """One replica: the user's model and optimizer, and the other workers. A strategy's hooks are called with it."""
 
     rank: int
     size: int
+    """The number of workers of the start."""
     step: int
+    """The number of calls of `optimizer.step()`, from 1."""
     weight: float
+    """The weight of this worker's gradient in a mean."""
     state: Any
+    """The result of `Strategy.start`."""
     seed: int
+    """The seed of the run, equal on all workers."""
     has_ended: bool
-    """Whether it has called `finish`: it steps no more."""
+    """Whether this worker has called `finish`: it makes no more steps."""
 
     @property
     def replica(self) -> OwnReplica:
-        """The parameters, and what the optimizer keeps of them, as vectors."""
+        """The parameters and the state of the optimizer, as vectors."""
 
     @property
     def means(self) -> Means:
@@ -45,37 +45,37 @@ class Worker(Protocol):
 
     @property
     def neighbours(self) -> Neighbours:
-        """The other workers, one by one; a strategy that uses them begins in `start`, on every worker."""
+        """The other workers, one by one. A strategy that uses them begins to in `start`, on every worker."""
 
-    @property
-    def clock(self) -> Clock:
-        """Time as this worker sees it.
+    def now(self) -> float:
+        """Return the seconds since an arbitrary moment; the moment is the same for all workers of a virtual world.
 
-        Raises `ConfigurationError` where several optimizers are distributed: workers would come to the means of each in
-        different orders.
+        Raises:
+            ConfigurationError: Several optimizers are distributed: workers would come to the means of each in
+                different orders.
         """
 
     @property
     def step_began(self) -> float:
-        """When the step that is being made began, by the clock."""
+        """The time at which the current step began, in the seconds of `now`."""
 
     @property
     def examples(self) -> int:
-        """Of the step that is being made. Raises `ConfigurationError` where the loader is not `quorate.shard`'s."""
+        """The examples of the current step. Raises `ConfigurationError` if the loader is not of `quorate.shard`."""
 
     @property
     def turn(self) -> Turn | None:
-        """Whose batch that step is of; None where no clients are played. Raises `ConfigurationError` for several."""
+        """The client of the current step; None if no clients are played. Raises `ConfigurationError` for several."""
 
     @property
     def client_round(self) -> ClientRound | None:
-        """The round of clients whose sum has not been formed, also where none of them is this worker's."""
+        """The round of clients whose sum has not been formed, also if none of them is this worker's."""
 
     @property
     def gradient(self) -> Flat:
-        """A copy of the gradient as it stands in `.grad`; assigning writes it there.
+        """A copy of the gradient in `.grad`; assigning writes it there.
 
-        Parameters that no worker used in the newest mean of gradients keep what they have.
+        Parameters that no worker used in the newest mean of gradients keep their `.grad`.
         """
 
     @gradient.setter
@@ -90,22 +90,24 @@ class Worker(Protocol):
 
     @property
     def rounds(self) -> WorkerRounds:
-        """Rounds, once the strategy has agreed on them."""
+        """The rounds; `agree_on_rounds` begins them."""
 
     @property
     def servers(self) -> Servers:
-        """Servers, once the strategy has agreed on them."""
+        """The servers; `agree_on_servers` begins them."""
 
     @property
     def own_servers(self) -> Sequence[int]:
-        """Ranks that were started as servers, and are no workers."""
+        """The ranks that were started as servers, and are no workers."""
 
     def agree_on_servers(self, terms: ServerTerms) -> None:
-        """Let parameters lie on servers; called in `start`, equally on every worker."""
+        """Move the parameters to servers. Called in `start`, equally on every worker."""
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """These workers, this one among them, which step together; the same from call to call. Other workers may be in
-        groups of their own."""
+        """Return the group of these workers, which step together; this worker is one of them.
+
+        Every call names the same ranks. Other workers may be in groups of their own.
+        """
 
     def agree_on_rounds(
         self,
@@ -117,69 +119,80 @@ class Worker(Protocol):
         units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
-        """Begin rounds with the settings of `rounds.terms.Agreed`; called in `start`, equally on every worker.
+        """Begin rounds. Called in `start`, equally on every worker.
 
-        `momentum` says whether each worker keeps the momentum of its own gradients, where they are contributed
-        (`replica.worker_momentum`), or the shared optimizer; "auto": the workers, where it has some and rounds are of
-        less than all. With `measures` workers tell what they have measured with each gradient (two passes over it).
-        With the layouts of `fragments` rounds are of one fragment after the other: see `WorkerRounds.hand_in`.
-        `units(given, size)` says by tensor how many times as large as in its own unit is what a worker gives, where
-        that is not its weight over the number of workers: codecs have settings in that unit.
+        Args:
+            clip_norm: The largest norm of a round's mean; larger means are clipped.
+            measures: Whether workers measure their steps and gradients (`Mean.measured`). Cost: two passes over each
+                gradient.
+            momentum: "worker": each worker keeps the momentum of its own gradients (`replica.worker_momentum`);
+                "common": the optimizer keeps it; "auto": workers keep it, if any, where rounds are of less than all.
+            fragments: The layouts of fragments, if rounds are of one fragment after the other: see
+                `WorkerRounds.hand_in`.
+            units: `units(contribution, size)` returns, by tensor, the unit of its numbers, in which codecs have their
+                settings; by default the weight of the contribution over the number of workers.
+            settings: The settings of `rounds.terms.Agreed`.
         """
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
-        """One step of the user's own optimizer: on the gradient in `.grad`, or on `gradient`, while `.grad` stays.
+        """Make one step of the user's optimizer.
 
-        `options` are those of a round, instead of the optimizer's own. With `at` those numbers are updated, in place,
-        and the model stays as it is.
+        Args:
+            gradient: The gradient of the step; None: that in `.grad`. `.grad` keeps its numbers.
+            at: Parameters to be updated in place, instead of those of the model, which stay as they are.
+            options: The optimizer's options of a round (`Mean.options`), instead of its own.
         """
 
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
-        """Record how far the model is from `mean`, a mean of all workers' replicas laid out as by `replica.read`.
+        """Record the distance of the model from `mean`, a mean of all replicas in the layout of `replica.read`.
 
-        Called before `replica.write(mean)`. Does nothing where no records are kept. Cost otherwise: two passes over the
-        parameters, in double precision.
+        Called before `replica.write(mean)`. It does nothing if no records are kept; otherwise it costs two passes over
+        the parameters, in double precision.
         """
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
         """Record an outer step of a fragment; `measured` are fields of `records.rows.Outer`.
 
-        Does nothing where no records are kept.
+        It does nothing if no records are kept.
         """
 
     def updater(
         self, vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any
     ) -> Callable[[Flat], None]:
-        """An optimizer of its own over `vector`, which is updated in place by every gradient that it is given.
+        """Return a function that updates `vector` in place by a gradient, with an optimizer of its own.
 
-        `kind` is a name of `replica.outer_optimizer.KINDS`. What the optimizer remembers is in `memory`, which is empty
-        before the first step.
+        Args:
+            vector: The parameters of that optimizer.
+            memory: The state of that optimizer; empty before the first step.
+            kind: A name of `replica.outer_optimizer.KINDS`.
+            options: The options of that optimizer, such as `lr`.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """When and with whom to agree, and on what. A frozen dataclass: its fields are its settings; it has no state.
+    """A distributed algorithm: when and with which workers to agree, and on what.
 
-    Its methods run in the training thread; parameters change only inside them.
+    It is a frozen dataclass whose fields are its settings; its state is `Worker.state`. Its hooks run in the training
+    thread; parameters change only inside them.
     """
 
     meets: ClassVar[Literal["all", "rounds", "neighbours", "asks", "servers", "nobody"]] = "all"
-    """Whom a step meets: all workers, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
+    """The workers that a step meets: all, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
     neighbours in exchanges, or single workers that it asks (`Worker.neighbours`); servers, on which the parameters lie
     (`Worker.servers`); or nobody."""
     replicas: ClassVar[Literal["equal", "meet", "differ", "shared"]] = "equal"
-    """When replicas are equal: after each step; where they meet in means of all, and when all rest; or only at the end,
-    where each becomes the consensus. Shared: the parameters are there once for all, in memory that the workers of one
-    host write to. Replicas that are not equal after each step are compared only at the end, and each optimizer's state
-    is its worker's own."""
+    """When replicas are equal: after each step; at means of all, and at pauses; or only at the end, where each becomes
+    the consensus. Shared: all workers of one host write to the same parameters. Replicas that are not equal after each
+    step are compared only at the end, and each optimizer's state is its worker's own."""
 
     compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences"]] = "nothing"
-    """What codecs may write small. What all its means are of: gradients (`Means.of_gradient`), or how far workers went
-    (`Means.of`); where some are of parameters, nothing: a codec would spoil these. Under gossip differences from copies
-    that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves out."""
+    """The vectors that codecs may write small: those of all its means, gradients (`Means.of_gradient`) or how far
+    workers went (`Means.of`); nothing if some means are of parameters, which a codec would spoil. Under gossip
+    differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
+    a codec leaves out."""
     reduction: ClassVar[Mapping[str, object]] = {}
-    """How its means are formed where `compress` is not given: that, and the settings beside it, by name."""
+    """The default of `compress`, and of the settings beside it, by name."""
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when a worker dies, or the others continue without it."""
@@ -190,32 +203,12 @@ class Strategy(ABC):
     "rank0-each-step" rank 0's as well, and in each step of those that forward passes have moved (all-reduce only)."""
 
     @property
-    def copies_buffers(self) -> bool:
-        """Whether workers get rank 0's forward buffers in each step."""
-        return self.buffers == "rank0-each-step"
-
-    @property
-    def buffers_at_pauses(self) -> Literal["none", "mean", "rank0"]:
-        """What all buffers become where all rest."""
-        return "rank0" if self.buffers == "rank0-each-step" else self.buffers
-
-    @property
-    def is_gossip(self) -> bool:
-        """Whether a step meets single workers."""
-        return self.meets in ("neighbours", "asks")
-
-    @property
-    def steps_apart(self) -> bool:
-        """Whether no step brings all workers together, nor a quorum of them."""
-        return self.is_gossip or self.meets in ("servers", "nobody")
-
-    @property
     def _meets_in_means(self) -> bool:
         return self.meets == "all" and self.replicas == "meet"
 
     @property
     def waits(self) -> bool:
-        """Whether every step waits for others; where not, `shard` by default deals data out to whoever asks."""
+        """Whether every step waits for others; if not, `shard` by default deals data out to whoever asks."""
         return self.meets in ("all", "neighbours")
 
     @property
@@ -227,32 +220,27 @@ class Strategy(ABC):
     def acts_on_pieces(self) -> bool:
         """Whether workers that hold the pieces of one replica decide alike, each by itself.
 
-        They do where what is done, and with whom, follows from the step alone: not from numbers, from the clock, or
-        from what has arrived. What rounds have formed is the same for all of them.
+        They do if all actions follow from the number of the step, and from rounds, which are equal on all of them: not
+        from parameters, from the clock, or from the order of arrival.
         """
-        return False
-
-    @property
-    def hides_clients(self) -> bool:
-        """Whether the parameters that workers hand in are hidden, by noise or by masks; buffers never are."""
         return False
 
     @property
     def client_terms(self) -> ClientTerms | None:
-        """How many clients a round has, and what they compute, where it is for clients of federated training."""
+        """The clients of a round and their work, in federated training; None otherwise."""
         return None
 
     @property
     def lets_join(self) -> bool:
-        """Whether workers may join a training under way, where others outlive a death.
+        """Whether workers may join a training under way, if it goes on after deaths.
 
-        All workers must have begun equally many collectives when a step ends.
+        They may only if all workers have begun equally many collectives when a step ends, and none is in flight.
         """
-        return not self.is_gossip
+        return not is_gossip(self)
 
     @property
     def redundancy(self) -> Callable[[int], Redundancy] | None:
-        """How so many workers (or it raises `ConfigurationError`) compute the same batches; None: each has its own."""
+        """A function from the number of workers to how they compute the same batches; None: each has its own."""
         return None
 
     def __post_init__(self) -> None:
@@ -261,68 +249,89 @@ class Strategy(ABC):
                 'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
                 'without one leave it "stop"'
             )
-        if self.copies_buffers and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
+        if copies_buffers(self) and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
             raise ConfigurationError(
                 'buffers="rank0-each-step" needs a strategy that averages the gradients of all workers in every step '
                 '(all-reduce); others take "rank0", "mean" or "none", at pauses of all workers'
             )
 
     def start(self, worker: Worker) -> Any:
-        """Called once; what it returns is `worker.state`."""
+        """Return the new `worker.state`; called once, and again if other parameters are trained than before."""
         return None
 
     def backward(self, worker: Worker) -> None:  # noqa: B027  (most strategies do nothing here)
-        """Called when the outermost backward has ended, not inside `accumulate()`.
+        """Agree on the gradient; called when the outermost backward has ended, not inside `accumulate()`.
 
-        A strategy that overrides it agrees on the gradient there, and parts travel while backward still runs.
+        If a strategy overrides it, parts of the gradient travel while backward still runs.
         """
 
     @abstractmethod
     def step(self, worker: Worker) -> None:
-        """Called by `optimizer.step()`."""
+        """Make a step of this worker; called by `optimizer.step()`."""
 
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
-        """What this worker gives to a mean of all, and its weight. None: zeros with weight 0.
+        """Return the vector of this worker for a mean of all, and its weight. None: zeros with weight 0.
 
-        Called for each mean in which a worker that rests or has ended takes part; `step` may use it, too. By default
-        what `consensus` says, where replicas meet in means.
+        Called for each mean of all during a pause of this worker, or after its end; `step` may use it, too. By default
+        the result of `consensus` if replicas meet in means, else None.
         """
         return self.consensus(worker) if self._meets_in_means else None
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        """Apply a mean of the others that this worker took part in without stepping; not called if nobody gave any.
+    def apply(self, worker: Worker, result: Mean) -> None:
+        """Apply a mean in which this worker took part without a step; not called if all weights were 0.
 
-        By default: under rounds one step of the user's optimizer; where replicas meet in means of all, the mean is
-        written into the model. `step` may use it, too.
+        By default: under rounds one step of the user's optimizer; if replicas meet in means of all, the mean is written
+        into the model. `step` may use it, too.
         """
         if self.meets == "rounds":
-            worker.update(one.mean, options=one.options)
+            worker.update(result.mean, options=result.options)
         elif self._meets_in_means:
-            worker.parameters = one.mean
+            worker.parameters = result.mean
 
     def settle(self, worker: Worker) -> None:  # noqa: B027
-        """Called when all workers rest or have ended: run the collectives that are left, the same on every worker.
+        """Run the collectives that are left, the same on every worker; called when all have paused or ended.
 
-        What neighbours gave in exchanges that this worker took no part in is in `worker.neighbours.late()`.
+        `worker.neighbours.late()` returns the vectors of exchanges in which this worker took no part.
         """
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
-        """The parameters of this replica in the mean of all, and their weight: for evaluations, the end, and copies.
+        """Return the parameters of this replica for the mean of all replicas, and their weight.
 
-        By default the model's, with weight 1.
+        Evaluations, the end, and copies of replicas use that mean. By default the model's parameters, with weight 1.
         """
         return worker.parameters, 1.0
 
     def restored(self, worker: Worker, at: Flat | None) -> None:  # noqa: B027
-        """The parameters are others, by no step of this worker.
+        """Go on from parameters that no step of this worker has made.
 
-        With None the model and `worker.state` are what a checkpoint has kept, or what `start` has made anew. Else the
-        consensus is `at`: in a copy of a replica, or as the script has changed it inside `world.evaluate()`; the model
-        has it where replicas are equal or meet, and the change where they differ.
+        Args:
+            at: None: the model and `worker.state` are those of a checkpoint, or `start` has made them anew. Otherwise
+                the consensus of all workers, in a copy of a replica, or as the script has changed it inside
+                `world.evaluate()`. The model has it if replicas are equal or meet, and the change if they differ.
         """
 
     def drain(self, worker: Worker) -> None:  # noqa: B027
-        """Leave nothing of this strategy in flight."""
+        """Wait for all that this strategy has in flight; called before a pause of this worker, and at its end."""
 
     def finish(self, worker: Worker) -> None:  # noqa: B027
-        """Called when all workers have ended and every replica is the same: nothing is held for others any more."""
+        """Release what is held for other workers; called when all have ended and all replicas are equal."""
+
+
+def is_gossip(strategy: Strategy) -> bool:
+    """Return whether a step meets single workers."""
+    return strategy.meets in ("neighbours", "asks")
+
+
+def steps_apart(strategy: Strategy) -> bool:
+    """Return whether no step brings all workers together, nor a quorum of them."""
+    return is_gossip(strategy) or strategy.meets in ("servers", "nobody")
+
+
+def copies_buffers(strategy: Strategy) -> bool:
+    """Return whether workers get rank 0's forward buffers in each step."""
+    return strategy.buffers == "rank0-each-step"
+
+
+def buffers_at_pauses(strategy: Strategy) -> Literal["none", "mean", "rank0"]:
+    """Return what all buffers become at pauses of all workers."""
+    return "rank0" if strategy.buffers == "rank0-each-step" else strategy.buffers

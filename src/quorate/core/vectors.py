@@ -1,5 +1,5 @@
-"""Many tensors as one vector: `Segment` and `Layout` describe the places, `Flat` holds the numbers, and `pack` and
-`unpack` copy tensors into it and back."""
+"""Many tensors as one vector: `Segment` and `Layout` say what lies where, `Flat` holds the numbers, which `pack` and
+`unpack` copy there and back."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Segment:
     part: int
     offset: int
     whole: int | None = None
-    """Elements of the full tensor, for a piece of a sharded one; None: it is no piece."""
+    """Elements of the tensor of which this is a piece; None: it is no piece."""
 
     @cached_property
     def numel(self) -> int:
-        """Number of elements."""
+        """Its number of elements."""
         return torch.Size(self.shape).numel()
 
 
 @dataclass(frozen=True)
 class Part:
-    """One flat piece of memory that is sent as a unit."""
+    """One flat piece of memory that travels as a whole."""
 
     numel: int
     dtype: torch.dtype
     device: torch.device
     coded: bool = False
-    """Whether a codec may compress it: it holds full tensors only, and no header."""
+    """Whether a codec may write it small: it has whole tensors only, and no header."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The place of every tensor: `segments` in the order of the tensors, `parts` in the order in which they are sent.
+    """The places of all tensors: `segments` in the order of the tensors given, `parts` in the order they travel.
 
-    The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the vector.
+    The last `header` elements of the last part belong to no tensor; they carry counts that are summed with the rest.
     """
 
     segments: tuple[Segment, ...]
@@ -59,42 +59,38 @@ class Layout:
     header: int
 
     @cached_property
-    def digest(self) -> str:
-        """Equal on workers with equal layouts (names, shapes, dtypes, places; not devices)."""
+    def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
-    def bare(self) -> Layout:
-        """The same layout without a header."""
+    def _bare(self) -> Layout:
         if not self.header:
             return self
         *parts, last = self.parts
         return Layout(self.segments, (*parts, replace(last, numel=last.numel - self.header)), 0)
 
     @cached_property
-    def on_cpu(self) -> Layout:
-        """The same layout with all parts on the CPU."""
+    def _on_cpu(self) -> Layout:
         parts = tuple(replace(part, device=torch.device("cpu")) for part in self.parts)
         return self if parts == self.parts else replace(self, parts=parts)
 
     @cached_property
-    def by_part(self) -> tuple[tuple[int, ...], ...]:
-        """For each part, the indices of its segments."""
+    def _by_part(self) -> tuple[tuple[int, ...], ...]:
         indices: list[list[int]] = [[] for _ in self.parts]
         for index, segment in enumerate(self.segments):
             indices[segment.part].append(index)
         return tuple(map(tuple, indices))
 
     @cached_property
-    def runs(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+    def _runs(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """For each part, its segments in the order of their offsets and the end of the last one.
 
         A part with gaps between its segments has no segments here.
         """
         runs = []
-        for indices in self.by_part:
+        for indices in self._by_part:
             ordered, end = sorted(indices, key=lambda index: self.segments[index].offset), 0
             for index in ordered:
                 if self.segments[index].offset != end:
@@ -105,10 +101,9 @@ class Layout:
         return tuple(runs)
 
     @cached_property
-    def coded(self) -> dict[int, tuple[Segment, ...]]:
-        """The segments of each coded part, in order of memory."""
+    def _coded(self) -> dict[int, tuple[Segment, ...]]:
         inside = {
-            number: [self.segments[i] for i in self.by_part[number]] for number, p in enumerate(self.parts) if p.coded
+            number: [self.segments[i] for i in self._by_part[number]] for number, p in enumerate(self.parts) if p.coded
         }
         return {
             number: tuple(sorted(segments, key=lambda segment: segment.offset)) for number, segments in inside.items()
@@ -117,6 +112,8 @@ class Layout:
 
 class Flat:
     """A vector over a `Layout`: one tensor per part. Arithmetic is element-wise and keeps the layout."""
+
+    layout: Layout
 
     def __init__(self, parts: Sequence[Tensor], layout: Layout) -> None:
         self._parts = tuple(parts)
@@ -130,46 +127,15 @@ class Flat:
 
     @classmethod
     def zeros(cls, layout: Layout) -> Flat:
-        """Return a new vector of zeros."""
+        """A new vector of zeros."""
         return cls([torch.zeros(p.numel, dtype=p.dtype, device=p.device) for p in layout.parts], layout)
 
-    @classmethod
-    def empty(cls, layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
-        """Return a new uninitialized vector; `on_cpu(numel, dtype)` makes parts on the CPU."""
-
-        def part(p: Part) -> Tensor:
-            if on_cpu is not None and p.device.type == "cpu":
-                return on_cpu(p.numel, p.dtype)
-            return torch.empty(p.numel, dtype=p.dtype, device=p.device)
-
-        return cls([part(p) for p in layout.parts], layout)
-
-    @classmethod
-    def unwritten(cls, layout: Layout) -> Flat:
-        """Return a placeholder that is never written, or read: it takes no memory."""
-        return cls([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all numbers."""
-        return sum(part.nbytes for part in self.parts)
-
-    @property
-    def header(self) -> Tensor:
-        """The last part's header (a view); empty where the layout has none."""
-        last = self.parts[-1]
-        return last[last.numel() - self.layout.header :]
-
-    def holders(self) -> int:
-        """Return the number of tensors that share this vector's memory, its own parts and `segments` among them."""
-        return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in self.parts)
-
     def segment(self, index: int) -> Tensor:
-        """Return segment `index`, in its shape (a view, in the part's dtype)."""
+        """The numbers of segment `index`, in its shape (a view, in the part's dtype)."""
         return self.segments()[index]
 
     def segments(self) -> tuple[Tensor, ...]:
-        """Return all segments, in order (views)."""
+        """The numbers of every segment, in order (views)."""
         if self._views is None:
             parts = self.parts
             self._views = tuple(
@@ -178,63 +144,38 @@ class Flat:
         return self._views
 
     def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
-        """Return a new vector of `function` applied part by part."""
+        """A new vector of `function` applied part by part."""
         columns = zip(self.parts, *(other.parts for other in others), strict=True)
         return Flat([function(*column) for column in columns], self.layout)
 
     def clone(self) -> Flat:
-        """Return a copy, in memory of its own."""
+        """A copy, in memory of its own."""
         return self.map(Tensor.clone)
 
     def bare(self) -> Flat:
-        """Return the same numbers (views) without the header."""
+        """The same numbers (views) without the header."""
         if not self.layout.header:
             return self
         *parts, last = self.parts
-        return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout.bare)
-
-    def in_layout(self, layout: Layout) -> Flat:
-        """Return the same numbers under an equal `layout`, parts on its devices; parts already there are shared."""
-        return Flat([x.to(p.device) for x, p in zip(self.parts, layout.parts, strict=True)], layout)
-
-    def on_cpu(self) -> Flat:
-        """Return the same numbers on the CPU."""
-        return self if self.layout.on_cpu is self.layout else self.in_layout(self.layout.on_cpu)
+        return Flat([*parts, last[: last.numel() - self.layout.header]], self.layout._bare)
 
     def copy_(self, other: Flat) -> Flat:
-        """Copy the numbers of `other`; where its header has another length, without the headers."""
-        ours, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
-        for place, numbers in zip(ours.parts, theirs.parts, strict=True):
-            place.copy_(numbers)
+        """Take the numbers of `other`, whose header may be longer or shorter: then both stay without it."""
+        own, theirs = (self, other) if self.layout.header == other.layout.header else (self.bare(), other.bare())
+        for there, numbers in zip(own.parts, theirs.parts, strict=True):
+            there.copy_(numbers)
         return self
 
     def add_(self, other: Flat, alpha: float = 1.0) -> Flat:
         """Add `alpha` times `other`, in place."""
-        for ours, theirs in zip(self.parts, other.parts, strict=True):
-            ours.add_(theirs, alpha=alpha)
+        for own, theirs in zip(self.parts, other.parts, strict=True):
+            own.add_(theirs, alpha=alpha)
         return self
 
-    def plus(self, other: Flat, into: Flat) -> Flat:
-        """Write the sum with `other` into `into`, and return it."""
-        for ours, theirs, place in zip(self.parts, other.parts, into.parts, strict=True):
-            torch.add(ours, theirs, out=place)
-        return into
-
-    def times(self, factor: float, into: Flat) -> Flat:
-        """Write `factor` times this vector into `into`, and return it."""
-        for ours, place in zip(self.parts, into.parts, strict=True):
-            if factor == 1.0:
-                place.copy_(ours)
-            elif ours.device != place.device:
-                place.copy_(ours).mul_(factor)
-            else:
-                torch.mul(ours, factor, out=place)
-        return into
-
     def mul_(self, factor: float) -> Flat:
-        """Multiply in place; return this vector."""
-        for part in self.parts:
-            part.mul_(factor)
+        """Multiply in place; returns itself."""
+        for own in self.parts:
+            own.mul_(factor)
         return self
 
     def __add__(self, other: Flat) -> Flat:
@@ -252,13 +193,99 @@ class Flat:
         return self.map(lambda part: part / divisor)
 
 
+def digest_of(layout: Layout) -> str:
+    """Return a digest that is equal on workers with equal layouts: names, shapes, dtypes and places, not devices."""
+    return layout._digest
+
+
+def bare_layout(layout: Layout) -> Layout:
+    """Return `layout` without a header."""
+    return layout._bare
+
+
+def layout_on_cpu(layout: Layout) -> Layout:
+    """Return `layout` with all parts on the CPU."""
+    return layout._on_cpu
+
+
+def segments_by_part(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Return the indices of the segments of each part."""
+    return layout._by_part
+
+
+def coded_segments(layout: Layout) -> dict[int, tuple[Segment, ...]]:
+    """Return the segments of each part that codecs may write small, in order, by the number of the part."""
+    return layout._coded
+
+
+def empty_vector(layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
+    """Return a new vector of arbitrary numbers; `on_cpu(numel, dtype)` allocates its parts on the CPU."""
+
+    def part(p: Part) -> Tensor:
+        if on_cpu is not None and p.device.type == "cpu":
+            return on_cpu(p.numel, p.dtype)
+        return torch.empty(p.numel, dtype=p.dtype, device=p.device)
+
+    return Flat([part(p) for p in layout.parts], layout)
+
+
+def placeholder(layout: Layout) -> Flat:
+    """Return a vector that takes no memory; it is neither written nor read."""
+    return Flat([torch.zeros(1, dtype=p.dtype, device=p.device).expand(p.numel) for p in layout.parts], layout)
+
+
+def header_in(x: Flat) -> Tensor:
+    """Return the header at the end of the last part (a view); it is empty if the layout has none."""
+    last = x.parts[-1]
+    return last[last.numel() - x.layout.header :]
+
+
+def nbytes_of(x: Flat) -> int:
+    """Return the number of bytes of all parts."""
+    return sum(part.nbytes for part in x.parts)
+
+
+def count_holders(x: Flat) -> int:
+    """Return the number of tensors that share the memory of `x`, its own parts and `segments` among them."""
+    return sum(torch._C._storage_Use_Count(part.untyped_storage()._cdata) for part in x.parts)
+
+
+def in_layout(x: Flat, layout: Layout) -> Flat:
+    """Return `x` under an equal `layout`, each part on the device named there; parts already there are shared."""
+    return Flat([part.to(p.device) for part, p in zip(x.parts, layout.parts, strict=True)], layout)
+
+
+def vector_on_cpu(x: Flat) -> Flat:
+    """Return `x` on the CPU."""
+    return x if x.layout._on_cpu is x.layout else in_layout(x, x.layout._on_cpu)
+
+
+def add_into(x: Flat, other: Flat, into: Flat) -> Flat:
+    """Write the sum of `x` and `other` into `into`, which is returned."""
+    for part, other_part, place in zip(x.parts, other.parts, into.parts, strict=True):
+        torch.add(part, other_part, out=place)
+    return into
+
+
+def scale_into(x: Flat, factor: float, into: Flat) -> Flat:
+    """Write `factor` times `x` into `into`, which is returned."""
+    for part, place in zip(x.parts, into.parts, strict=True):
+        if factor == 1.0:
+            place.copy_(part)
+        elif part.device != place.device:
+            place.copy_(part).mul_(factor)
+        else:
+            torch.mul(part, factor, out=place)
+    return into
+
+
 def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
     """Copy `scale` times each tensor into its segment; None is written as zeros. With `part`, only its tensors.
 
     Raises `ConfigurationError` for a tensor that is sparse.
     """
     layout = into.layout
-    indices = range(len(tensors)) if part is None else layout.by_part[part]
+    indices = range(len(tensors)) if part is None else segments_by_part(layout)[part]
     present = [local(x) for index in indices if (x := tensors[index]) is not None]
     if any(x.layout is not torch.strided for x in present):
         names = [
@@ -278,7 +305,7 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
 
 def _pack_joined(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> bool:
     """Pack the small tensors of one part by two operations; return whether they allow that."""
-    indices, end = into.layout.runs[part]
+    indices, end = into.layout._runs[part]
     if not indices or end > _SMALL * len(indices):
         return False
     numbers, joined = into.parts[part][:end], list[Tensor]()
@@ -294,7 +321,7 @@ def _pack_joined(tensors: Sequence[Tensor | None], into: Flat, part: int, scale:
 def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
     """Pack the tensors of one part one by one."""
     segments = into.segments()
-    for index in into.layout.by_part[part]:
+    for index in segments_by_part(into.layout)[part]:
         x, place = tensors[index], segments[index]
         if x is None:
             place.zero_()
@@ -309,7 +336,7 @@ def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: f
 
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
     """Pack one part of tensors on a GPU: few kernels, and one copy where `into` is on the CPU."""
-    indices, place = into.layout.by_part[part], into.parts[part]
+    indices, place = segments_by_part(into.layout)[part], into.parts[part]
     present = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
     if not present:
         place[: sum(into.layout.segments[index].numel for index in indices)].zero_()

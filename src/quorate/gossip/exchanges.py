@@ -7,26 +7,38 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
-from quorate.core.neighbours import Gift, Given, MassLedger, UnderWay
+from quorate.core.neighbours import Gift, Given, UnderWay, Written
 from quorate.core.vectors import Flat
+from quorate.gossip.masses import MassLedger, mass_of
 from quorate.observe.step_times import StepTimer
 
 WRITTEN = "written"
 """Key in the header of a message whose tensors a codec has written."""
 
 
-def as_received(gift: Gift, weight: float, scalars: Sequence[float], round: int, source: int = -1) -> Given:
+@dataclass(frozen=True)
+class Encoded(Written):
+    """A vector that a codec has written small, and its code."""
+
+    tensors: Sequence[Tensor]
+    """Not written to any more."""
+
+
+def as_received(gift: Gift, weight: float, scalars: Sequence[float], round: int) -> Given:
     """Return `gift` as its receivers decode it."""
     x, is_written = (gift, False) if isinstance(gift, Flat) else (gift.x, True)
-    return Given(x, weight, tuple(scalars), round, source, is_written)
+    return Given(x, weight, tuple(scalars), round, is_written)
 
 
 def message_of(gift: Gift, header: Mapping[str, Any]) -> Message:
     """Return the message that carries `gift`."""
     if isinstance(gift, Flat):
         return Message(gift.parts, dict(header), shared=True)
+    assert isinstance(gift, Encoded), "Neighbours.written makes it"
     return Message(tuple(gift.tensors), {**header, WRITTEN: True}, shared=True)
 
 
@@ -37,12 +49,11 @@ class StartedExchange:
         self,
         rank: int,
         own: Given | None,
-        sent: Mapping[int, Flat],
         others: Mapping[int, Incoming],
         round: int,
         timer: StepTimer,
     ) -> None:
-        self._missing, self._round, self._timer, self.own, self.sent = dict(others), round, timer, own, sent
+        self._missing, self._round, self._timer, self.own = dict(others), round, timer, own
         self._received: dict[int, Given] = {} if own is None else {rank: own}
 
     def done(self) -> bool:
@@ -186,10 +197,10 @@ class Incoming:
             self.is_away, self.has_ended, self.reached = True, header["away"] == "ended", header["round"]
             return
         scalars = tuple(header["scalars"])
-        about = header["round"], self._source, WRITTEN in header
-        contribution = Given(self._read(self._source, message), header["weight"], scalars, *about)
-        self._sent_mass += contribution.mass
-        self.ledger.got[self._source] += contribution.mass
+        x = self._read(self._source, message)
+        contribution = Given(x, header["weight"], scalars, header["round"], WRITTEN in header)
+        self._sent_mass += mass_of(contribution)
+        self.ledger.received[self._source] += mass_of(contribution)
         self._received[contribution.round] = contribution
 
 

@@ -18,11 +18,12 @@ import torch
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
-from quorate.core.neighbours import Answer, Gift, Given, MassLedger, Neighbours, Request, Written, weight_of_the_dead
+from quorate.core.neighbours import Answer, Gift, Given, Neighbours, Request, Written
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat, Layout
-from quorate.gossip.exchanges import TAG, WRITTEN, Incoming, Members, StartedExchange, as_received, message_of
+from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector
+from quorate.gossip.exchanges import TAG, WRITTEN, Encoded, Incoming, Members, StartedExchange, as_received, message_of
+from quorate.gossip.masses import MassLedger, mass_of, weight_of_the_dead
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
@@ -97,14 +98,13 @@ class NeighbourExchange:
 
     def _layout(self) -> Layout:
         """Return the layout of a contribution: that of the replica without the header that means carry."""
-        return self._replica.layout_with(moments=self.has_moments).bare
+        return bare_layout(self._replica.layout_with(moments=self.has_moments))
 
     def _read(self, source: int, message: Message) -> Flat:
         """Return the vector in `message`, decoded if a codec has written it."""
         layout = self._layout()
-        if WRITTEN not in message.header:
+        if self.codec is None or WRITTEN not in message.header:
             return Flat([x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)], layout)
-        assert self.codec is not None
         with self._timer.spending("decode"):
             return self.codec.decode(message.tensors, layout, message.header["round"], source)
 
@@ -134,15 +134,15 @@ class NeighbourExchange:
         return any(other.is_away and not other.has_ended for other in self._incoming.values())
 
     def blank(self) -> Flat:
-        return Flat.empty(self._layout(), self._wire.empty)
+        return empty_vector(self._layout(), self._wire.empty)
 
     def written(self, x: Flat) -> Written:
         if self.codec is None:
-            return Written(x.parts, x)
+            return Encoded(x, x.parts)
         number = self.round + 1
         with self._timer.spending("encode"):
             tensors = self.codec.encode(x, number, self.rank)
-            return Written(tensors, self.codec.decode(tensors, x.layout, number, self.rank))
+            return Encoded(self.codec.decode(tensors, x.layout, number, self.rank), tensors)
 
     def hosts(self) -> tuple[str, ...]:
         if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: hosts_of waits
@@ -160,21 +160,19 @@ class NeighbourExchange:
         self.round += 1
         kept, dead = 0.0, self.dead
         header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
-        sent: dict[int, Flat] = {}
         for peer, weight in to:
             if peer == self.rank or peer in dead or self._incoming_from(peer).poll():
                 kept += weight
             else:
                 gift = x[peer] if isinstance(x, Mapping) else x
                 contribution = as_received(gift, weight, scalars, self.round)
-                about = header | {"weight": weight, "before": self.ledger.given[peer]}
-                self.ledger.given[peer] += contribution.mass
+                about = header | {"weight": weight, "before": self.ledger.sent[peer]}
+                self.ledger.sent[peer] += mass_of(contribution)
                 self._wire.send(message_of(gift, about), peer, TAG)
-                sent[peer] = contribution.x
         own_gift = x.get(self.rank) if isinstance(x, Mapping) else x
-        own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round, self.rank)
+        own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round)
         others = {peer: self._incoming_from(peer) for peer, _ in source if peer != self.rank}
-        return StartedExchange(self.rank, own, sent, others, self.round, self._timer)
+        return StartedExchange(self.rank, own, others, self.round, self._timer)
 
     def late(self) -> list[Given]:
         before, self._late = self._late, []
@@ -215,7 +213,7 @@ class NeighbourExchange:
         header = {"away": "ended" if ended else "rests", "round": self.round}
         for peer in self.ranks:
             if peer != self.rank:
-                self._wire.send(Message(header={**header, "before": self.ledger.given[peer]}), peer, TAG)
+                self._wire.send(Message(header={**header, "before": self.ledger.sent[peer]}), peer, TAG)
 
     def quiesce(self) -> None:
         """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
@@ -249,7 +247,7 @@ class NeighbourExchange:
         """Set `round` to the newest exchange of all survivors, and count the weight lost with the dead."""
         header = {
             "round": self.round,
-            "mass": self._worker.mass() + sum(contribution.mass for contribution in late),
+            "mass": self._worker.mass() + sum(mass_of(contribution) for contribution in late),
             "balances": list(self.ledger.balances().items()),
             "dead": [peer for peer, other in others.items() if other.is_dead],
         }
@@ -305,6 +303,13 @@ def hosts_of(wire: Wire) -> tuple[str, ...]:
 _: type[Neighbours] = NeighbourExchange
 
 
+@dataclass(frozen=True)
+class Question(Request):
+    """A request, and the name under which an answer to it is served."""
+
+    name: str
+
+
 class Answers:
     """Questions of this worker, and its answers to the questions of others.
 
@@ -318,8 +323,8 @@ class Answers:
         self._wire, self._layout = wire, layout
         self._sequence = 0
         self._handlers: dict[str, Callable[[Request], None]] = {}
-        self._unserved: list[Request] = []
-        self._early: list[tuple[float, Request]] = []
+        self._unserved: list[Question] = []
+        self._early: list[tuple[float, Question]] = []
         self._pauses: float = pauses
         self._newest: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -372,7 +377,7 @@ class Answers:
             return  # it was received twice
         self._newest[source] = sequence
         reply = partial(self._reply, source, sequence)
-        request = Request(source, question["name"], sequence, self._vector(message), question["header"], reply)
+        request = Question(self._vector(message), question["header"], reply, question["name"])
         with self._lock:
             is_early = question["rests"] > self._pauses
             if is_early:
@@ -380,7 +385,7 @@ class Answers:
         if not is_early:
             self._answer(request)
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: Question) -> None:
         with self._lock:
             handler = self._handlers.get(request.name)
             if handler is None:

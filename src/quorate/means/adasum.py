@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Wire, Work
+from quorate.core.vectors import segments_by_part
 from quorate.means.algorithms.surplus import power_of_two
 from quorate.means.reducer import Reducer
 from quorate.wire.cost import all_reduce_bytes
@@ -100,7 +101,7 @@ class Adasum(Reducer):
 
 def _ends_of(layout: Layout, part: int) -> list[tuple[int, int]]:
     """Where each tensor of a part begins and ends."""
-    inside = [layout.segments[index] for index in layout.by_part[part]]
+    inside = [layout.segments[index] for index in segments_by_part(layout)[part]]
     return sorted((one.offset, one.offset + one.numel) for one in inside)
 
 

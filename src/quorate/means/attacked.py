@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quorate.aggregation.attacks import Attack
 from quorate.core.codec import Draw
 from quorate.core.contracts import Work
+from quorate.core.vectors import bare_layout, header_in
 from quorate.means.reducer import Reducer
 from quorate.means.wrapped import Wrapped
 
@@ -58,7 +59,7 @@ class Attacked(Wrapped):
             ]
         if wire.rank not in attackers or (attack.knows_all and honest[0] is None):
             return
-        sent, weight = own, float(x.header[0]) if x.layout.header else 1.0
+        sent, weight = own, float(header_in(x)[0]) if x.layout.header else 1.0
         unit = weight / self.divisor(wire.size)
         if attack.remembers:
             if attack.name == "delayed" or len(self._past) < attack.steps:
@@ -73,4 +74,4 @@ class Attacked(Wrapped):
         inner = super().wire_bytes(size)
         if inner is None or not self._attack.knows_all:
             return inner
-        return inner + (size - 1) * sum(part.numel * part.dtype.itemsize for part in self.layout.bare.parts)
+        return inner + (size - 1) * sum(part.numel * part.dtype.itemsize for part in bare_layout(self.layout).parts)

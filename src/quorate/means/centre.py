@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire
-from quorate.core.vectors import Layout
+from quorate.core.vectors import Layout, bare_layout
 from quorate.wire.cut import piece
 
 
@@ -22,7 +22,9 @@ class Centre(ABC):
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._widths = [2 if part.dtype.is_complex else 1 for part in layout.parts]
-        self._numbers = [width * part.numel for width, part in zip(self._widths, layout.bare.parts, strict=True)]
+        self._numbers = [
+            width * part.numel for width, part in zip(self._widths, bare_layout(layout).parts, strict=True)
+        ]
         self._known: Mapping[str, Tensor] = {}
         """What was last given away, which a checkpoint may put others in the place of."""
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from quorate.core.codec import Codec, Draw, Memory, Shapes, elected_, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, coded_segments, digest_of, header_in
 from quorate.means.reducer import Reducer
 from quorate.means.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
@@ -61,10 +61,10 @@ class Coded(Remembering):
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
         """`state` is that of another one, whose tensors these are."""
-        super().__init__(layout, wire, layout.coded)
+        super().__init__(layout, wire, coded_segments(layout))
         self.codec, self._seed, self._shapes = codec, seed, shapes_in(layout)
-        self._names = {part: [one.name for one in own] for part, own in layout.coded.items()}
-        self._salt = int(layout.digest[:8], 16)
+        self._names = {part: [one.name for one in own] for part, own in coded_segments(layout).items()}
+        self._salt = int(digest_of(layout)[:8], 16)
         """So that vectors of other layouts are drawn for anew."""
         self._own: dict[int, Memory] = {}
         """By part, what is remembered, as vectors: where the state is this one's, which has views of them."""
@@ -79,21 +79,21 @@ class Coded(Remembering):
                     pieces = vector.split([math.prod(shape) for shape in shapes])
                     state.memory[name].update(zip(self._names[part], pieces, strict=True))
         self._state = state
-        self._state.sums.setdefault(layout.digest, 0)
+        self._state.sums.setdefault(digest_of(layout), 0)
         self._next: dict[int, Memory] = {}
         """By part, what is remembered once the newest sum counts."""
         self._voters = 1.0
         """The sum of the weights in the newest sum, over the number of workers."""
         self._own_codec = codec
         """For this worker's vectors, as they are weighted."""
-        self._family: dict[str, Coded] = {layout.digest: self}
+        self._family: dict[str, Coded] = {digest_of(layout): self}
         """All that share the state, by the digest of their layouts."""
 
     def follows(self, before: Reducer) -> None:
         """As of `Reducer`: what is remembered of tensors that both have."""
         assert isinstance(before, Coded)
         old = before.state
-        self._state.sums |= {self.layout.digest: old.sums[before.layout.digest]}
+        self._state.sums |= {digest_of(self.layout): old.sums[digest_of(before.layout)]}
         for name, tensors in self._state.memory.items():
             for tensor, numbers in tensors.items():
                 if tensor in old.memory[name]:
@@ -118,7 +118,7 @@ class Coded(Remembering):
             for part, memory in self._next.items():
                 for name, x in memory.items():
                     self._remember(part, name, x)
-            self._state.sums[self.layout.digest] += 1
+            self._state.sums[digest_of(self.layout)] += 1
             self._next, self._is_over = {}, False
 
     def _remember(self, part: int, name: str, x: Tensor) -> None:
@@ -138,11 +138,11 @@ class Coded(Remembering):
 
     def _of(self, layout: Layout) -> Coded:
         """The one for vectors laid out so."""
-        if layout.digest not in self._family:
+        if digest_of(layout) not in self._family:
             reducer = type(self)(layout, self.wire, self.codec, self._seed, self._state)
             reducer.spending, reducer._family, reducer._own_codec = self.spending, self._family, self._own_codec
-            self._family[layout.digest] = reducer
-        return self._family[layout.digest]
+            self._family[digest_of(layout)] = reducer
+        return self._family[digest_of(layout)]
 
     def weighs(self, weight: float) -> None:
         own_codec = self.codec if weight == 1.0 else self.codec.weighted(weight)
@@ -175,7 +175,7 @@ class Coded(Remembering):
     def _elected(self, x: Flat) -> Flat:
         """With votes in place of their sums: as long as the sum of all weights over the size, which `factor` undoes."""
         if self.codec.votes:
-            self._voters = (float(x.header[0]) if x.layout.header else self.wire.size) / self.wire.size
+            self._voters = (float(header_in(x)[0]) if x.layout.header else self.wire.size) / self.wire.size
             for part in self._shapes:
                 elected_(x.parts[part]).mul_(self._voters)
         return x
@@ -187,7 +187,7 @@ class Coded(Remembering):
         return Together([super().again(part, x)], elected, self.wire.clock)
 
     def _draw(self, part: int, rank: int) -> Draw:
-        number = self._state.sums[self.layout.digest]
+        number = self._state.sums[digest_of(self.layout)]
         return Draw(seed=self._seed + self._salt, round=number, rank=rank, part=part)
 
     def _encoded(self, part: int, x: Tensor) -> Tensor:

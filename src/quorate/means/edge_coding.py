@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, digest_of
 from quorate.means.remembering import is_finite
 
 _SIDE = 256
@@ -75,4 +75,4 @@ class EdgeCoding:
 
     def _draw(self, layout: Layout, round: int, rank: int, part: int) -> Draw:
         """Of vectors laid out otherwise (another optimizer's) there are other numbers."""
-        return Draw(seed=self._seed + int(layout.digest[:8], 16), round=round, rank=rank, part=part)
+        return Draw(seed=self._seed + int(digest_of(layout)[:8], 16), round=round, rank=rank, part=part)

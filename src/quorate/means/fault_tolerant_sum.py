@@ -22,7 +22,7 @@ from torch import Tensor
 from quorate.aggregation.outcome import Outcome
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector, header_in
 from quorate.means.dense import Dense
 from quorate.means.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
@@ -123,7 +123,7 @@ class FaultTolerantSum:
 
     def kept(self, x: Flat) -> Callable[[], Flat]:
         """As `Dense.kept`: from a copy, as the sum is written into `x`."""
-        copy = Flat.empty(x.layout, self.wire.empty)
+        copy = empty_vector(x.layout, self.wire.empty)
         for there, given in zip(copy.parts, x.parts, strict=True):
             there.copy_(given)
         return lambda: copy
@@ -245,7 +245,7 @@ class _Sum:
                 self._has, self._reducer.is_whole = False, False
                 del error
             self._dense = None
-            if self._has and bool(self._x.header[self._reducer.changed].any()):
+            if self._has and bool(header_in(self._x)[self._reducer.changed].any()):
                 self._has, self._has_changed = False, True
         if self._anew is not None:
             self._add_up(self._anew.wait(slice_))

@@ -19,6 +19,7 @@ from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.peers import NUMBERS, Peers, signs_of, sketch_of
 from quorate.core.codec import Draw
 from quorate.core.contracts import Work
+from quorate.core.vectors import header_in
 from quorate.means.centre import reals
 from quorate.means.reducer import Reducer
 from quorate.means.wrapped import Wrapped
@@ -71,7 +72,7 @@ class Guarded(Wrapped):
                 self._see(part, tensor)
         self._under_way, sketch = {}, self._sketch
         self._sketch = torch.zeros(0, dtype=torch.float64)
-        told = torch.cat([reals(x.header)[:1].double().cpu() if x.layout.header else torch.ones(1), sketch])
+        told = torch.cat([reals(header_in(x))[:1].double().cpu() if x.layout.header else torch.ones(1), sketch])
         gathered = self.wire.all_gather(told.double())
         summed = self._inner.start(x, kept)
         return Together([gathered, summed], lambda found: self._judged(x, kept, *found), self.wire.clock)
@@ -137,4 +138,4 @@ def _empty(x: Flat) -> None:
     for part in x.bare().parts:
         part.zero_()
     if x.layout.header:
-        x.header[0] = 0.0
+        header_in(x)[0] = 0.0

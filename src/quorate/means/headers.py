@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, header_in
 from quorate.means.admission import Admission
 from quorate.means.forward_buffers import BufferCopies
 from quorate.observe.finite import Finite
@@ -49,7 +49,7 @@ def header_of(weight: float, used: Sequence[float], layout: Layout) -> Tensor:
 
 def units_by_weight(given: Flat, size: int) -> list[float]:
     """By tensor, how many times as large as a gradient a vector is that one of `size` workers gives by its weight."""
-    return [(float(given.header[WEIGHT]) or 1.0) / size] * len(given.layout.segments)
+    return [(float(header_in(given)[WEIGHT]) or 1.0) / size] * len(given.layout.segments)
 
 
 def numbers_of(x: Flat) -> list[Tensor]:
@@ -65,17 +65,17 @@ def put_bad(header: Tensor, rank: int, size: int) -> None:
 
 def bad_in(sums: Flat, size: int) -> list[int]:
     """Who has noted that."""
-    return [rank for rank, n in enumerate(sums.header[-size:].tolist()) if n > 0]
+    return [rank for rank, n in enumerate(header_in(sums)[-size:].tolist()) if n > 0]
 
 
 def used_in(sums: Flat, count: int) -> list[bool]:
     """Which of `count` parameters any worker had something for."""
-    return [n > 0 for n in sums.header[COUNTS : COUNTS + count].tolist()]
+    return [n > 0 for n in header_in(sums)[COUNTS : COUNTS + count].tolist()]
 
 
 def energies_in(sums: Flat, count: int) -> list[float]:
     """Of `count` parameters, the mean of what contributions had for each, by weight."""
-    header = sums.header.tolist()
+    header = header_in(sums).tolist()
     return [energy / header[WEIGHT] for energy in header[COUNTS : COUNTS + count]]
 
 
@@ -198,7 +198,7 @@ class Headers:
 
     def of_sum(self, sums: Flat) -> list[float]:
         """What was summed with it; of pieces, see `joined`."""
-        header: list[float] = sums.header.tolist()
+        header: list[float] = header_in(sums).tolist()
         return header if self._within is None else self.joined(header)
 
     def most_of_pieces(self, mine: float) -> float:

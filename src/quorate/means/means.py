@@ -14,7 +14,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, scale_into
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers
 from quorate.means.reducer import Reducer
@@ -83,11 +83,11 @@ class MeansOfAll:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
         self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
         """Whether the reducer may leave workers out of a mean."""
-        self._blank = partial(Flat.empty, self.layout, wire.empty)
+        self._blank = partial(empty_vector, self.layout, wire.empty)
         self._stays = self.headers.is_alone
         # Strategies that exchange no gradients in backward passes may never need the vector.
         is_unwritten = self._stays or not overlaps
-        flat = Flat.unwritten(self.layout) if is_unwritten else self._blank()
+        flat = placeholder(self.layout) if is_unwritten else self._blank()
         total = max(1, sum(p.numel for p in self.layout.parts))
         self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
         self._timer, self._shadow, self._watches = timer, shadow, watches
@@ -137,11 +137,8 @@ class MeansOfAll:
     def step_alone(self, is_alone: bool) -> None:
         self.ready.is_alone = is_alone
 
-    def vote(self) -> None:
-        self.headers.votes = True
-
-    @property
-    def has_voted(self) -> bool:
+    def vote(self, is_ready: bool) -> bool:
+        self.headers.votes |= is_ready
         return self.headers.has_voted
 
     def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
@@ -154,7 +151,7 @@ class MeansOfAll:
         with self._timer.spending("encode"):
             self._weighs(weight)
             given = self._vector(x, weight)
-            self.headers.sign_vector(given.header)
+            self.headers.sign_vector(header_in(given))
             sums = self.reducer.start(given, self.reducer.kept(given))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
@@ -225,19 +222,19 @@ class MeansOfAll:
 
     def _repeat(self, part: int, sums: Flat) -> None:
         """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
-        header = sums.header.clone()
+        header = header_in(sums).clone()
         if not self.ended:
             self.ready.pack(part)
         else:
             sums.parts[part].zero_()
         self.reducer.again(part, sums.parts[part]).wait()
-        sums.header.copy_(header)
+        header_in(sums).copy_(header)
 
     def _vector(self, x: Flat, weight: float) -> Flat:
         """What travels of a vector that is no gradient; without weight, zeros."""
-        into = Flat.empty(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
-        mine = x.times(weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
-        self.headers.write_of_vector(mine.header, weight)
+        into = empty_vector(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
+        mine = scale_into(x, weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
+        self.headers.write_of_vector(header_in(mine), weight)
         return mine
 
     def _learn(self, header: Sequence[float]) -> None:
@@ -300,7 +297,7 @@ class MeansOfAll:
             x, weight = self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)
             self._weighs(weight)
             given = self._vector(x, weight)
-            given.header[ENDED], given.header[PAUSED] = float(self.ended), float(self.paused)
+            header_in(given)[ENDED], header_in(given)[PAUSED] = float(self.ended), float(self.paused)
             self._under_way = self.reducer.start(given, self.reducer.kept(given))
 
     def _settle_shadow(self) -> None:

@@ -33,7 +33,7 @@ from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout, Segment
+from quorate.core.vectors import Flat, Layout, Segment, bare_layout, coded_segments
 from quorate.means.reducer import Reducer
 from quorate.means.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
@@ -111,12 +111,12 @@ class PowerSGD(Remembering):
     """Each gradient matrix as a product of two thin ones; parts that are not `Part.coded` are summed as they are."""
 
     def __init__(self, layout: Layout, wire: Wire, settings: PowerSGDSettings, seed: int) -> None:
-        super().__init__(layout, wire, layout.coded)
+        super().__init__(layout, wire, coded_segments(layout))
         self.settings, self._seed = settings, seed
-        self._parts = {number: self._cut(inside) for number, inside in layout.coded.items()}
+        self._parts = {number: self._cut(inside) for number, inside in coded_segments(layout).items()}
         matrices = [(one, layout.parts[part]) for part, cut in self._parts.items() for one in cut.matrices]
         q = {x.segment.name: torch.zeros(x.m, x.rank, dtype=of.dtype, device=of.device) for x, of in matrices}
-        self._state = PowerSGDState(error=Flat.zeros(layout.bare), q=q)
+        self._state = PowerSGDState(error=Flat.zeros(bare_layout(layout)), q=q)
         self._given: dict[int, _Given] = {}
         self._next: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
         """By part, what is remembered once the newest sum counts: the error, and each Q."""

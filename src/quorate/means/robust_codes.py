@@ -35,7 +35,7 @@ from quorate.aggregation.rule import Rule
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, digest_of
 from quorate.means.coded import Coded, CodedState
 from quorate.means.reducer import Reducer
 from quorate.means.robust import Robust, RobustState
@@ -160,7 +160,7 @@ class RobustCodes(Coded):
         raise AssertionError("parts are not summed one by one")
 
     def _of(self, layout: Layout) -> Coded:
-        assert layout.digest == self.layout.digest, "a rule over codes is of one layout"
+        assert digest_of(layout) == digest_of(self.layout), "a rule over codes is of one layout"
         return self
 
     def _is_gathered(self, part: int) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.resize import dealt
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in, vector_on_cpu
 from quorate.means.headers import COUNTS
 from quorate.replica.momentum_state import kept_moments, restore_moments
 from quorate.replica.replica import Replica
@@ -81,7 +81,9 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
             options=own["options"],
             ledger=ledger,
             entries=_joined(entries),
-            error=_error([vectors.read(old["error"]).on_cpu() for old in taken if "error" in old], workers / size),
+            error=_error(
+                [vector_on_cpu(vectors.read(old["error"])) for old in taken if "error" in old], workers / size
+            ),
             settings=first.get("settings", {}) if past == size else {},  # a count of workers means another share then
             request=first.get("request", -1),
         )
@@ -99,15 +101,15 @@ def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, pla
 
     `places` is the count of numbers at the start of its header; older headers have fewer, and the missing ones are 0.
     """
-    vector = vectors.read(kept["vector"]).on_cpu()
+    vector = vector_on_cpu(vectors.read(kept["vector"]))
     about = vectors.header(kept["vector"])
     about = torch.cat([about[:places], about.new_zeros(COUNTS - places), about[places:]])
     if past != size:
         vector.mul_(past / size)
         about = about[:-past]  # the last `past` numbers are one of each rank
     if past != size or places != COUNTS:
-        about = about[: vector.header.numel()]
-        vector.header[: about.numel()].copy_(about)
+        about = about[: header_in(vector).numel()]
+        header_in(vector)[: about.numel()].copy_(about)
     return Entry(kept["version"], kept["weight"], vector, kept["count"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from quorate.core.contracts import Wire
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.means.headers import MEASURED, SQUARE, WEIGHT, bad_in, numbers_of, put_bad
 from quorate.observe.digests import Digests, digest_of
 from quorate.observe.exclusions import ExclusionWatch
@@ -79,19 +79,19 @@ class RoundWatch:
         finite = self._finite
         if finite.looks and not finite.sees(vector.parts):
             finite.note([s.name for s in vector.layout.segments], grads)
-            put_bad(vector.header, self._wire.rank, self._wire.max_size)
+            put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
 
     def measure_gradient(self, gradient: Flat, weight: float) -> None:
         """Note the squared norm of a gradient of `weight` in its header, before it travels."""
         if self._noise is not None and self._number >= self._noise_at:
-            header = gradient.header
+            header = header_in(gradient)
             header[SQUARE], header[MEASURED] = self._noise.take_of(numbers_of(gradient), weight)
             self._noise_at = next_span(self._number)
 
     def measure_noise(self, round: Round, sums: Flat, smoothing: float) -> None:
         """Measure the noise of gradients by the `sums` of `round`; momentum has left a share `smoothing` of it."""
-        if self._noise is not None and (measured := float(sums.header[MEASURED])) > 0:
-            weight, square = float(sums.header[WEIGHT]), float(sums.header[SQUARE])
+        if self._noise is not None and (measured := float(header_in(sums)[MEASURED])) > 0:
+            weight, square = float(header_in(sums)[WEIGHT]), float(header_in(sums)[SQUARE])
             gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
             self._noise.saw_sum(square, measured, weight, gradients, numbers_of(sums), smoothing)
 

@@ -15,10 +15,23 @@ from quorate.checkpoint.saving import Saving
 from quorate.core.codec import elected_
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.core.groups import Standing
 from quorate.core.local_tensor import local
-from quorate.core.means import Mean, Standing
+from quorate.core.means import Mean
 from quorate.core.measured import Measured, WorkerMeasures
-from quorate.core.vectors import Flat, Layout, pack
+from quorate.core.vectors import (
+    Flat,
+    Layout,
+    coded_segments,
+    count_holders,
+    empty_vector,
+    header_in,
+    in_layout,
+    layout_on_cpu,
+    pack,
+    scale_into,
+    vector_on_cpu,
+)
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.in_rounds import InRounds
@@ -76,7 +89,7 @@ class WorkerRounds:
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        arguments = wire.channel("rounds"), agreed, replica.layout.on_cpu, self
+        arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self
         self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
         self._votes = coding is not None and coding.votes
@@ -84,7 +97,7 @@ class WorkerRounds:
     def lay_out(self, layout: Layout) -> None:
         """Lay out the vectors of rounds by `layout` from now on; all workers call this while nothing is in flight."""
         self._mean = None
-        self.rounds.lay_out(layout.on_cpu)
+        self.rounds.lay_out(layout_on_cpu(layout))
 
     def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
         """Lay out rounds of fragments anew, as `lay_out`."""
@@ -129,7 +142,7 @@ class WorkerRounds:
             self.watch.flush_records()
             about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
             about |= {"began": began}
-            work = self.rounds.hand_in([x.on_cpu() for x in vectors], waits=waits, slack=slack, **about)
+            work = self.rounds.hand_in([vector_on_cpu(x) for x in vectors], waits=waits, slack=slack, **about)
         return Timed(work, self._timer)
 
     def hand_in_last(
@@ -139,15 +152,15 @@ class WorkerRounds:
             self.watch.note_if_not_finite(vector, vector.segments())
         about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
         about |= {"began": began}
-        return self.rounds.hand_in_last([x.on_cpu() for x in vectors], **about)
+        return self.rounds.hand_in_last([vector_on_cpu(x) for x in vectors], **about)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""
-        packed = vector.times(weight / self._wire.size, self.rounds.blank())
-        packed.header.copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
+        packed = scale_into(vector, weight / self._wire.size, self.rounds.blank())
+        header_in(packed).copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
         self.watch.note_if_not_finite(packed, packed.segments())
         return packed
 
@@ -173,10 +186,10 @@ class WorkerRounds:
             return self._ahead(momentum, unscaled, weight, vector)
         share = weight / self._wire.size
         pack(grads, vector, scale=share if scale is None else share / float(scale))
-        vector.header.copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
+        header_in(vector).copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self.watch.note_if_not_finite(vector, grads)
         if not is_finite and not self._whole.is_here:
-            put_bad(vector.header, self._wire.rank, self._wire.max_size)
+            put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
         return vector
 
     def _norm(self, vector: Flat) -> float:
@@ -189,7 +202,7 @@ class WorkerRounds:
             grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
         vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
         pack(vectors, vector, scale=1 / self._wire.size)
-        vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
+        header_in(vector).copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
     def _stepped(self, flat: FlatMomentum, weight: float, vector: Flat) -> Flat:
@@ -198,7 +211,7 @@ class WorkerRounds:
             for numbers in flat.numbers_of(vector):
                 numbers.mul_(self._clip_norm / (norm + 1e-6))
         energies = flat.step(vector, weight=weight, scale=1 / self._wire.size)
-        vector.header.copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
+        header_in(vector).copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
     def _flat_momentum_for(
@@ -215,7 +228,7 @@ class WorkerRounds:
             mean = self._mean_of(round)
             if mean is not None:
                 yield mean
-                self.watch.applied(mean.number)
+                self.watch.applied(round.number)
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
@@ -240,7 +253,7 @@ class WorkerRounds:
         mean = self._mean_of(round)
         if mean is not None:
             self._worker.apply(mean)
-            self.watch.applied(mean.number)
+            self.watch.applied(round.number)
 
     def _mean_of(self, round: Round) -> Mean | None:
         wire, self.contributors = self._wire, len(round.contributors)
@@ -248,7 +261,7 @@ class WorkerRounds:
         if round.sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:
-            return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch)
+            return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch, self._agreed.learners)
         if self.watch.leaves_out(round, round.sum, is_scaled=self._replica.is_scaled):
             return None
         momentum, options = self._replica.momentum, round.options
@@ -269,18 +282,18 @@ class WorkerRounds:
         smoothing = 1.0 if momentum is None else momentum.smoothing
         self.watch.measure_noise(round, round.sum, smoothing)
         measured = measured_in(round, sum_norm**2, smoothing) if self._measures else None
-        mean = round.sum.times(factor, self._mean_buffer())
+        mean = scale_into(round.sum, factor, self._mean_buffer())
         if self._votes:
-            for part in mean.layout.coded:
+            for part in coded_segments(mean.layout):
                 elected_(mean.parts[part])
-        return Mean(mean=mean, mine=own_count, options=options, measured=measured, number=round.number, norm=norm)
+        return Mean(mean=mean, contributions=own_count, options=options, measured=measured)
 
     def _mean_buffer(self) -> Flat:
         """Return memory that the optimizer may overwrite; that of the round may belong to several workers."""
-        if self._mean is None or self._mean.holders() > self._mean_holders:
-            self._mean = Flat.empty(self._replica.layout)
+        if self._mean is None or count_holders(self._mean) > self._mean_holders:
+            self._mean = empty_vector(self._replica.layout)
             self._mean.segments()
-            self._mean_holders = self._mean.holders()
+            self._mean_holders = count_holders(self._mean)
         return self._mean
 
     def _learn_delay(self, round: Round) -> None:
@@ -355,7 +368,7 @@ def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]
 def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
     """Return the measures of a contribution of this norm: see `core.measured.WorkerMeasures`."""
     waited = timer.waited_before if has_called else None
-    return WorkerMeasures(timer.work, waited, None if is_scaled else timer.loss, norm**2).values
+    return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
 
 
 def with_checksums(values: list[float | None] | None, checksums: Sequence[Any]) -> Any:
@@ -377,23 +390,27 @@ def measured_in(round: Round, square: float, smoothing: float) -> Measured:
 
 def on_cpu(fragments: Sequence[Layout]) -> Fragments:
     """Return `fragments` laid out on the CPU, where rounds are formed."""
-    return Fragments(tuple(layout.on_cpu for layout in fragments))
+    return Fragments(tuple(layout_on_cpu(layout) for layout in fragments))
 
 
-def mean_of_fragments(round: Round, fragments: Fragments, rank: int, watch: RoundWatch) -> Mean | None:
-    """Return the sums of `round` by fragment, not divided; None if some sum is not finite and is left out."""
+def mean_of_fragments(
+    round: Round, fragments: Fragments, rank: int, watch: RoundWatch, learners: Sequence[int] = ()
+) -> Mean | None:
+    """Return the sums of `round` by fragment, not divided; None if some sum is not finite and is left out.
+
+    `learners` says which learner each worker is of, if learners are of several workers.
+    """
     assert round.sum is not None
     parts = fragments.split(round.sum) if round.settles else [round.sum]
     are_left_out = [watch.leaves_out(round, part, is_scaled=False) for part in parts]
     if any(are_left_out):
         return None
     first = 0 if round.settles else fragments.number(round.number)
+    living = {learner for rank, learner in enumerate(learners) if rank not in round.missing}
     return Mean(
         mean=round.sum,
-        mine=sum(count for _, count in round.contributors.get(rank, ())),
-        number=round.number,
-        alive=round.alive,
-        missing=round.missing,
-        told=round.measures,
-        fragments={number: x.in_layout(fragments.layouts[number]) for number, x in enumerate(parts, first)},
+        contributions=sum(count for _, count in round.contributors.get(rank, ())),
+        payloads=round.measures,
+        learners=round.alive if not learners else len(living),
+        fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )

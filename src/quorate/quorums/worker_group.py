@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout, ranks_in_words
 from quorate.core.groups import Group, Leaves, Said
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, bare_layout, empty_vector, pack
 from quorate.observe.digests import digest_of
 from quorate.observe.step_times import StepTimer
 from quorate.replica.optimizer_state import optimizer_from_other, optimizer_to_plain
@@ -141,7 +141,7 @@ class WorkerGroup:
         return f"{self._wire.name}/ended/{rank}"
 
     def _read(self, message: Message) -> Said:
-        header, layout = message.header, self._replica.layout.bare
+        header, layout = message.header, bare_layout(self._replica.layout)
         gradient = Flat(message.tensors, layout) if message.tensors else None
         about = {name: header[name] for name in ("weight", "leaves", "digest")}
         return Said(header["said"], gradient, unused=frozenset(header["unused"]), **about)
@@ -167,7 +167,7 @@ class WorkerGroup:
         if all(x is None for x in gradients):
             return None
         with self._timer.spending("encode"):
-            vector = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            vector = empty_vector(bare_layout(self._replica.layout), self._wire.empty)
             pack(gradients, vector, scale=weight)
         return vector
 

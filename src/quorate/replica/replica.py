@@ -21,7 +21,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, pack, unpack
+from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack
 from quorate.replica.momentum_state import follow_plain
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
@@ -305,7 +305,7 @@ class Replica:
         own = self.layout
         if not moments and not numbers and only is None:
             return own
-        key = own.digest, moments, numbers, None if only is None else tuple(only)
+        key = digest_of(own), moments, numbers, None if only is None else tuple(only)
         if key not in self._layouts:
             names = [own.segments[place].name for place in (range(len(own.segments)) if only is None else only)]
             named = list(zip(names, self.chosen(only), strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, nbytes_of
 from quorate.rounds.coding import Encoded
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.messages import Fields, Header
@@ -53,7 +53,7 @@ class Snapshot:
         code, vector = self.code, self.vector
         used_up = self.lost + sum(entry.weight for entry in self.entries)
         measures = [word for entry in self.entries for word in entry.measures]
-        sizes = None if code is None or vector is None else [code.nbytes, vector.nbytes]
+        sizes = None if code is None or vector is None else [nbytes_of(code), nbytes_of(vector)]
         about = self.step, self.options, self.stalenesses, measures, self.times, sizes
         return Contribution(self.number, self.weight, used_up, *about, vector)
 

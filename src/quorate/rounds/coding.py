@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout, Part
+from quorate.core.vectors import Flat, Layout, Part, bare_layout, digest_of, segments_by_part
 from quorate.means.remembering import is_finite
 
 
@@ -28,7 +28,7 @@ class Codes:
 
     def layout(self, of: Layout) -> Layout | None:
         """Return the layout of the code of a vector, part by part; None where it depends on the numbers."""
-        if of.digest not in self._known:
+        if digest_of(of) not in self._known:
             parts = list(of.parts)
             for number, shapes in shapes_in(of).items():
                 part = self._code_of(parts[number], shapes)
@@ -36,8 +36,8 @@ class Codes:
                     parts = []
                     break
                 parts[number] = part
-            self._known[of.digest] = Layout((), tuple(parts), 0) if parts else None
-        return self._known[of.digest]
+            self._known[digest_of(of)] = Layout((), tuple(parts), 0) if parts else None
+        return self._known[digest_of(of)]
 
     def _code_of(self, part: Part, shapes: tuple[tuple[int, ...], ...]) -> Part | None:
         nbytes = self._codec.wire_bytes(shapes)
@@ -100,7 +100,7 @@ class Coding:
         self.layout, self._shapes = layout, shapes_in(layout)
         if old is not None:
             there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
-            self.error = Flat.zeros(layout.bare)
+            self.error = Flat.zeros(bare_layout(layout))
             for index, segment in enumerate(layout.segments):
                 if segment.name in there and layout.parts[segment.part].coded:
                     self.error.segment(index).copy_(old.segment(there[segment.name]))
@@ -116,7 +116,7 @@ class Coding:
             return Encoded(vector, vector, None, self.error, self.error)
         codes, laid_out = list(vector.parts), self.codes.layout(vector.layout)
         decoded = blank(vector.layout)
-        left = Flat.zeros(vector.layout.bare) if self._is_kept else None
+        left = Flat.zeros(bare_layout(vector.layout)) if self._is_kept else None
         units = None if self._units is None else self._units(vector)
         laid_out = None if units is not None else laid_out
         for part, x in enumerate(vector.parts):
@@ -136,7 +136,7 @@ class Coding:
         return Encoded(vector, decoded, None if laid_out is None else Flat(codes, laid_out), before, left)
 
     def _write_in_units(self, wanted: Tensor, into: Flat, part: int, units: Sequence[float], draw: Draw) -> None:
-        for index in into.layout.by_part[part]:
+        for index in segments_by_part(into.layout)[part]:
             segment, codec = into.layout.segments[index], self._codec.rescaled(units[index])
             own, shapes = slice(segment.offset, segment.offset + segment.numel), (segment.shape,)
             code, _ = codec.encode(wanted[own], shapes, {}, draw)
@@ -160,7 +160,7 @@ class Coding:
             return error
         if error is encoded.after:
             return encoded.before
-        total = Flat.zeros(encoded.wanted.layout.bare) if error is None else error.clone()
+        total = Flat.zeros(bare_layout(encoded.wanted.layout)) if error is None else error.clone()
         for part in self._shapes:
             total.parts[part].add_(encoded.vector.parts[part]).sub_(encoded.wanted.parts[part])
         return total

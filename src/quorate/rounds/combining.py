@@ -18,7 +18,7 @@ from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.redundancy import Redundancy
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ByCode:
 def _headers_of(vectors: Sequence[Flat]) -> Flat:
     total = Flat.zeros(vectors[0].layout)
     for vector in vectors:
-        total.header.add_(vector.header)
+        header_in(total).add_(header_in(vector))
     return total
 
 

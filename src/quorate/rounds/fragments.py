@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.core.vectors import Flat, Layout, Part
+from quorate.core.vectors import Flat, Layout, Part, bare_layout, empty_vector
 from quorate.rounds.buffer import Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding, Encoded
 from quorate.rounds.ledger import Ledger
@@ -226,7 +226,7 @@ class CodedFragments:
 
     def encode(self, place: int, vector: Flat, number: int) -> Encoded:
         """Encode a fragment for round `number`."""
-        return self._own[place].encode(vector, number, Flat.empty)
+        return self._own[place].encode(vector, number, empty_vector)
 
     def undo(self, place: int, encoded: Encoded) -> None:
         """Take back a contribution that was not taken."""
@@ -240,7 +240,7 @@ class CodedFragments:
             errors[place] = self._own[place].undone(encoded, errors[place])
         if all(error is None for error in errors):
             return None
-        total, by_name = Flat.zeros(self._whole.layout.bare), _by_name(errors)
+        total, by_name = Flat.zeros(bare_layout(self._whole.layout)), _by_name(errors)
         for segment, numbers in zip(total.layout.segments, total.segments(), strict=True):
             if segment.name in by_name:
                 numbers.copy_(by_name[segment.name])
@@ -252,7 +252,7 @@ class CodedFragments:
 
     def _take(self, errors: dict[str, Tensor]) -> None:
         for coding in self._own if errors else ():
-            coding.error = Flat.zeros(coding.layout.bare)
+            coding.error = Flat.zeros(bare_layout(coding.layout))
             for segment, numbers in zip(coding.layout.segments, coding.error.segments(), strict=True):
                 if segment.name in errors and coding.layout.parts[segment.part].coded:
                     numbers.copy_(errors[segment.name])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, add_into
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.combining import Combined, combined
@@ -71,7 +71,7 @@ def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> F
     if len(vectors) < 2:
         return vectors[0] if vectors else None
     first, second, *rest = vectors
-    total = first + second if blank is None else first.plus(second, blank(first.layout))
+    total = first + second if blank is None else add_into(first, second, blank(first.layout))
     for vector in rest:
         total.add_(vector)
     return total

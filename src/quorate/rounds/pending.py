@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, add_into, empty_vector, scale_into
 from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.learners import Learners
@@ -72,7 +72,7 @@ class PendingGradients:
             snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
         if self.coding is not None and snapshot.vector is not None:
-            new, wanted = Flat.empty if self.blank is None else self.blank, snapshot.vector
+            new, wanted = empty_vector if self.blank is None else self.blank, snapshot.vector
             encoded = self.coding.whole(wanted, new) if settles else self.coding.encode(wanted, number, new)
             snapshot.vector, snapshot.coded[0] = encoded.vector, encoded
         self.ledger.taken += sum(entry.weight for entry in fit)
@@ -82,9 +82,9 @@ class PendingGradients:
     def _sum(self, so_far: Flat | None, vector: Flat, counts: float) -> Flat:
         if so_far is None and counts == 1.0:
             return vector
-        into = Flat.empty(vector.layout) if self.blank is None else self.blank(vector.layout)
-        part = vector if counts == 1.0 else vector.times(counts, into)
-        return part if so_far is None else so_far.plus(part, into)
+        into = empty_vector(vector.layout) if self.blank is None else self.blank(vector.layout)
+        part = vector if counts == 1.0 else scale_into(vector, counts, into)
+        return part if so_far is None else add_into(so_far, part, into)
 
     def taken_from_mate(self, number: int, *, settles: bool) -> None:
         """Do nothing: gradients are every worker's own."""

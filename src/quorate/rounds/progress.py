@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
@@ -107,7 +107,7 @@ class RoundTask:
         self.layout, self._mine, self._handed = layout, wire, pending
         self._wire = wire.channel("progress")
         at_hand = at_once(agreed, wire.rank) if pending is None else 0
-        self._spare = [Flat.empty(layout, wire.empty) for _ in range(at_hand)]
+        self._spare = [empty_vector(layout, wire.empty) for _ in range(at_hand)]
         host_of = self._host_of if are_apart(self._host_of, agreed.ranks) else on_one_host
         self.member = Member(
             agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, host_of, self._layout_of
@@ -130,7 +130,7 @@ class RoundTask:
         if layout is self.layout:
             with suppress(IndexError):
                 return self._spare.pop()
-        return Flat.empty(layout, self._wire.empty)
+        return empty_vector(layout, self._wire.empty)
 
     def lay_out(self, layout: Layout) -> None:
         """Lay out vectors by `layout` from now on."""

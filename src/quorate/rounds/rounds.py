@@ -313,7 +313,7 @@ class Rounds:
 
 
 class Standing:
-    """Implements `core.means.Standing`; `call` calls for a round."""
+    """Implements `core.groups.Standing`; `call` calls for a round."""
 
     def __init__(
         self, task: RoundTask, arrival: Arrival, handed: PendingFragments | None, call: Callable[[], Work[int]]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quorate.core.codec import elected_
 from quorate.core.servers import ServerTerms
+from quorate.core.vectors import coded_segments
 from quorate.means.edge_coding import EdgeCoding
 from quorate.servers.centre import Centre
 from quorate.servers.decisions import Decision, Taken
@@ -38,7 +39,9 @@ class KeptPart:
 
     def __init__(self, kept: Shard | Centre, terms: ServerTerms, coding: EdgeCoding | None) -> None:
         self._kept, self._terms = kept, terms
-        self._votes = tuple(kept.cut.layout.coded) if isinstance(kept, Shard) and coding and coding.votes else ()
+        self._votes = (
+            tuple(coded_segments(kept.cut.layout)) if isinstance(kept, Shard) and coding and coding.votes else ()
+        )
         """Numbers of the pieces of the cut of which workers send votes."""
         self._corrections = Corrections(terms, kept) if isinstance(kept, Shard) else None
         self._pulls: PullCodes | None = None

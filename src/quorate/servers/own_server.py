@@ -7,6 +7,7 @@ from typing import Any
 
 from quorate.core.contracts import Wire
 from quorate.core.servers import ServerTerms
+from quorate.core.vectors import bare_layout
 from quorate.means.edge_coding import EdgeCoding
 from quorate.records.served_rows import Served
 from quorate.replica.replica import Replica
@@ -41,7 +42,7 @@ class OwnServer:
     ) -> None:
         """`record` is called with a row of the server's work from time to time."""
         self._wire = wire.channel("servers")
-        cuts = cuts_of(replica.layout.bare, len(terms.servers))
+        cuts = cuts_of(bare_layout(replica.layout), len(terms.servers))
         self._record = record
         receiver = Receiver(replica, lambda part: cuts[part], check)
         self._task = ServerTask(self._wire, terms, range(wire.size), 0, receiver, name=name, coding=coding)

@@ -13,7 +13,7 @@ from torch import Tensor
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, bare_layout, empty_vector, pack
 from quorate.means.edge_coding import EdgeCoding
 from quorate.means.open_admission import OpenAdmission
 from quorate.observe.step_times import StepTimer, Timed
@@ -95,7 +95,7 @@ class ServedParameters:
             self._used.update(place for place, grad in enumerate(grads) if grad is not None)
             if scale is not None:
                 grads = [None if grad is None else grad / float(scale) for grad in grads]
-            gradient = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            gradient = empty_vector(bare_layout(self._replica.layout), self._wire.empty)
             pack(grads if self._momentum is None else self._momentum.of(grads), gradient)
             return gradient
 
@@ -117,7 +117,7 @@ class ServedParameters:
     def exchange(self) -> Flat:
         self._begin()
         with self._timer.spending("encode"):
-            x = Flat.empty(self._replica.layout.bare, self._wire.empty)
+            x = empty_vector(bare_layout(self._replica.layout), self._wire.empty)
             pack([p.detach() for p in self._replica.trained], x)
         numbers = [cut.of(x) for cut in self._link.cuts]
         self._push(numbers, None, count=1, reads=True, unused=[[] for _ in numbers], options=[])
@@ -129,7 +129,7 @@ class ServedParameters:
     @property
     def left_out(self) -> Flat | None:
         """The numbers that the codec has left out of gradients so far."""
-        layout = self._replica.layout.bare
+        layout = bare_layout(self._replica.layout)
         return None if self._pushes is None else self._pushes.left_out(self._link.cuts, lambda: Flat.zeros(layout))
 
     @left_out.setter
@@ -151,7 +151,7 @@ class ServedParameters:
 
     def lay_out(self) -> None:
         """Cut the parameters anew, as other parameters are trained than before on all workers; no push is under way."""
-        self._link.cuts = cuts_of(self._replica.layout.bare, len(self._terms.servers))
+        self._link.cuts = cuts_of(bare_layout(self._replica.layout), len(self._terms.servers))
         if self._pushes is not None:
             self._pushes.forget()
         if self._terms.elastic is not None:
@@ -387,7 +387,7 @@ class ServedReads:
         return Together([self._link.read(number)], assembled, self._wire.clock)
 
     def _assembled(self, read: Read, *, is_last: bool) -> Pulled:
-        header, x = read.header, Flat.empty(self._replica.layout.bare)
+        header, x = read.header, empty_vector(bare_layout(self._replica.layout))
         if header["index"] < self.index and self._terms.consistent:  # a newer read has replaced it
             return self._newest
         for part, cut in enumerate(self._link.cuts):

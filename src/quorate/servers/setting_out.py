@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, digest_of
 from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
 from quorate.servers.centre import Centre
@@ -71,7 +71,7 @@ def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> 
         parts.append({"part": part, "numbers": len(numbers), "states": states, "kept": len(kept)})
         parts[-1]["beside"] = {} if centre is not None else beside_parameters(replica.optimizer)
         tensors += [x.clone() for x in (*numbers, *kept)]
-    return {"layout": replica.layout.digest, "centre": centre is not None, "parts": parts}, tensors
+    return {"layout": digest_of(replica.layout), "centre": centre is not None, "parts": parts}, tensors
 
 
 def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]:
@@ -93,7 +93,7 @@ class Receiver:
         """Return the parts in a message. Raises `ConfigurationError` if the worker trains other parameters."""
         header = message.header
         self.check(header["call"])
-        if header["layout"] != self.replica.layout.digest:
+        if header["layout"] != digest_of(self.replica.layout):
             raise ConfigurationError(
                 "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
                 'with servers="all" each has one'

@@ -60,7 +60,7 @@ class ADPSGD(GossipSettings):
     meets = "asks"
 
     topology: str = "complete"
-    """As of `d-psgd`: each step draws one of these neighbours."""
+    """The graph: a name of `quorate list topologies`; each step draws one of a worker's neighbours."""
     overlap: bool = False
     """Whether the request is sent one step ahead, so that a worker does not even wait for the answer."""
 
@@ -70,9 +70,9 @@ class ADPSGD(GossipSettings):
         def average(request: Request) -> None:
             assert request.x is not None
             with worker.neighbours.lock:
-                mine = worker.neighbours.blank().copy_(s.x)
-                s.x.add_(request.x - mine, 0.5)
-            request.reply(mine)
+                own = worker.neighbours.blank().copy_(s.x)
+                s.x.add_(request.x - own, 0.5)
+            request.reply(own)
 
         worker.neighbours.serve("average", average)
         return s
@@ -105,13 +105,10 @@ class ADPSGD(GossipSettings):
         with worker.neighbours.lock:
             return worker.parameters.copy_(worker.state.x), 1.0
 
-    def restored(self, worker: Worker, at: Flat | None) -> None:  # a draw is by the step: no exchange is numbered
+    def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
             with worker.neighbours.lock:
                 worker.state.show(worker)
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
 
     def finish(self, worker: Worker) -> None:
         worker.state.x = own_copy(worker)

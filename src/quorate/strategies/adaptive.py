@@ -42,14 +42,15 @@ from typing import Any, Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.rounds.choice.choosing import Chooser, Rule
 from quorate.strategies import register
+from quorate.strategies.parts.round_settings import RoundSettings
 
 
 @register("adaptive")
 @dataclass(frozen=True, kw_only=True)
-class Adaptive(Strategy):
+class Adaptive(RoundSettings):
     """A quorum that adapts to who is late, how long exchanges take, and how noisy gradients are."""
 
     meets = "rounds"
@@ -70,35 +71,29 @@ class Adaptive(Strategy):
     clip_norm: float | None = None
     """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """As of `quorum`."""
-    grace: float = 0.05
-    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
-    patience: float = 10.0
-    """Seconds of silence after which the divisor no longer counts a worker."""
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others continue without a dead worker, or stop together."""
+    """The place of momentum, as in `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1 or self.lateness < 0 or self.margin < 0:
-            found = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
-            raise ConfigurationError(f"{found}: window must be at least 1, lateness and margin at least 0")
+            settings = f"window={self.window}, lateness={self.lateness}, margin={self.margin}"
+            raise ConfigurationError(f"{settings}: window must be at least 1, lateness and margin at least 0")
 
     def start(self, worker: Worker) -> Chooser:
-        names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum", "grace", "patience")
+        names = ("wait_for", "max_staleness", "divide_by", "clip_norm", "momentum")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        worker.agree_on_rounds(measures=True, **settings)
+        worker.agree_on_rounds(measures=True, **settings, **self.bounds)
         return Chooser()
 
     def step(self, worker: Worker) -> None:
         worker.rounds.contribute().wait()
-        for one in worker.rounds.completed():
-            self.apply(worker, one)
+        for result in worker.rounds.completed():
+            self.apply(worker, result)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.update(one.mean, options=one.options)
-        assert one.measured is not None
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.update(result.mean, options=result.options)
+        assert result.measured is not None
         rule = Rule(window=self.window, lateness=self.lateness, margin=self.margin)
-        choice = worker.state.saw(one.measured, worker.size, rule)
+        choice = worker.state.saw(result.measured, worker.size, rule)
         if choice is not None:
             worker.rounds.agree(wait_for=choice.wait_for, why=choice.why)

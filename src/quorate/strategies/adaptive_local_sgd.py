@@ -44,7 +44,7 @@ class State(LocalSteps):
     """The local steps, and what H is computed from."""
 
     before: Flat = kept("same")
-    """Where all began."""
+    """The parameters at which all workers began."""
     period: int = kept("same")
     """H."""
     drift: float | None = kept("same", default=None)
@@ -70,9 +70,9 @@ class AdaptiveLocalSGD(LocalStepSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 < self.drift < 1 < self.factor and 1 <= self.least <= self.sync_every <= self.most):
-            found = f"drift={self.drift}, factor={self.factor}, least={self.least}, most={self.most}"
+            settings = f"drift={self.drift}, factor={self.factor}, least={self.least}, most={self.most}"
             raise ConfigurationError(
-                f"{found}: drift must be between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
+                f"{settings}: drift must be between 0 and 1, factor above 1, and 1 <= least <= sync_every <= most"
             )
 
     @property
@@ -96,12 +96,12 @@ class AdaptiveLocalSGD(LocalStepSettings):
         x = worker.replica.read(moments=self.momentum == "average", numbers=(went,))
         return x, state.weight(Period(state.period, "steps"))
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         state: State = worker.state
-        take_mean(worker, one.mean, self.momentum)
+        take_mean(worker, result.mean, self.momentum)
         state.restart()
-        reached = worker.replica.parameters_of(one.mean)
-        (went,) = worker.replica.numbers_of(one.mean)
+        reached = worker.replica.parameters_of(result.mean)
+        (went,) = worker.replica.numbers_of(result.mean)
         if went > 0:
             state.drift = max(0.0, 1 - _square(reached - state.before) / went)
             if state.drift > self.drift:

@@ -95,7 +95,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
 
     def start(self, worker: Worker) -> AsyncLearner:
         mates = self.mates_of(worker, self._period)
-        every = self.momentum_every or (worker.size if mates is None else mates.count_without(()))
+        every = self.momentum_every or (worker.size if mates is None else len(set(mates.of)))
         outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
@@ -115,14 +115,14 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         learner.step_ended()
 
     def _take(self, worker: Worker) -> None:
-        for one in worker.rounds.completed(up_to=worker.state.up_to):
-            self.apply(worker, one)
+        for result in worker.rounds.completed(up_to=worker.state.up_to):
+            self.apply(worker, result)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.state.arrived(one.told)
-        for fragment, sums in one.fragments.items():
-            sums = over_full_weights(sums, one.told, fragment)
-            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, one))
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.state.arrived(result.payloads)
+        for fragment, sums in result.fragments.items():
+            sums = over_full_weights(sums, result.payloads, fragment)
+            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result))
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

@@ -60,7 +60,7 @@ class State(NeighbourCopies):
     rates: tuple[float, float] = kept("drop")
     """gamma, of what is coded and of what is dense."""
     share: float = kept("drop")
-    """Of what is read of a code, that copies advance by."""
+    """The share of a decoded difference by which copies advance."""
 
 
 @register("choco-sgd")
@@ -119,10 +119,3 @@ class ChocoSGD(GossipSettings):
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         s: State = worker.state
         return pulled(worker, None if s.pull is None else by_coding(s.pull, *s.rates))
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round

@@ -41,7 +41,7 @@ from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_excha
 
 @dataclass(kw_only=True)
 class State(OnGraph):
-    """What D2 keeps between two steps."""
+    """The state of D2 between two steps."""
 
     before: Flat | None = kept("average", default=None)
     """v_{t-1}: the parameters after this worker's own update in the step before."""
@@ -54,7 +54,7 @@ class State(OnGraph):
 @register("d2")
 @dataclass(frozen=True, kw_only=True)
 class D2(GossipSettings):
-    """As d-psgd, with a correction for data that differ between workers."""
+    """Gossip as in d-psgd, with a correction for data that differ between workers."""
 
     def start(self, worker: Worker) -> State:
         return State(graph=unchanging_graph(self.topology, worker.size, "d2 needs neighbours that stay the same"))
@@ -70,16 +70,9 @@ class D2(GossipSettings):
         x = own_copy(worker)
         worker.update()
         v = own_copy(worker)
-        given = worker.neighbours.blank().copy_(v)
+        sent = worker.neighbours.blank().copy_(v)
         if s.before is not None:
-            given.add_(x).add_(s.before, -1.0)
-        found = begin_exchange(worker, given).wait()
-        worker.parameters = s.shown = (mixed(found, worker.rank) + given) / 2  # by (I + W) / 2
+            sent.add_(x).add_(s.before, -1.0)
+        received = begin_exchange(worker, sent).wait()
+        worker.parameters = s.shown = (mixed(received, worker.rank) + sent) / 2  # by (I + W) / 2
         s.before = v
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round

@@ -44,10 +44,10 @@ from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_
 
 @dataclass(kw_only=True)
 class State(OnGraph):
-    """What D-PSGD keeps between two steps."""
+    """The state of D-PSGD between two steps."""
 
     under_way: UnderWay | None = kept("drop", default=None)
-    given: Flat | None = kept("drop", default=None)
+    sent: Flat | None = kept("drop", default=None)
     """x_i, as it was given to the neighbours."""
     mixed: Flat | None = kept("drop", default=None)
     """sum_j W_ij x_j, where the exchange has ended before the step that uses it."""
@@ -59,7 +59,7 @@ class DPSGD(GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
     parameters, or it is reset after every cycle of a changing graph."""
     overlap: bool = True
     """Whether parameters are sent while the gradient is computed, as published; otherwise only afterwards."""
@@ -74,7 +74,7 @@ class DPSGD(GossipSettings):
         if s.under_way is None and s.mixed is None:
             self._give(worker)
         self.drain(worker)
-        assert s.given is not None and s.mixed is not None
+        assert s.sent is not None and s.mixed is not None
         if self.momentum == "average":
             x = worker.parameters
             worker.replica.write(s.mixed, moments=True)
@@ -82,30 +82,23 @@ class DPSGD(GossipSettings):
         if self.momentum == "reset":
             forget_after_cycle(worker)
         worker.update()  # of the gradient at x_i, and weight decay there
-        worker.replica.shift(s.mixed.add_(s.given, -1.0))  # from x_i to sum_j W_ij x_j
-        s.given = s.mixed = None
+        worker.replica.shift(s.mixed.add_(s.sent, -1.0))  # from x_i to sum_j W_ij x_j
+        s.sent = s.mixed = None
         if self.overlap:
             self._give(worker)
 
     def _give(self, worker: Worker) -> None:
         s: State = worker.state
-        s.given = own_copy(worker)
-        s.under_way = begin_exchange(worker, s.given)
+        s.sent = own_copy(worker)
+        s.under_way = begin_exchange(worker, s.sent)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         s, x = worker.state, worker.parameters
-        if s.mixed is not None and s.given is not None:
-            x.add_(worker.replica.parameters_of(s.mixed)).add_(worker.replica.parameters_of(s.given), -1.0)
+        if s.mixed is not None and s.sent is not None:
+            x.add_(worker.replica.parameters_of(s.mixed)).add_(worker.replica.parameters_of(s.sent), -1.0)
         return x, 1.0
 
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
         if s.under_way is not None:
             s.mixed, s.under_way = mixed(s.under_way.wait(), worker.rank), None
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round

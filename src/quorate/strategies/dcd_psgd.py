@@ -57,7 +57,7 @@ from quorate.strategies.parts.neighbour_copies import (
 @register("dcd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class DCDPSGD(GossipSettings):
-    """As d-psgd, with compressed steps that a worker and its neighbours apply identically."""
+    """Gossip as in d-psgd, with compressed steps that a worker and its neighbours apply identically."""
 
     compresses = "differences"
 
@@ -85,13 +85,6 @@ class DCDPSGD(GossipSettings):
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return pulled(worker, worker.state.pull)
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
 
 
 def most_noise(graph: Topology, size: int) -> float:

@@ -50,7 +50,7 @@ from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.lateness import LatenessSettings, over_full_weights
 from quorate.strategies.parts.learner_settings import LearnerSettings
-from quorate.strategies.parts.learners import Learner, learner_of
+from quorate.strategies.parts.learners import Learner, learner_of, part_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 from quorate.strategies.parts.ways import units_of_ways
@@ -104,26 +104,26 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
         period = self._period / self.fragments
         if learner.is_due(worker, period):
             slack = learner.seconds_of(worker, self.overlap)
-            given = learner.hand_in(worker, self._period, self.averaging)
-            learner.give(worker, given, waits=self.overlap == 0, slack=slack)
+            contribution = learner.hand_in(worker, self._period, self.averaging)
+            learner.give(worker, contribution, waits=self.overlap == 0, slack=slack)
         if worker.step - learner.handed_at >= self.overlap:
-            for told in self._take(worker):
-                learner.came(told, period, self.overlap)
+            for payloads in self._take(worker):
+                learner.adjust_period(payloads, period, self.overlap)
         learner.step_ended()
 
     def _take(self, worker: Worker) -> Iterator[Sequence[Any]]:
         """Apply the rounds that are there; gives what this learner had told with what it has in each."""
-        for one in worker.rounds.completed(up_to=worker.state.up_to):
-            self.apply(worker, one)
-            yield worker.state.told_in(worker, one)
+        for result in worker.rounds.completed(up_to=worker.state.up_to):
+            self.apply(worker, result)
+            yield worker.state.told_in(worker, result)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        for fragment, sums in one.fragments.items():
+    def apply(self, worker: Worker, result: Mean) -> None:
+        for fragment, sums in result.fragments.items():
             if self.late == "cosine":
-                sums = over_full_weights(sums, one.told, fragment)
-            part = worker.state.part_of(fragment, one) if self.divide_by == "world" else 1.0
+                sums = over_full_weights(sums, result.payloads, fragment)
+            part = part_of(fragment, result) if self.divide_by == "world" else 1.0
             rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}
-            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, one), part=part, **rule)
+            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result), part=part, **rule)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy, Worker
@@ -46,8 +46,6 @@ class DETOX(Strategy):
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "median"}
 
-    on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on."""
     s: int | None = None
     """How many workers of each group may be wrong for its vote to be right; None: 1 where there are enough."""
 

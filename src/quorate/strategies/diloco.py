@@ -5,10 +5,7 @@ averaged. The mean movement of the replicas from their common point is the gradi
 Nesterov momentum); its step gives the new common point. The first `after` steps may be synchronous, as under
 `all-reduce`. With an outer rate of 1 and no momentum it is `local-sgd`.
 
-Streaming: the parameters may be cut into `fragments` of about equal bytes, each with its own outer optimizer and common
-point. The fragments are averaged in turn, H / K steps apart: the same numbers in K smaller messages. The mean may also
-be computed during the next `overlap` steps: each worker then continues from a mixture, `merge` times its current
-parameters and 1 - `merge` times the outer step's point. Movement is always measured from the common point.
+With `fragments` or `overlap` it is Streaming DiLoCo: see `streaming-diloco`.
 
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a half
 copies of the parameters in memory (the common point, the outer momentum, and the newest outer gradient in bfloat16),
@@ -43,15 +40,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, merged, moved, outer_state
+from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, outer_state
+from quorate.strategies.parts.streaming import outer_step, stream, take_means
 from quorate.strategies.parts.synchronous_phase import begins_local, check_after
 
 
@@ -90,44 +86,33 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
 
     def step(self, worker: Worker) -> None:
         state: OuterState = worker.state
-        worker.update()  # the step of the inner optimizer
-        if state.is_local:
+        worker.update()  # theta_i <- InnerOpt(theta_i, g_i)
+        if not state.is_local:
+            if state.is_over(worker, self.after):
+                self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
+        elif self.fragments > 1 or self.overlap:
+            stream(worker, self)
+        else:
             state.count_step(worker, self.period)
-            if state.is_due(worker, self.period / self.fragments):
-                state.begin_mean(worker, *self._give(worker, rests=False))
-        elif state.is_over(worker, self.after):
-            self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
-        state.take_means(worker, self._outer_step, age=self.overlap)
-
-    def _outer_step(self, worker: Worker, number: int, mean: Flat, left: Flat | None = None) -> None:
-        state, fragment = worker.state, worker.state.fragments[number]
-        own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0
-        way = state.turned(mean, number)  # the outer gradient
-        if has_steps:
-            take_mean(worker, mean, self.momentum, only=fragment)
-            state.outer.step(worker, x, way, state.memory[number], number)
-            share = self.merge if state.since[number] else 0.0
-            worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
-        elif any(map(torch.count_nonzero, way.parts)):  # since the fragment's last mean only scripts have moved it
-            worker.replica.write(mean, only=fragment)
+            if state.is_due(worker, self.period):  # every H steps
+                x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average", rests=False)
+                mean = worker.means.of(x, weight=weight).wait()  # Delta <- 1/k sum of (theta - theta_i)
+                outer_step(worker, self, 0, mean)  # theta <- OuterOpt(theta, Delta), where all go on
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
-        return self._give(worker, rests=True)
-
-    def _give(self, worker: Worker, *, rests: bool) -> tuple[Flat, float]:
-        state: OuterState = worker.state
-        has_moments = self.momentum == "average"
+        state, has_moments = worker.state, self.momentum == "average"
         if not state.is_local:
             return worker.replica.read(moments=has_moments), 0.0
-        state.take_means(worker, self._outer_step, rests=rests)  # in one order on all workers, also on one that rests
-        return state.give(worker, self.period, moments=has_moments, rests=rests)  # a late one counts by its steps
+        take_means(worker, self, rests=True)  # in one order on all workers, also on one that rests
+        x, weight, _ = state.give(worker, self.period, moments=has_moments, rests=True)
+        return x, weight
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         if worker.state.is_local:
-            self._outer_step(worker, worker.state.given, one.mean)
+            outer_step(worker, self, worker.state.newest, result.mean)
         else:  # after the last synchronous step
-            take_mean(worker, one.mean, self.momentum)
-            worker.state.begin_outer_steps(worker, worker.replica.parameters_of(one.mean))
+            take_mean(worker, result.mean, self.momentum)
+            worker.state.begin_outer_steps(worker, worker.replica.parameters_of(result.mean))
 
     def settle(self, worker: Worker) -> None:
         if worker.state.is_local and (self.fragments > 1 or self.overlap):

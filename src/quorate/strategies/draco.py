@@ -51,8 +51,6 @@ class DRACO(Strategy):
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "mean"}
 
-    on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on."""
     s: int | None = None
     """How many workers of each group (with the cyclic code: of all) may be wrong; None: 1 where there are enough."""
     code: Literal["repetition", "cyclic"] = "repetition"

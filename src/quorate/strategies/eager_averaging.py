@@ -46,9 +46,9 @@ class EagerAveraging(LocalRoundSettings):
     sync_every: int | str = 8
     """H, as in `local-sgd`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """As of `quorum`."""
+    """How many workers must call for a mean, as in `quorum`."""
     max_staleness: int = 16
-    """As of `quorum`."""
+    """How many means the others may be ahead of a live worker."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,12 +65,12 @@ class EagerAveraging(LocalRoundSettings):
         if point.is_due(worker, period):
             way, weight = point.hand_in(worker.parameters)
             worker.rounds.contribute(way, weight=weight).wait()
-            for one in worker.rounds.completed():
-                self.apply(worker, one)
+            for result in worker.rounds.completed():
+                self.apply(worker, result)
             worker.parameters = point.go_on()
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        worker.state.take(one.mean, one.mine)
+    def apply(self, worker: Worker, result: Mean) -> None:
+        worker.state.take(result.mean, result.contributions)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

@@ -57,7 +57,7 @@ class State(NeighbourCopies):
 @register("ecd-psgd")
 @dataclass(frozen=True, kw_only=True)
 class ECDPSGD(GossipSettings):
-    """As d-psgd, with estimates of neighbours from compressed extrapolations."""
+    """Gossip as in d-psgd, with estimates of neighbours from compressed extrapolations."""
 
     compresses = "differences"
 
@@ -84,13 +84,6 @@ class ECDPSGD(GossipSettings):
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return pulled(worker, worker.state.pull)
-
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
-    def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
 
 
 def _estimated(estimate: Flat, z: Flat, number: int) -> Flat:

@@ -69,9 +69,9 @@ class FedOpt(FederatedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.server_rate > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            found = f"server_rate={self.server_rate}, beta1={self.beta1}, beta2={self.beta2}, tau={self.tau}"
+            settings = f"server_rate={self.server_rate}, beta1={self.beta1}, beta2={self.beta2}, tau={self.tau}"
             raise ConfigurationError(
-                f"{found}: server_rate and tau must be above 0, and the betas at least 0 and below 1"
+                f"{settings}: server_rate and tau must be above 0, and the betas at least 0 and below 1"
             )
 
     def start(self, worker: Worker) -> Served:
@@ -85,8 +85,8 @@ class FedOpt(FederatedSettings):
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
         return handed_in(worker, self)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        if (way := mean_way(worker, self, one)) is not None:
+    def apply(self, worker: Worker, result: Mean) -> None:
+        if (way := mean_way(worker, self, result)) is not None:
             self._go(worker, way)
 
     def settle(self, worker: Worker) -> None:

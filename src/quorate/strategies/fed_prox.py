@@ -61,8 +61,8 @@ class FedProx(FederatedSettings):
     def contribution(self, worker: Worker) -> tuple[Flat, float] | None:
         return handed_in(worker, self)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        if (way := mean_way(worker, self, one)) is not None:
+    def apply(self, worker: Worker, result: Mean) -> None:
+        if (way := mean_way(worker, self, result)) is not None:
             self._go(worker, way)
 
     def settle(self, worker: Worker) -> None:

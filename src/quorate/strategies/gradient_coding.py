@@ -36,31 +36,26 @@ from functools import partial
 from typing import Literal
 
 from quorate.core.redundancy import Redundancy
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.rounds.combining import ByCode
 from quorate.strategies import register
 from quorate.strategies.parts.coded_steps import CodedSteps, check_redundancy, cyclic_among, in_groups
+from quorate.strategies.parts.round_settings import RoundSettings
 
 
 @register("gradient-coding")
 @dataclass(frozen=True, kw_only=True)
-class GradientCoding(Strategy):
+class GradientCoding(RoundSettings):
     """Several workers compute each batch, so that the exact mean does not need the late workers."""
 
     meets = "rounds"
 
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others continue without a dead worker, or stop together."""
     s: int | None = None
     """The number of late workers that a step does not wait for; None: 1 if there are enough workers."""
     code: Literal["repetition", "cyclic"] = "repetition"
     """Whether groups compute one batch each, or every worker several."""
     max_staleness: int = 64
     """How many rounds the others may be ahead of a live worker."""
-    grace: float = 0.05
-    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
-    patience: float = 10.0
-    """Seconds of silence after which a worker is not counted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,8 +78,7 @@ class GradientCoding(Strategy):
             max_staleness=self.max_staleness,
             divide_by="arrived",
             momentum="common",
-            grace=self.grace,
-            patience=self.patience,
+            **self.bounds,
             combine=ByCode(known, worker.size),
         )
         return CodedSteps()
@@ -97,7 +91,7 @@ class GradientCoding(Strategy):
             return
         updates = 0
         worker.rounds.contribute(code, weight=1.0).wait()
-        for one in worker.rounds.completed():
-            worker.update(one.mean, options=one.options)
+        for result in worker.rounds.completed():
+            worker.update(result.mean, options=result.options)
             updates += 1
         state.saw(updates)

@@ -99,21 +99,21 @@ class GroupAveraging(LocalStepSettings):
 
     def _mean_of_group(self, worker: Worker) -> Flat:
         state, near, turn = worker.state, worker.neighbours, int(worker.state.steps)
-        mine = own_copy(worker)
+        own = own_copy(worker)
         edges = state.groups.out_edges(worker.rank, near.ranks[-1] + 1, state.means + turn)[1:]
         others = [edge.peer for edge in edges if edge.peer in near.ranks]
         with near.lock:
-            taken = state.arrive(turn, mine, len(others))
+            taken = state.arrive(turn, own, len(others))
         asked = {peer: near.ask(peer, "model", turn=turn, means=state.means) for peer in others}
         models = {peer: model for peer, work in asked.items() if (model := work.wait()[0]) is not None}
-        models[worker.rank] = mine if taken is None else taken
-        return mean_of([models[rank] for rank in sorted(models)] + ([] if taken is None else [mine]))
+        models[worker.rank] = own if taken is None else taken
+        return mean_of([models[rank] for rank in sorted(models)] + ([] if taken is None else [own]))
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        take_mean(worker, one.mean, self.momentum)
+    def apply(self, worker: Worker, result: Mean) -> None:
+        take_mean(worker, result.mean, self.momentum)
         worker.state.restart()
         with worker.neighbours.lock:
             requests = worker.state.begin_anew(own_copy(worker))

@@ -64,13 +64,13 @@ class HierarchicalLocalSGD(LocalStepSettings):
     group_size: int | Literal["host"] = "host"
     """The size of a group: the workers of one host, or a number of consecutive ranks."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """As of `local-sgd`, at means of all workers; at means of a group each worker keeps its own."""
+    """The optimizer's state at a mean of all workers, as in `local-sgd`; a mean of a group leaves it alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.across_every < 1 or (self.group_size != "host" and self.group_size < 1):
-            found = f"across_every={self.across_every}, group_size={self.group_size}"
-            raise ConfigurationError(f'{found}: both must be at least 1; group_size may also be "host"')
+            settings = f"across_every={self.across_every}, group_size={self.group_size}"
+            raise ConfigurationError(f'{settings}: both must be at least 1; group_size may also be "host"')
 
     @property
     def period_of_all(self) -> Period:
@@ -103,17 +103,17 @@ class HierarchicalLocalSGD(LocalStepSettings):
         under_way = worker.neighbours.exchange(
             own_copy(worker), edges, edges, scalars=(state.weight(self.period_of_all),)
         )
-        found = [given for _, given in sorted(under_way.wait().items())]
-        total = sum(given.scalars[0] for given in found)
-        mean = found[0].x * (found[0].scalars[0] / total)
-        for given in found[1:]:
-            mean.add_(given.x, given.scalars[0] / total)
+        messages = [message for _, message in sorted(under_way.wait().items())]
+        total = sum(message.scalars[0] for message in messages)
+        mean = messages[0].x * (messages[0].scalars[0] / total)
+        for message in messages[1:]:
+            mean.add_(message.x, message.scalars[0] / total)
         return mean
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period_of_all)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        take_mean(worker, one.mean, self.momentum)
+    def apply(self, worker: Worker, result: Mean) -> None:
+        take_mean(worker, result.mean, self.momentum)
         worker.state.restart()
         worker.state.meetings = 0

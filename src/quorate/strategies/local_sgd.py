@@ -60,6 +60,6 @@ class LocalSGD(LocalStepSettings):
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        take_mean(worker, one.mean, self.momentum)
+    def apply(self, worker: Worker, result: Mean) -> None:
+        take_mean(worker, result.mean, self.momentum)
         worker.state.restart()

@@ -43,7 +43,7 @@ from quorate.strategies.parts.push_sum import PushSum
 
 @dataclass(kw_only=True)
 class State(PushSum, OnGraph):
-    """What push-sum holds, and the exchanges whose shares have not been taken in, the oldest first."""
+    """The state of push-sum, and the exchanges whose shares have not been taken in, the oldest first."""
 
     under_way: deque[UnderWay] = kept("drop", default_factory=deque)
 
@@ -54,7 +54,7 @@ class OSGP(GossipSettings):
     """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may be directed."""
+    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     bound: int = 1
     """The number of steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
     patience: float | None = None
@@ -80,33 +80,31 @@ class OSGP(GossipSettings):
         newest = begin_exchange(worker, s.x, s.u)
         s.under_way.append(newest)
         assert newest.own is not None
-        came = self._came(worker, at_most=self.bound)
-        s.x, s.u = added_up([newest.own, *s.taken(), *came], worker.neighbours.blank())
+        late = self._received(worker, at_most=self.bound)
+        s.x, s.u = added_up([newest.own, *s.taken(), *late], worker.neighbours.blank())
         worker.parameters = s.x / s.u
 
-    def _came(self, worker: Worker, *, at_most: int) -> list[Given]:
-        """The others' shares that have come, after waiting for those that are more than `at_most` steps late."""
-        s, found = worker.state, []
+    def _received(self, worker: Worker, *, at_most: int) -> list[Given]:
+        """The shares of others that have arrived, after waiting for those that are more than `at_most` steps late."""
+        s, shares = worker.state, []
         while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):
-            came = s.under_way.popleft().within(self.patience)
-            found += [given for peer, given in came.items() if peer != worker.rank]
-        return found if self.patience is None else [*found, *worker.neighbours.late()]
+            received = s.under_way.popleft().within(self.patience)
+            shares += [share for peer, share in received.items() if peer != worker.rank]
+        return shares if self.patience is None else [*shares, *worker.neighbours.late()]
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.consensus(worker.parameters), worker.state.mass
 
     def drain(self, worker: Worker) -> None:
         worker.state.take_edits(worker.replica, rests=True)
-        worker.state.keep(self._came(worker, at_most=0), worker.neighbours.blank())
+        worker.state.keep(self._received(worker, at_most=0), worker.neighbours.blank())
 
     def settle(self, worker: Worker) -> None:
-        came = self._came(worker, at_most=0)
-        worker.state.keep([*came, *worker.neighbours.late()], worker.neighbours.blank())
-        worker.state.round = worker.neighbours.round
+        received = self._received(worker, at_most=0)
+        worker.state.keep([*received, *worker.neighbours.late()], worker.neighbours.blank())
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
-            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

@@ -71,7 +71,7 @@ class ParameterServer(ServerSettings, PlacedOnServers):
         return self.in_order or (self.mode == "sync" and self.backup == 0)
 
     def start(self, worker: Worker) -> Pushing:
-        worker.agree_on_servers(self.terms(self.placed(worker.size, worker.own_servers)))
+        worker.agree_on_servers(self.terms(self.placed(worker.size, worker.own_servers), self.replication))
         return Pushing(shown=worker.parameters)
 
     def step(self, worker: Worker) -> None:

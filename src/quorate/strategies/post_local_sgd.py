@@ -42,7 +42,6 @@ class PostLocalSGD(LocalStepSettings):
     """Synchronous until the learning rate first falls, local steps after that."""
 
     sync_every: int | str = 16
-    """As of `local-sgd`."""
     after: int | Literal["decay"] = "decay"
     """The number of synchronous steps, or "decay": until the learning rate first falls."""
 
@@ -74,7 +73,7 @@ class PostLocalSGD(LocalStepSettings):
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
-        take_mean(worker, one.mean, self.momentum)
+    def apply(self, worker: Worker, result: Mean) -> None:
+        take_mean(worker, result.mean, self.momentum)
         worker.state.restart()
         worker.state.turn_local(worker)

@@ -44,13 +44,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.strategies import register
+from quorate.strategies.parts.round_settings import RoundSettings
 
 
 @register("quorum")
 @dataclass(frozen=True, kw_only=True)
-class Quorum(Strategy):
+class Quorum(RoundSettings):
     """A step is taken when enough workers have a gradient; late gradients are added to a later step."""
 
     meets = "rounds"
@@ -69,16 +70,9 @@ class Quorum(Strategy):
     clip_norm: float | None = None
     """The largest allowed norm of a round's mean; larger means are clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Where momentum is kept: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
-    grace: float = 0.05
-    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
-    patience: float = 10.0
-    """Seconds of silence after which the divisor no longer counts a worker."""
+    """The place of momentum: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
     overlap: bool = False
     """Whether a step returns immediately, and a later step applies its round."""
-
-    on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others continue without a dead worker, or stop together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,13 +94,12 @@ class Quorum(Strategy):
             divide_by=self.divide_by,
             clip_norm=self.clip_norm,
             momentum=self.momentum,
-            grace=self.grace,
-            patience=self.patience,
+            **self.bounds,
         )
 
     def step(self, worker: Worker) -> None:
-        mine = worker.rounds.contribute(waits=not self.overlap)
+        contribution = worker.rounds.contribute(waits=not self.overlap)
         if not self.overlap:
-            mine.wait()
-        for one in worker.rounds.completed():
-            worker.update(one.mean, options=one.options)
+            contribution.wait()
+        for result in worker.rounds.completed():
+            worker.update(result.mean, options=result.options)

@@ -40,7 +40,7 @@ from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, u
 
 @dataclass(kw_only=True)
 class State(OnGraph):
-    """What came from each neighbour last: a sum of parameters, and of how many workers."""
+    """The newest sum of parameters from each neighbour, and the number of workers in it."""
 
     sums: dict[int, Flat] = kept("drop", default_factory=dict)
     counts: dict[int, float] = kept("drop", default_factory=dict)
@@ -54,7 +54,7 @@ class Relay(GossipSettings):
     """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
-    """As of `d-psgd`, but a tree: path, binary-tree, star, or a file with one."""
+    """The graph, as in `d-psgd`, but a tree: path, binary-tree, star, or a file with one."""
 
     def start(self, worker: Worker) -> State:
         graph, size = undirected_graph(self.topology, worker.size), worker.size
@@ -75,29 +75,24 @@ class Relay(GossipSettings):
             s.sums, s.counts = {}, {}  # what is under way on the old tree counts for nobody any more
         s.members = members
         edges = self._edges(s, worker.rank, worker.size)
-        given = {peer: near.blank().copy_(own) for peer, _ in edges}
-        counts = dict.fromkeys(given, 1.0)
-        for peer in given:  # line 5
+        sums = {peer: near.blank().copy_(own) for peer, _ in edges}
+        counts = dict.fromkeys(sums, 1.0)
+        for peer in sums:  # line 5
             for other in s.sums.keys() - {peer}:
-                given[peer].add_(s.sums[other])
+                sums[peer].add_(s.sums[other])
                 counts[peer] += s.counts[other]
-        found = near.exchange(given, edges, edges, scalars=list(counts.values())).wait()
-        for peer, one in found.items():
-            s.sums[peer] = one.x
+        received = near.exchange(sums, edges, edges, scalars=list(counts.values())).wait()
+        for peer, message in received.items():
+            s.sums[peer] = message.x
             theirs = [other for other, _ in self._edges(s, peer, worker.size)]
-            s.counts[peer] = one.scalars[theirs.index(worker.rank)]
+            s.counts[peer] = message.scalars[theirs.index(worker.rank)]
         total = own
         for peer in sorted(s.sums):
             total.add_(s.sums[peer])
         worker.parameters = total / (1.0 + sum(s.counts.values()))  # lines 7 and 8
 
-    def settle(self, worker: Worker) -> None:
-        worker.state.round = worker.neighbours.round
-
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        if at is None:
-            worker.neighbours.round = worker.state.round
-        else:
+        if at is not None:
             worker.state.sums, worker.state.counts = {}, {}  # of what the parameters were before
 
     def _edges(self, s: State, rank: int, size: int) -> tuple[Edge, ...]:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
@@ -43,7 +43,7 @@ from quorate.strategies import register
 
 @dataclass
 class Momentum:
-    """Of this worker's own gradients."""
+    """The momentum of this worker's own gradients."""
 
     m: Flat | None = kept("average")
     """None before the first step."""
@@ -57,8 +57,6 @@ class Robust(Strategy):
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "trimmed-mean"}
 
-    on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on."""
     momentum: float = 0.9
     """beta, the share of a worker's momentum kept at each step; with 0 workers send their gradients."""
 

@@ -48,7 +48,7 @@ class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
-    """As of `fed-avg`; only "equal"."""
+    """The weight of a client, as in `fed-avg`; only "equal"."""
     server_rate: float = 1.0
     """eta_g: the factor on the mean update of the global model."""
 
@@ -74,11 +74,11 @@ class Scaffold(FederatedSettings):
         work: Controlled = worker.state
         work.end_turn(worker, self)
         way, count = work.mean_way() or (work.common, 0.0)
-        return together([way, work.change / max(1.0, count)], work.told(worker, count)), count
+        return together([way, work.change / max(1.0, count)], work.numbers_for(worker, count)), count
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         work: Controlled = worker.state
-        (way, change), numbers = apart(one.mean, worker.parameters.layout, 2)
+        (way, change), numbers = apart(result.mean, worker.parameters.layout, 2)
         clients, handed_in = work.heard(numbers)
         work.common = work.common + change * (handed_in / clients)  # line 17: c <- c + |S| / N mean(c_i+ - c_i)
         work.go_on_at(worker, work.point + way * self.server_rate)  # line 16: x <- x + eta_g mean(y_i - x)

@@ -44,7 +44,7 @@ from quorate.strategies.parts.push_sum import PushSum
 
 @dataclass(kw_only=True)
 class State(PushSum, OnGraph):
-    """What push-sum holds."""
+    """The state of push-sum, and the graph."""
 
 
 @register("sgp")
@@ -53,9 +53,9 @@ class SGP(GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
-    """As of `d-psgd`; edges may be directed."""
+    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What happens to the optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
+    """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
     parameters, or it is reset after every cycle of a changing graph."""
     patience: float | None = None
     """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
@@ -73,10 +73,10 @@ class SGP(GossipSettings):
         s: State = worker.state
         self.drain(worker)
         worker.update(at=s.x)  # lines 2 and 3: the gradient at z, the update on x
-        given = numerators(worker, s.x, s.u)
-        found = begin_exchange(worker, given, s.u).within(self.patience)  # line 4
+        share = numerators(worker, s.x, s.u)
+        received = begin_exchange(worker, share, s.u).within(self.patience)  # line 4
         late = [] if self.patience is None else worker.neighbours.late()
-        s.x, s.u = take_shares(worker, [*found.values(), *late])  # lines 5 to 7
+        s.x, s.u = take_shares(worker, [*received.values(), *late])  # lines 5 to 7
         if self.momentum == "reset":
             forget_after_cycle(worker)
 
@@ -90,11 +90,9 @@ class SGP(GossipSettings):
         s: State = worker.state
         own = Given(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
         s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])
-        s.round = worker.neighbours.round
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:
-            worker.neighbours.round = worker.state.round
             worker.parameters = worker.state.x / worker.state.u
 
     def finish(self, worker: Worker) -> None:

@@ -53,7 +53,7 @@ class State(LocalSteps):
     rates: list[float] = kept("average")
     """Learning rates of the local steps since the last mean, added up, by parameter group."""
     agreed_rates: list[float] = kept("same")
-    """Likewise, of the means since the last slow step."""
+    """The agreed rates of the means since the last slow step, added up."""
     means: int = kept("same", default=0)
 
 
@@ -63,7 +63,6 @@ class SlowMo(LocalStepSettings):
     """Local steps, with a slow momentum over their means."""
 
     sync_every: int | str = 3
-    """As of `local-sgd`."""
     slow_every: int = 16
     """Means between two slow steps."""
     alpha: float = 1.0
@@ -74,8 +73,8 @@ class SlowMo(LocalStepSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.slow_every < 1 or not 0 <= self.beta < 1 or not self.alpha > 0:
-            found = f"slow_every={self.slow_every}, alpha={self.alpha}, beta={self.beta}"
-            raise ConfigurationError(f"{found}: slow_every is from 1 on, alpha above 0, and beta from 0 to below 1")
+            settings = f"slow_every={self.slow_every}, alpha={self.alpha}, beta={self.beta}"
+            raise ConfigurationError(f"{settings}: slow_every is from 1 on, alpha above 0, and beta from 0 to below 1")
 
     def start(self, worker: Worker) -> State:
         nothing = [0.0] * len(worker.replica.learning_rates)
@@ -100,16 +99,16 @@ class SlowMo(LocalStepSettings):
         x = worker.replica.read(moments=self.momentum == "average", numbers=rates)
         return x, state.weight(self.period)
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         state: State = worker.state
-        take_mean(worker, one.mean, self.momentum)
+        take_mean(worker, result.mean, self.momentum)
         state.restart()
         state.rates = [0.0] * len(state.rates)
-        state.agreed_rates = _added(state.agreed_rates, worker.replica.numbers_of(one.mean))
+        state.agreed_rates = _added(state.agreed_rates, worker.replica.numbers_of(result.mean))
         state.means += 1
         if state.means < self.slow_every:
             return
-        x, u, m = state.before, state.velocity, worker.replica.parameters_of(one.mean)
+        x, u, m = state.before, state.velocity, worker.replica.parameters_of(result.mean)
         etas = [rate / state.means for rate in state.agreed_rates]
         kick = worker.replica.by_group(u, [self.alpha * eta * self.beta for eta in etas])
         state.before = x * (1 - self.alpha) + m * self.alpha - kick  # line 8
@@ -119,5 +118,5 @@ class SlowMo(LocalStepSettings):
         state.agreed_rates, state.means = [0.0] * len(etas), 0
 
 
-def _added(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(one, other, strict=True)]
+def _added(result: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(result, other, strict=True)]

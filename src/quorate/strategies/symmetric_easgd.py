@@ -38,7 +38,7 @@ from quorate.strategies.parts.elastic import ElasticSettings
 
 @dataclass(kw_only=True)
 class State:
-    """What is remembered between two steps."""
+    """The centre, and the number of steps."""
 
     centre: Flat = kept("same")
     steps: int = kept("same", default=0)
@@ -65,10 +65,10 @@ class SymmetricEASGD(ElasticSettings):
         worker.update()
         worker.state.steps += 1
 
-    def apply(self, worker: Worker, one: Mean) -> None:
+    def apply(self, worker: Worker, result: Mean) -> None:
         x, centre, alpha = worker.parameters, worker.state.centre, self.strength(worker)
         worker.parameters = x + (centre - x) * alpha  # equation 5
-        worker.state.centre = centre + (one.mean - centre) * (alpha * worker.size)  # equation 6
+        worker.state.centre = centre + (result.mean - centre) * (alpha * worker.size)  # equation 6
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.centre, 1.0

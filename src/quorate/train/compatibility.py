@@ -27,7 +27,7 @@ class _Unconcerned:
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
-    steps_apart = hides_clients = False
+    client_terms = None
     codec = rule = error_feedback = None
     is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = feeds_back = False
     compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
@@ -263,7 +263,7 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
-    Rule("weight", lambda c, s, r: c.weight != "equal" and s.steps_apart,
+    Rule("weight", lambda c, s, r: c.weight != "equal" and s.meets in _COUNTS_INSTEAD,
          'weight="{c.weight}" weighs the means of all workers, and {label} forms no means: {instead}'),
     Rule("weight", lambda c, s, r: c.weight != "equal" and r.is_adaptive,
          'weight="{c.weight}" weighs means, and {reduce} forms none: every gradient counts as it is; leave '
@@ -275,7 +275,7 @@ RULES = (
     Rule("weight", lambda c, s, r: c.axes and c.weight != "equal",
          'weight="{c.weight}" cannot be combined with a model in shards: its gradients are plain means over the '
          'workers of a replica; leave weight="equal"'),
-    Rule("buffers", lambda c, s, r: s.hides_clients and s.buffers != "none" and c.buffer,
+    Rule("buffers", lambda c, s, r: s.client_terms and s.client_terms.is_hidden and s.buffers != "none" and c.buffer,
          "noise and secure of {label} protect the parameters, and not the buffers of the model (as {c.buffer}), "
          'which buffers="{c.strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '
          "own, or build the model without buffers (GroupNorm in place of BatchNorm)"),

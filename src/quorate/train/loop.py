@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Strategy
+from quorate.core.neighbours import keep_round
+from quorate.core.strategy import Strategy, buffers_at_pauses, steps_apart
 from quorate.core.vectors import Flat
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
@@ -103,7 +104,7 @@ class Loop(StepObserver):
         enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
-        self._looks_at_own = self.worker.finite.looks and strategy.steps_apart
+        self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
         place.context(_Loops).all.append(self)
@@ -301,6 +302,7 @@ class Loop(StepObserver):
                 single.quiesce()
         self.rests = True
         self.strategy.settle(worker)
+        keep_round(worker.state, worker.neighbours)
 
     def _synchronize(self) -> None:
         """All pause, every replica becomes the mean, and all go on."""
@@ -331,9 +333,9 @@ class Loop(StepObserver):
         """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
-            agree_on_buffers(buffers, self.strategy.buffers_at_pauses, self.worker.wire, self._place)
+            agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
             if self.worker.seat is not None:
-                agree_on(buffers, self.strategy.buffers_at_pauses, self.worker.seat.abreast)
+                agree_on(buffers, buffers_at_pauses(self.strategy), self.worker.seat.abreast)
             self.worker.buffers.seen(reads=True)
 
     # -- the end

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import steps_apart
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
 from quorate.observe.distance import note_distance
@@ -38,7 +39,7 @@ def pause(place: Place) -> None:
         for loop in loops:
             loop.resume()
         # Those that have only come to save go on stepping, and are to be waited for.
-        comes_again = saving(place).some_saved and any(loop.strategy.steps_apart for loop in loops)
+        comes_again = saving(place).some_saved and any(steps_apart(loop.strategy) for loop in loops)
     for loop in loops[:1]:
         loop.leaving.between_steps()
 

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.resize import laws_of
+from quorate.core.vectors import digest_of
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import copy_tensors
 from quorate.replica.replica import Replica
@@ -75,7 +76,7 @@ class Relayout:
         if in_backward and not replica.trains_any:
             return  # a backward pass that is another optimizer's affair: these thaw again before their own step
         if apart:
-            self._announced = self._changes.announce(replica.layout.digest, replica.names)
+            self._announced = self._changes.announce(digest_of(replica.layout), replica.names)
             self._synchronize()
         known = {id(p) for p in replica.every}
         worker.lay_out()
@@ -109,8 +110,8 @@ class Relayout:
         if there is None:
             compare_layouts(layout, wire)
             return
-        found = there.gather(Message(header={"layout": layout.digest}), "layout").wait()
-        others = [rank for rank, one in found.items() if one.header["layout"] != layout.digest]
+        found = there.gather(Message(header={"layout": digest_of(layout)}), "layout").wait()
+        others = [rank for rank, one in found.items() if one.header["layout"] != digest_of(layout)]
         if others:
             raise ConfigurationError(
                 f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters freeze "
@@ -238,7 +239,7 @@ class LayoutChanges:
 
     def _first(self) -> dict[str, Any] | None:
         worker = self._worker
-        told = worker.wire.board.get(f"{worker.wire.name}/layout/{worker.replica.layout.digest}/first")
+        told = worker.wire.board.get(f"{worker.wire.name}/layout/{digest_of(worker.replica.layout)}/first")
         found = None if told is None else dict(json.loads(told))
         return None if found is None or found["rank"] in worker.wire.dead else found
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.strategy import Strategy
-from quorate.core.vectors import Layout
+from quorate.core.vectors import Layout, digest_of
 from quorate.replica.optimizer_state import beside
 from quorate.replica.plain_step import options_in_force
 from quorate.replica.replica import Replica
@@ -123,7 +123,7 @@ def compare_options(optimizer: Optimizer, wire: Wire) -> None:
 
 def compare_layouts(layout: Layout, wire: Wire) -> None:
     """The same of parameters that are laid out anew; where only their places differ, that is said."""
-    if len(set(_gathered(layout.digest, wire))) == 1:
+    if len(set(_gathered(digest_of(layout), wire))) == 1:
         return
     is_same = len(set(map(_digest, _gathered(_laid_out(layout), wire)))) == 1
     kind, mine = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))

@@ -47,7 +47,7 @@ def serve(
     server = OwnServer(
         wire,
         replica,
-        strategy.terms(strategy.placed(wire.size, own.ranks)),
+        strategy.terms(strategy.placed(wire.size, own.ranks), strategy.replication),
         check,
         name=name,
         coding=coding,

@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.checkpoint.participants import trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
 from quorate.observe.digests import digest_of
@@ -35,7 +36,7 @@ def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
         watches.append(ReplicaWatch(worker))
     if worker.digests.compares and worker.has_rounds and not worker.differs:
         watches.append(Edits(worker))
-    if not worker.strategy.copies_buffers and worker.seat is None:
+    if not copies_buffers(worker.strategy) and worker.seat is None:
         watches.append(BufferWatch(worker))
     if worker.step_weight.varies:
         watches.append(worker.step_weight)
@@ -60,7 +61,7 @@ class PieceWatch(StepObserver):
 
     def step_ended(self) -> None:
         self._traffic.forget()
-        if self._worker.strategy.steps_apart:
+        if steps_apart(self._worker.strategy):
             self._stop.learn(self._worker.means.headers.most_of_pieces(self._stop.mark))
 
 

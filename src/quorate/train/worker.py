@@ -13,13 +13,13 @@ from typing import Any
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
-from quorate.core.contracts import Clock, Wire
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.servers import ServerTerms
-from quorate.core.strategy import Strategy
+from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, layout_on_cpu
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
@@ -112,7 +112,7 @@ class StrategyWorker:
             clock=lambda: f"{self.step} {self.progress}",
             is_on=self.digests.compares and wire.max_size > 1 and strategy.client_terms is None,
             differ=self.differs,
-            told=strategy.steps_apart,
+            told=steps_apart(strategy),
             whole_state=seat is None and watched.host is None,
         )
         self.has_rounds = self.is_served = False
@@ -134,11 +134,11 @@ class StrategyWorker:
         )
         own = self.wire, self.timer, self.replica, self._place.context(DeathTolerance), self.losses, worker
         codec = edge_coding_of(self._reduction, self.strategy, self.seed)
-        return NeighbourExchange(*own, is_gossip=self.strategy.is_gossip, codec=codec)
+        return NeighbourExchange(*own, is_gossip=is_gossip(self.strategy), codec=codec)
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         copies = None
-        if self.strategy.copies_buffers and self.seat is None:
+        if copies_buffers(self.strategy) and self.seat is None:
             copies = BufferCopies(
                 self.buffers, self.wire, self._place, members=lambda: self.means.headers.admission.members
             )
@@ -171,15 +171,14 @@ class StrategyWorker:
 
     # -- core.strategy.Worker
 
-    @property
-    def clock(self) -> Clock:
+    def now(self) -> float:
         known = sum(one.worker is not None for one in trained(self._place).optimizers.values())
         if known > 1:
             raise ConfigurationError(
                 f"the strategy goes by the clock (as where sync_every is a time), and {known} optimizers are "
                 "distributed: workers would come to their means in different orders; count steps here"
             )
-        return self.wire.clock
+        return self.wire.clock.now()
 
     @property
     def step_began(self) -> float:
@@ -339,7 +338,7 @@ class StrategyWorker:
 
     @property
     def settles(self) -> bool:
-        return self.has_rounds or self.strategy.steps_apart
+        return self.has_rounds or steps_apart(self.strategy)
 
 
 _: type[Participant] = StrategyWorker
@@ -419,7 +418,9 @@ def begin_rounds(
         fragments=fragments,
         tape=place.context(Replaying).of(wire.rank, timer.name),
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
-        coding=coding_of(reduction, replica.layout.on_cpu, seed, wire.rank, wire.size, units or units_by_weight),
+        coding=coding_of(
+            reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight
+        ),
         replica_wire=row,
         **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
     )

@@ -36,6 +36,7 @@ class Meter:
         return sum(self.bytes_out.values())
 
     def sent(self, operation: str, nbytes: int, messages: int) -> None:
+        """Count a message, or several, that this worker sends."""
         self.bytes_out[operation] += nbytes
         self.messages_out[operation] += messages
 

@@ -179,7 +179,7 @@ def test_the_file_of_a_strategy_is_explained(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("only_the_packages")
-@pytest.mark.parametrize("name", ["fedprox"])
+@pytest.mark.parametrize("name", ["fedprox", "gossip_memory"])
 def test_strategies_among_the_examples_have_cards(name: str) -> None:
     (card,) = cards_of(str(Path(__file__).parents[3] / "examples" / "strategies" / f"{name}.py"))
     assert {"Idea", "Cost", "Paper", "Goes with"} <= card.sections.keys() and card.honesty and card.settings

@@ -126,6 +126,13 @@ def test_arms_have_names_that_folders_can_have(strategy: str, settings: dict[str
     assert Arm.of(strategy, settings).name == name
 
 
+def test_the_arm_of_a_file_has_the_name_that_the_file_registers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('@strategies.register("calm")\n@dataclass(frozen=True)\nclass Calm(Strategy): ...\n')
+    assert Arm.of(str(path), {"period": 7}).name == "calm-period=7"
+    assert Arm.of(str(tmp_path / "other.py"), {}).name == "other"
+
+
 def test_the_search_for_learning_rates_has_a_seed_of_its_own() -> None:
     assert PLAN.tuning_seed == 0
     assert dataclasses.replace(PLAN, seeds=(0, 1, 3)).tuning_seed == 2

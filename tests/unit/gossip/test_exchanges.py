@@ -12,9 +12,9 @@ import torch
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.neighbours import MassLedger
 from quorate.core.vectors import Flat
 from quorate.gossip.exchanges import TAG, Incoming, Members
+from quorate.gossip.masses import MassLedger
 from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -61,7 +61,7 @@ def test_what_is_far_ahead_is_taken_at_once_and_not_waited_for_again() -> None:
         assert wire.clock.now() == now
 
     books = of(sends, takes)
-    assert books.got[1] == 15.0
+    assert books.received[1] == 15.0
     assert not books.lost
 
 
@@ -79,7 +79,7 @@ def test_a_gap_is_seen_with_the_next_message_and_its_mass_is_lost() -> None:
 
     books = of(sends, takes)
     assert books.lost[1] == 0.25 + 0.25
-    assert books.got[1] == 1.0
+    assert books.received[1] == 1.0
 
 
 def test_who_was_silent_is_not_waited_for_until_it_speaks() -> None:

@@ -13,7 +13,7 @@ import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
-from quorate.core.vectors import Flat, Layout, Part, Segment
+from quorate.core.vectors import Flat, Layout, Part, Segment, header_in
 from quorate.means.adasum import Adasum
 from quorate.means.reduction import reduction_of
 from quorate.train.compatibility import Combination, check
@@ -35,7 +35,7 @@ def drawn(rank: int, layout: Layout = LAYOUT) -> Flat:
     x = Flat.zeros(layout)
     for part in x.parts:
         part.copy_(torch.randn(part.shape, generator=torch.Generator().manual_seed(rank), dtype=torch.float64))
-    x.header.fill_(rank + 1.0)
+    header_in(x).fill_(rank + 1.0)
     return x
 
 
@@ -83,7 +83,7 @@ def test_it_equals_the_equation_of_each_tensor_with_the_same_bits_everywhere(siz
     for index in range(len(LAYOUT.segments)):
         wanted = plain([drawn(rank).segment(index) for rank in range(size)])
         torch.testing.assert_close(found[0].segment(index).reshape(-1).double(), wanted, rtol=1e-5, atol=1e-5)
-    assert found[0].header.tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
+    assert header_in(found[0]).tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,7 +13,7 @@ from quorate.aggregation.attacks import ATTACKS, attack_from
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.means.reduction import reduction_of
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -31,9 +31,9 @@ def sums(attack: str, steps: int = 1, size: int = 4) -> list[list[float]]:
             x = Flat.zeros(LAYOUT)
             for part in x.parts:
                 part.fill_(wire.rank + 1.0 + 10 * step)
-            x.header.fill_(1.0)
+            header_in(x).fill_(1.0)
             sent = reducer.start(x).wait()
-            assert sent.header.tolist() == [size]
+            assert header_in(sent).tolist() == [size]
             numbers = torch.cat([sent.segment(0), sent.segment(1)])
             assert len(set(map(str, numbers.tolist()))) == 1 or attack.startswith("noise")
             found.append(float(numbers[0]))

@@ -15,7 +15,7 @@ from quorate.aggregation.rule import aggregated
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.core.resize import LAW, resized
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, bare_layout
 from quorate.means.centre import OwnedCentre, WholeCentre
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.robust import Robust, RobustState
@@ -54,7 +54,7 @@ def without(rank: int, size: int, x: Tensor) -> Tensor:
         into.copy_(x[at : at + into.numel()])
         at += into.numel()
     for number, part in enumerate(whole.parts):
-        numel = LAYOUT.bare.parts[number].numel
+        numel = bare_layout(LAYOUT).parts[number].numel
         part[piece(numel, rank, size)] = 0.0
     return numbers_of(whole)
 

@@ -17,7 +17,7 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.codecs.top_k import TopK
 from quorate.core.codec import Codec
 from quorate.core.contracts import Wire
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, digest_of, header_in, segments_by_part
 from quorate.means.coded import Coded
 from quorate.means.dense import Dense
 from quorate.means.hierarchical import Hierarchical
@@ -49,7 +49,7 @@ def fed_back(name: str) -> Codec:
 def drawn(*seeds: int) -> Flat:
     draw = torch.Generator().manual_seed(hash(seeds) % 2**31)
     x = Flat([torch.randn(p.numel, generator=draw) for p in LAYOUT.parts], LAYOUT)
-    x.header.fill_(1.0)
+    header_in(x).fill_(1.0)
     return x
 
 
@@ -76,7 +76,10 @@ def equal(one: Flat, other: Flat) -> bool:
 
 def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
     assert [part.coded for part in LAYOUT.parts] == [True, True, False]
-    assert [LAYOUT.segments[index].name for index in (*LAYOUT.by_part[0], *LAYOUT.by_part[1])] == ["c", "a"]
+    assert [LAYOUT.segments[index].name for index in sum(segments_by_part(LAYOUT)[:2], ())] == [
+        "c",
+        "a",
+    ]
     assert LAYOUT.parts[2].numel == 3 + 40 + 2
 
 
@@ -96,7 +99,7 @@ def test_what_came_and_what_is_left_is_what_was_given(kind: str, name: str, size
         assert all(equal(came[step], told[0][1][step]) for _, came, _ in told)
         exact = [x.bare().parts[2] for x in (told[0][1][step], *(given[step] for given, _, _ in told))]
         torch.testing.assert_close(exact[0], torch.stack(exact[1:]).sum(0), rtol=1e-5, atol=1e-5)
-        assert told[0][1][step].header.tolist() == [size, size]
+        assert header_in(told[0][1][step]).tolist() == [size, size]
     if told[0][2] is not None:
         for index, name in ((0, "a"), (2, "c")):
             wanted = sum(one.segment(index).flatten().double() for given, _, _ in told for one in given)
@@ -192,7 +195,7 @@ def test_what_is_remembered_goes_on_with_other_parameters(kind: str) -> None:
         wanted = there["c"].clone()
         after.follows(before)
         error = after.state.memory[ERROR]
-        return wanted, error["c"], error["e"], after.state.sums[other.digest]
+        return wanted, error["c"], error["e"], after.state.sums[digest_of(other)]
 
     for old, new, fresh, sums in together(3, task):
         assert torch.equal(old, new) and not fresh.any() and sums == 1

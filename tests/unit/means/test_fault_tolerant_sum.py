@@ -12,7 +12,7 @@ import torch
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import PeerFailed
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
@@ -35,7 +35,7 @@ def in_parts(rank: int, *, changed: bool = False) -> Flat:
     x = Flat.zeros(PARTS)
     for part in x.parts:
         part.fill_(rank + 1.0)
-    x.header[0], x.header[1] = 1.0, float(changed)
+    header_in(x)[0], header_in(x)[1] = 1.0, float(changed)
     return x
 
 
@@ -155,7 +155,7 @@ def test_where_a_part_changed_the_sum_is_formed_anew_and_the_next_one_travels_as
             x, early = in_parts(wire.rank), wire.rank == 1 and number == 0
             if early:
                 x.parts[0].fill_(100.0)
-                x.header[1] = 1.0
+                header_in(x)[1] = 1.0
             sums.part_ready(0, x.parts[0])
             found = sums.start(x, lambda: in_parts(wire.rank)).wait()
             told.append((torch.cat(found.parts).tolist(), sums.counted, sums.is_whole, found is x))

@@ -17,7 +17,7 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Draw, Memory, shapes_in
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, digest_of, header_in
 from quorate.means.robust_codes import RobustCodes
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
@@ -32,7 +32,7 @@ LAYOUT = layout_of(
     first_part_bytes=500,
     coded=lambda name, x: x.dim() > 1,
 )
-SIZE, SALT = 5, int(LAYOUT.digest[:8], 16)
+SIZE, SALT = 5, int(digest_of(LAYOUT)[:8], 16)
 CASES = [
     ("krum", "top-k"),
     ("krum", "half"),
@@ -56,7 +56,7 @@ def drawn(rank: int, step: int, weight: float = 1.0) -> Flat:
     for number, part in enumerate(x.parts):
         generator = torch.Generator().manual_seed(100 * step + 10 * rank + number)
         part.copy_(weight * (1 + torch.randn(part.shape, generator=generator)))
-    x.header.copy_(torch.tensor([weight, float(rank)]))
+    header_in(x).copy_(torch.tensor([weight, float(rank)]))
     return x
 
 
@@ -96,7 +96,7 @@ def test_it_is_the_rule_on_decoded_vectors(rule: str, codec: str) -> None:
             assert torch.equal(centre, wanted), "what is chosen keeps its bits"
         for one in found:
             assert all(map(torch.equal, one[step].parts, found[0][step].parts))
-        assert found[0][step].header.tolist() == [SIZE, sum(range(SIZE))]
+        assert header_in(found[0][step]).tolist() == [SIZE, sum(range(SIZE))]
 
 
 def test_a_code_that_cannot_be_decoded_counts_as_not_finite() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quorate.buckets.flat import layout_of
 from quorate.checkpoint.vectors import KeptVectors
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.means.headers import COUNTS, header_length
 from quorate.quorums.kept_rounds import _entry
 
@@ -28,8 +28,8 @@ class Vectors:
         self._about = about
 
     def read(self, kept: Any) -> Flat:
-        if self._about.numel() == self._vector.header.numel():
-            self._vector.header.copy_(self._about)
+        if self._about.numel() == header_in(self._vector).numel():
+            header_in(self._vector).copy_(self._about)
         return self._vector
 
     def header(self, kept: Any) -> Tensor:
@@ -44,7 +44,7 @@ def test_headers_say_what_they_said(size: int, places: int) -> None:
     about = torch.tensor([*told, *USED, 0.0, 0.0, *[0.0] * PAST])
     vectors = cast(KeptVectors, Vectors(size, about))
     entry = _entry({"version": 4, "weight": WEIGHT, "count": 1, "vector": None}, vectors, PAST, size, places)
-    header = entry.vector.header.tolist()
+    header = header_in(entry.vector).tolist()
     assert header[0] == WEIGHT and header[1:COUNTS] == [0.0] * (COUNTS - 1)
     assert header[COUNTS:] == [*USED, *[0.0] * (len(header) - COUNTS - 2)]
     assert entry.vector.parts[0][:6].tolist() == pytest.approx([6.0 * PAST / size] * 6)

@@ -10,6 +10,7 @@ import pytest
 
 from quorate.records.records import records_of
 from quorate.report.reading.clocks import Known, RunClock
+from quorate.report.reading.planned import planned_in
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.spans import Spans
 from tests.support.made_records import KILLED, make_run
@@ -151,3 +152,15 @@ def test_spans_that_overlap_count_once() -> None:
     assert [spans.before(time) for time in (0.0, 1.5, 2.0, 4.0, 6.0, 100.0)] == [0.0, 0.5, 1.0, 1.0, 2.0, 4.0]
     assert spans.between(1.5, 6.0) == 1.5
     assert spans.moved(RunClock([Known(0.0, 1.0, 0.0)])).spans == [(2.0, 3.0), (6.0, 9.0)]
+
+
+@pytest.mark.parametrize(("recorded", "name"), [("calm", "calm"), (None, "mine.py")])
+def test_a_strategy_in_a_file_has_the_name_that_workers_recorded(
+    recorded: str | None, name: str, tmp_path: Path
+) -> None:
+    make_run(tmp_path, steps=3, strategy="strategies/mine.py")
+    for path in tmp_path.glob("rank-*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = [{**row, "strategy": recorded} if row["kind"] == "distribute" else row for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows if recorded or row["kind"] != "distribute"))
+    assert [arm.name for arm in planned_in(tmp_path).arms] == [name]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quorate.buckets.flat import layout_of
 from quorate.codecs import codecs
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, bare_layout
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import CodedFragments, Fragments, PendingFragments
@@ -129,7 +129,7 @@ def test_where_no_step_was_made_errors_wait_on() -> None:
 
 
 def test_what_a_checkpoint_keeps_is_as_it_was_after_its_round_and_is_gone_on_from() -> None:
-    one, snapshots, at = pending(), dict[int, Any](), Flat.zeros(WHOLE.bare)
+    one, snapshots, at = pending(), dict[int, Any](), Flat.zeros(bare_layout(WHOLE))
     for number in range(1, 7):
         one.hand_in(drawn(number), 1.0, number - 1, 0, None)
         snapshots[number] = one.take(number)

@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.buckets.flat import layout_of
 from quorate.codecs import codecs
 from quorate.core.codec import Codec
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, empty_vector, nbytes_of
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.hosts.sparse import read, written
@@ -129,12 +129,12 @@ def test_what_came_back_leaves_the_error_as_it_was_to_the_bit() -> None:
 def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_as_it_is() -> None:
     one = coding("top-k")
     x = drawn(1)
-    given = one.encode(x, 1, Flat.empty).vector
+    given = one.encode(x, 1, empty_vector).vector
     assert torch.equal(given.parts[2], x.parts[2]) and not torch.equal(given.parts[0], x.parts[0])
     assert one.error is not None
     before = one.error.clone()
     x.parts[0][3] = torch.inf
-    again = one.encode(x, 2, Flat.empty)
+    again = one.encode(x, 2, empty_vector)
     assert again.vector is x and again.code is None
     assert all(torch.equal(a, b) for a, b in zip(before.parts, one.error.parts, strict=True))
 
@@ -143,32 +143,32 @@ def test_small_tensors_and_the_header_are_exact_and_what_is_not_finite_is_given_
 def test_a_code_says_what_is_given_to_the_bit(name: str) -> None:
     """To whoever has it, and knows who has given it to which round; and it is as long as is foretold."""
     own = Coding(codecs.get(name)(), LAYOUT, 7, 2, feeds_back=False)
-    made = own.encode(drawn(1), 5, Flat.empty)
+    made = own.encode(drawn(1), 5, empty_vector)
     given, code = made.vector, made.code
     other = Coding(codecs.get(name)(), LAYOUT, 7, 0, feeds_back=False).codes
     assert code is not None and code.layout is own.codes.layout(LAYOUT)
     for x, foretold in zip(code.parts, code.layout.parts, strict=True):
         assert (x.numel(), x.dtype) == (foretold.numel, foretold.dtype)
-    found = other.decoded(code, LAYOUT, 5, 2, Flat.empty)
+    found = other.decoded(code, LAYOUT, 5, 2, empty_vector)
     assert all(torch.equal(a, b) for a, b in zip(found.parts, given.parts, strict=True))
-    assert code.nbytes < given.nbytes
+    assert nbytes_of(code) < nbytes_of(given)
 
 
 def test_codes_whose_length_depends_on_the_numbers_have_none() -> None:
     one = Coding(codecs.get("threshold")(), LAYOUT, 0, 0, feeds_back=True)
-    assert one.codes.layout(LAYOUT) is None and one.encode(drawn(1), 1, Flat.empty).code is None
+    assert one.codes.layout(LAYOUT) is None and one.encode(drawn(1), 1, empty_vector).code is None
 
 
 def test_without_feedback_nothing_is_remembered() -> None:
     one = Coding(codecs.get("half")(), LAYOUT, 0, 0, feeds_back=False)
     x = drawn(1)
-    given = one.encode(x, 1, Flat.empty)
+    given = one.encode(x, 1, empty_vector)
     assert one.error is None and one.undone(given, None) is None
 
 
 def test_layers_that_stay_keep_what_was_left_out() -> None:
     one = coding("top-k")
-    one.encode(drawn(1), 1, Flat.empty)
+    one.encode(drawn(1), 1, empty_vector)
     assert one.error is not None
     old = one.error.segment(2).clone()
     one.lay_out(
@@ -188,5 +188,5 @@ def test_what_is_mostly_zeros_is_a_short_message_and_the_same_bits(zeros: int) -
     assert any(are_sparse) == (zeros >= 1500)
     nbytes = sum(one.nbytes for one in tensors)
     assert nbytes == (8 * (2000 - zeros) if any(are_sparse) else 8000) + 12
-    again = read(tensors, are_sparse, layout, Flat.empty)
+    again = read(tensors, are_sparse, layout, empty_vector)
     assert all(torch.equal(a, b) for a, b in zip(again.parts, x.parts, strict=True))

@@ -15,7 +15,7 @@ from quorate.aggregation.rule import aggregated
 from quorate.buckets.flat import layout_of
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.rounds.combining import ByRule, Combined
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -34,7 +34,7 @@ def vectors(weights: dict[int, float]) -> tuple[dict[int, Flat], dict[int, Tenso
             part.copy_(torch.randn(part.shape, generator=generator))
         gradients[rank] = torch.cat([part.clone() for part in given[rank].bare().parts])
         given[rank].mul_(weight / SIZE)
-        given[rank].header.copy_(torch.tensor([weight, 1.0]))
+        header_in(given[rank]).copy_(torch.tensor([weight, 1.0]))
     return given, gradients
 
 
@@ -48,7 +48,7 @@ def test_a_round_has_what_the_rule_makes_of_gradients_that_each_count_once(name:
     wanted = aggregated(rule, torch.stack(list(gradients.values())), draw=Draw(seed=7, round=3))
     mean = torch.cat(list(found.bare().parts)) * SIZE / sum(weights.values())
     torch.testing.assert_close(mean, wanted, rtol=1e-5, atol=1e-6)
-    assert found.header.tolist() == [sum(weights.values()), len(weights)]
+    assert header_in(found).tolist() == [sum(weights.values()), len(weights)]
 
 
 def test_of_fewer_than_the_rule_needs_nothing_comes() -> None:

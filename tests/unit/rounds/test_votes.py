@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.core.vectors import Flat
+from quorate.core.vectors import empty_vector
 from quorate.rounds import forming
 from quorate.rounds.copies import Copy
 from quorate.rounds.holdings import Announcement
@@ -225,7 +225,7 @@ class Storm:
         self.collect()
 
     def gradient(self, rank: int) -> Any:
-        own = Flat.empty(self.bench.layout)
+        own = empty_vector(self.bench.layout)
         own.parts[0].fill_(rank + 1.0)
         return own
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from quorate.buckets.flat import layout_of
 from quorate.codecs import codecs
 from quorate.core.codec import Codec
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, nbytes_of
 from quorate.means.edge_coding import EdgeCoding
 from quorate.servers.served_codes import PullCodes, PushCodes
 from quorate.servers.shard import cuts_of
@@ -40,7 +40,7 @@ def test_cuts_are_whole_parameters_and_all_of_them(servers: int) -> None:
         for place, mine, view in zip(cut.places, alone.segments(), cut.views(cut.of(x), x.layout), strict=True):
             assert torch.equal(mine, x.segment(place))
             assert torch.equal(view, x.segment(place))
-    assert sum(cut.nbytes for cut in cuts) == x.nbytes
+    assert sum(cut.nbytes for cut in cuts) == nbytes_of(x)
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -10,6 +10,7 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
+from quorate.core.vectors import bare_layout
 from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
 from quorate.servers.server_answer import READ
@@ -29,7 +30,7 @@ class Server:
         model = torch.nn.ParameterList(torch.zeros(4) for _ in range(2))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         self.replica = Replica(optimizer, torch.optim.SGD, model, lambda *_, **__: 0, None)
-        self.cuts = cuts_of(self.replica.layout.bare, 2)
+        self.cuts = cuts_of(bare_layout(self.replica.layout), 2)
         self.wire = wire.channel("servers")
         receiver = Receiver(self.replica, lambda part: self.cuts[part])
         self.task = ServerTask(self.wire, TERMS, range(1, 3), 0, receiver, name="main", coding=None)

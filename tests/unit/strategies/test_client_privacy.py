@@ -12,7 +12,7 @@ from torch import Tensor
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.launch.worker.world import World
 from quorate.strategies.parts.privacy import clipped, noised
 from quorate.wire.virtual.world import VirtualWorld
@@ -36,7 +36,7 @@ def vector(numbers: Tensor) -> Flat:
 
     made = Flat.zeros(layout_of([("x", numbers)], header=3))
     made.segment(0).copy_(numbers)
-    made.header.fill_(100.0)
+    header_in(made).fill_(100.0)
     return made
 
 

@@ -14,7 +14,7 @@ import quorate
 from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, bare_layout
 from quorate.gossip.topology.mixing import matrix
 from quorate.gossip.topology.reading import topology_of
 from quorate.means.reduction import NONE, POWER_SGD, compressing
@@ -53,7 +53,7 @@ class ByThePaper:
 
     def __init__(self, workers: list[Any]) -> None:
         self.near = [worker.neighbours for worker in workers]
-        self.layout = workers[0].replica.layout.bare
+        self.layout = bare_layout(workers[0].replica.layout)
         self.size, self.round = len(workers), 0
         self.w = matrix(topology_of("ring", self.size), self.size, 0)
 

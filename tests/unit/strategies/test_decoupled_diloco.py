@@ -252,7 +252,7 @@ def test_learners_that_begin_apart_come_to_hand_in_together(seed: int, monkeypat
     was_handed_in = Learner.was_handed_in
 
     def noting(self: Learner, worker: Any, given: Any) -> None:
-        times.setdefault(worker.rank, []).append(worker.clock.now())
+        times.setdefault(worker.rank, []).append(worker.now())
         was_handed_in(self, worker, given)
 
     monkeypatch.setattr(Learner, "was_handed_in", noting)
@@ -292,5 +292,5 @@ def test_an_outer_gradient_is_over_all_learners_or_those_that_came(monkeypatch: 
 def test_who_has_ended_counts_and_who_has_nothing_does_not() -> None:
     layout = layout_of([("x", torch.zeros(2))], header=1)
     told = {0: [{"weights": [1.0, 0.5]}], 2: [{"weights": [0.0, 1.0]}], 3: []}
-    one = Mean(mean=Flat.zeros(layout), told=told, alive=4)
-    assert [part_of(fragment, one, one.alive) for fragment in (0, 1)] == [0.25, 0.5]
+    one = Mean(mean=Flat.zeros(layout), payloads=told, learners=4)
+    assert [part_of(fragment, one) for fragment in (0, 1)] == [0.25, 0.5]

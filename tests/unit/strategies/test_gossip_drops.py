@@ -12,7 +12,7 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.neighbours import MassLedger, weight_of_the_dead
+from quorate.gossip.masses import MassLedger, weight_of_the_dead
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld
@@ -123,7 +123,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
             for step in range(30):
                 if step == 7 and wire.rank == 2:
                     held.append(worker.state.u)
-                    got.append(dict(worker.neighbours.ledger.got))
+                    got.append(dict(worker.neighbours.ledger.received))
                     wire.crash()
                 wire.clock.sleep(0.01 * wire.rank)
                 books[wire.rank] = worker.neighbours.ledger
@@ -135,7 +135,7 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
     outcomes = VirtualWorld(size, timeout=60.0).outcomes(live)
     assert [outcome.is_crashed for outcome in outcomes] == [False, False, True]
     survivors = {rank: books[rank] for rank in (0, 1)}
-    under_way = sum(book.given[2] - got[0].get(rank, 0.0) for rank, book in survivors.items())
+    under_way = sum(book.sent[2] - got[0].get(rank, 0.0) for rank, book in survivors.items())
     assert under_way > 0.1
     lost = weight_of_the_dead([2], dict.fromkeys(range(size), 1.0), [book.balances() for book in survivors.values()])
     assert lost == pytest.approx(held[0] + under_way, abs=1e-12)

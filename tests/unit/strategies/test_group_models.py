@@ -38,7 +38,7 @@ def test_what_everybody_has_asked_for_is_let_go_of() -> None:
 def test_after_a_mean_of_all_turns_begin_anew() -> None:
     models = GroupModels(newest=model(0.0))
     models.arrive(1, model(1.0), expected=2)
-    asked = Request(1, "model", 1, None, {}, lambda x: None)
+    asked = Request(None, {}, lambda x: None)
     models.held_requests.append(asked)
     mean = model(5.0)
     assert models.begin_anew(mean) == [asked]

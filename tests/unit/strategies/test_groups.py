@@ -202,7 +202,7 @@ def test_a_question_from_beyond_a_mean_of_all_waits_until_this_worker_has_taken_
             torch.equal(x, y) for x, y in zip(worker.state.newest.segments(), worker.parameters.segments(), strict=True)
         )
         told: list[Any] = []
-        request = Request(1 - world.rank, "model", 1, None, {"means": worker.state.means + 1, "turn": 1}, told.append)
+        request = Request(None, {"means": worker.state.means + 1, "turn": 1}, told.append)
         worker.strategy._answer(worker, worker.state, request)
         for _ in range(5):
             assert bool(told) == (worker.state.means > (0 if begun is None else 1))

@@ -96,7 +96,7 @@ def test_the_sum_is_exact_to_its_binary_digits(size: int) -> None:
         expected = sum(1.0 + rank for rank in range(size) if rank != 1)
         for x, y in zip(found.total.bare().parts, vector(worker, expected).bare().parts, strict=True):
             assert float((x - y[: len(x)]).abs().max()) <= size * 2.0**-17 + 1e-6
-        return found.weight, found.told
+        return found.weight, found.numbers
 
     assert run(size, task) == [(sum(10.0 + rank for rank in range(size) if rank != 1), (7.0, 3.0))] * size
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +68,38 @@ def test_fedprox_is_local_steps_held_near_the_newest_mean(size: int) -> None:
             x = [begun] * size
         for rank in range(size):
             torch.testing.assert_close(found[rank][step], x[rank], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("compress", ["top-k:density=0.1", "sign", "none"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_gossip_memory_has_the_numbers_of_choco_sgd(size: int, compress: str) -> None:
+    def trained(strategy: str, settings: dict[str, Any], world: World) -> list[Tensor]:
+        model = nn.Linear(12, 10, bias=False)  # the matrix is coded
+        with torch.no_grad():
+            model.weight.normal_(generator=torch.Generator().manual_seed(3))
+        optimizer: Any = distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
+        numbers, found = torch.Generator().manual_seed(world.rank), []
+        for step in range(12 + world.rank % 2):
+            if step == 5 + world.rank:
+                with world.evaluate():
+                    pass
+            optimizer.zero_grad()
+            model(torch.randn(4, 12, generator=numbers)).square().mean().backward()
+            optimizer.step()
+            found.append(model.weight.detach().clone())
+        current.here().leave()
+        return [*found, model.weight.detach().clone()]
+
+    coding = {"compress": compress} if compress == "none" else {"compress": compress, "dense_below": 100}
+    small, full = (
+        VirtualWorld(size).run(joined(partial(trained, name, {**settings, **coding})))
+        for name, settings in (
+            ("gossip-memory", {"gamma": 0.3}),
+            ("choco-sgd", {"consensus_rate": 0.3, "overlap": False}),
+        )
+    )
+    for x, y in zip(chain(*small), chain(*full), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-6 if compress == "none" else 0)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

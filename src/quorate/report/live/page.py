@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from quorate.report.charts.arrivals import COLUMNS, ROWS, Lateness, arrival_chart, coarser
 from quorate.report.charts.lines import Axes, Line, line_chart
@@ -96,7 +97,8 @@ def _chips(run: LiveRun) -> list[Markup]:
         chips.insert(1, chip("virtual time: simulated, not measured", "virtual-chip"))
     for name in ("strategy", "script"):
         if isinstance(run.about.get(name), str):
-            chips.append(chip(str(run.about[name])))
+            text = str(run.about[name])
+            chips.append(chip(Path(text).name if name == "strategy" and text.endswith(".py") else text))
     if ended is not None:
         chips.append(element("span", data_ended=True))
     return chips

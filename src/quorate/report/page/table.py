@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element
@@ -129,7 +130,7 @@ def _name(view: View, arm: ArmSummary) -> Markup:
     """The arm's name with the sign of its lines in charts, its settings, and how many runs ended well."""
     small = [f"{key}={in_words(value)}" for key, value in arm.settings.items()]
     if arm.strategy is not None and arm.strategy != arm.name:
-        small.insert(0, arm.strategy)
+        small.insert(0, Path(arm.strategy).name if arm.strategy.endswith(".py") else arm.strategy)
     if arm.learning_rate_factor not in (None, 1.0):
         small.append(f"learning rate ×{arm.learning_rate_factor:g}")
     well = sum(run.status == 0 for run in arm.runs)

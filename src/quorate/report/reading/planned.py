@@ -174,6 +174,8 @@ def _run(folder: Path) -> Planned:
     name = (about.get("subject") or {}).get("name") or Path(str(about.get("script") or folder.resolve().name)).name
     own = next((one.distributed for one in run.ranks if one.distributed), {})
     strategy = about.get("strategy") or own.get("strategy")
+    if str(strategy).endswith(".py"):  # a file: workers record the name that it registers
+        strategy = own.get("strategy") or Path(str(strategy)).name
     arm = PlannedArm(
         name=strategy or OWN,
         strategy=strategy if isinstance(strategy, str) else None,

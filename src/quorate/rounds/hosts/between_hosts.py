@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Codes
 from quorate.rounds.forming import Lend, Plan
@@ -51,7 +51,7 @@ class BetweenHosts:
             snapshots,
             patience,
         )
-        self._blank: Callable[[Layout], Flat] = Flat.empty if blank is None else blank
+        self._blank: Callable[[Layout], Flat] = empty_vector if blank is None else blank
         self._exchanges: dict[int, Exchange] = {}
         self._sums: dict[int, tuple[int, Flat]] = {}
         self._announced: dict[int, tuple[Announcement, float]] = {}  # by round; since when its sum is missing

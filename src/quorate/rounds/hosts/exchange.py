@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, add_into
 from quorate.rounds.forming import Plan
 from quorate.rounds.gathering import sum_of
 from quorate.rounds.hosts.pieces import piece_of
@@ -179,7 +179,7 @@ class Exchange:
         there = piece_of(self._total, piece, of)
         first, *rest = [self._pieces[other] for other in plan.giving]
         if rest:
-            first.plus(rest[0], there)
+            add_into(first, rest[0], there)
         else:
             there.copy_(first)
         for other_piece in rest[1:]:

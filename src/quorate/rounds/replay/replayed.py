@@ -18,7 +18,7 @@ from typing import Any
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Diverged, Stopped
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.records.round_rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
 from quorate.rounds.arrival import OtherRounds
@@ -105,7 +105,7 @@ class ReplayedRounds(IdleInReplays):
     # -- what this worker hands in
 
     def blank(self) -> Flat:
-        return Flat.empty(self._layout)
+        return empty_vector(self._layout)
 
     def lay_out(self, layout: Layout) -> None:
         """See `Rounds.lay_out`."""

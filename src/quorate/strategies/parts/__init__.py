@@ -1,1 +1,1 @@
-"""What several strategies are made of."""
+"""Parts that several strategies share."""

@@ -1,4 +1,4 @@
-"""What workers hand in of the clients that they have played, and the mean way that comes of it."""
+"""Contributions of workers for the clients that they have played, and the mean delta of a round."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from quorate.strategies.parts.several_vectors import apart, of_worker, summed, t
 
 
 def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float] | None:
-    """What this worker gives to the mean that ends a round, and its weight; a client in the middle of its turn ends it.
+    """This worker's contribution to the mean that ends a round, and its weight.
 
-    With noise: what it gives to a sum of known weights. Where sums are masked, nothing here.
+    A client in the middle of its turn ends it. With noise, the contribution to a sum of known weights; None if sums are
+    masked.
     """
     work: ClientWork = worker.state
     if strategy.secure:
@@ -32,42 +33,42 @@ def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]
     return together([_private(worker, strategy, around)], numbers), 1.0
 
 
-def mean_way(worker: Worker, strategy: FederatedSettings, one: Mean) -> Flat | None:
-    """The mean way of all clients of a round, from the mean of what workers have handed in.
+def mean_way(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat | None:
+    """Return the mean delta of all clients of a round, from the mean of the contributions of workers.
 
     None for a round that is left out: the next one begins where it began.
     """
     if strategy.noise == 0:
-        return one.mean
-    (mean,), (clients, share, *weights) = apart(one.mean, worker.parameters.layout, 1)
+        return result.mean
+    (mean,), (clients, share, *weights) = apart(result.mean, worker.parameters.layout, 1)
     workers = round(summed(weights))
     return _of_private_sum(worker, mean * workers, workers, round(clients), share * workers, strategy)
 
 
 def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
-    """The mean way of a round whose sums are masked; None where nobody has handed in, and for one that is left out.
+    """Return the mean delta of a round whose sums are masked; None without contributions, and if it is left out.
 
-    All workers ask together, as all rest.
+    All workers call it together, at a pause of all.
     """
     work: ClientWork = worker.state
     work.end_turn(worker, strategy, is_early=True)
-    around, mine = worker.client_round, None
+    around, own = worker.client_round, None
     if strategy.noise == 0:
-        mine = None if work.total is None else (work.total, work.weight)
+        own = None if work.total is None else (work.total, work.weight)
     elif around is not None:
-        mine = _private(worker, strategy, around), 1.0
-    told = (0 if around is None else around.clients, _noising_workers(worker))
-    found = masked_sum(worker, mine, told, dropouts=strategy.secure_dropouts, bits=strategy.secure_bits)
-    if found is None:
+        own = _private(worker, strategy, around), 1.0
+    numbers = (0 if around is None else around.clients, _noising_workers(worker))
+    masked = masked_sum(worker, own, numbers, dropouts=strategy.secure_dropouts, bits=strategy.secure_bits)
+    if masked is None:
         return None
-    if not isinstance(found, Masked):
-        _left_out(worker, found)
+    if not isinstance(masked, Masked):
+        _left_out(worker, masked)
         return None
     if strategy.noise == 0:
-        return found.total / found.weight
-    workers = round(found.weight)
-    clients, noising = map(round, found.told)
-    return _of_private_sum(worker, found.total, workers, clients, workers / noising, strategy)
+        return masked.total / masked.weight
+    workers = round(masked.weight)
+    clients, noising = map(round, masked.numbers)
+    return _of_private_sum(worker, masked.total, workers, clients, workers / noising, strategy)
 
 
 def _noising_workers(worker: Worker) -> int:

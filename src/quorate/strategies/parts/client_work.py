@@ -36,11 +36,11 @@ class FederatedSettings(Strategy):
     local_steps: int = 0
     """At most so many batches of each client in a round; 0: as many as `local_epochs` makes."""
     weigh: Literal["examples", "equal"] = "examples"
-    """What a client counts in the mean: the examples that it has computed in the round, or as much as any other."""
+    """The weight of a client in the mean: the examples that it has computed in the round, or as much as any other."""
     stragglers: float = 0.0
-    """The share of drawn clients that end their round early, by a draw; what they did counts. For experiments."""
+    """The share of drawn clients that end their round early, by a draw; their steps count. For experiments."""
     dropouts: float = 0.0
-    """The share of drawn clients that leave before their round ends, by a draw; what they did is lost. For
+    """The share of drawn clients that leave before their round ends, by a draw; their steps are lost. For
     experiments."""
     clip: float = 0.0
     """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
@@ -50,16 +50,16 @@ class FederatedSettings(Strategy):
     noise_seed: int | None = None
     """Noise that can be repeated, for tests: it hides nothing. None: from the operating system."""
     secure: bool = False
-    """Whether workers mask what they hand in, so that nobody learns more than the sum of all (extra `tls`)."""
+    """Whether workers mask their contributions, so that nobody learns more than the sum of all (extra `tls`)."""
     secure_dropouts: int = 1
     """How many workers may die while a masked sum is formed; with more, the round is left out."""
     secure_bits: int = 16
     """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
     sync_every: int = 8
-    """Where the loader plays no clients: each worker is one, and this is H, its local steps in a round."""
+    """H, the local steps of a round, if the loader plays no clients: each worker is one client."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """As of `local-sgd`: those of workers, not of clients. They are exchanged as they are: `noise` and `secure` protect
-    parameters only, and take a model with buffers only with "none"."""
+    """Buffers of workers, not of clients, as in `local-sgd`. They are exchanged as they are: `noise` and `secure`
+    protect parameters only, and take a model with buffers only with "none"."""
     on_death: Literal["stop", "continue"] = "continue"
     """Whether the others go on without a worker that has died, and its clients; or all stop."""
 
@@ -75,17 +75,13 @@ class FederatedSettings(Strategy):
                     f"{name} is {getattr(self, name)}; it must be a whole number (at least {least})"
                 )
         if self.stragglers < 0 or self.dropouts < 0 or self.stragglers + self.dropouts > 1:
-            found = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
-            raise ConfigurationError(f"{found}: they must be shares of at least 0, together at most 1")
+            settings = f"stragglers={self.stragglers}, dropouts={self.dropouts}"
+            raise ConfigurationError(f"{settings}: they must be shares of at least 0, together at most 1")
 
         check_privacy(self.weigh, self.clip, self.noise)
         if self.secure_dropouts < 0 or not 0 <= self.secure_bits <= 30:
-            found = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
-            raise ConfigurationError(f"{found}: the first must be at least 0, the second from 0 to 30")
-
-    @property
-    def hides_clients(self) -> bool:
-        return self.noise > 0 or self.secure
+            settings = f"secure_dropouts={self.secure_dropouts}, secure_bits={self.secure_bits}"
+            raise ConfigurationError(f"{settings}: the first must be at least 0, the second from 0 to 30")
 
     @property
     def client_terms(self) -> ClientTerms | None:
@@ -96,6 +92,7 @@ class FederatedSettings(Strategy):
             stragglers=self.stragglers,
             dropouts=self.dropouts,
             is_independent=self.noise > 0,
+            is_hidden=self.noise > 0 or self.secure,
         )
 
     @property
@@ -114,9 +111,9 @@ class ClientWork:
     weight: float = kept("sum", default=0.0)
     """The sum of these weights."""
     running: dict[int, list[float]] = kept("keyed", default_factory=dict)
-    """By the number of the client that is in the middle of its turn: its steps, and the weight of what it computed."""
+    """The steps of the client in the middle of its turn, and their weight, by its number."""
     turn: Turn | None = kept("drop", default=None)
-    """Of the newest step in this round."""
+    """The turn of the newest step in this round."""
     noising: int = kept("drop", default=0)
     """Workers that added noise to the newest sum; 0 before the first one."""
 
@@ -141,20 +138,20 @@ class ClientWork:
 
     def step_ends(self, worker: Worker, strategy: FederatedSettings) -> bool:
         """Count the step that the client has just made; whether its turn is over."""
-        turn, (mine,) = self.turn, self.running.values()
-        mine[0] += 1
-        mine[1] += worker.weight if turn is None else worker.examples
+        turn, (amounts,) = self.turn, self.running.values()
+        amounts[0] += 1
+        amounts[1] += worker.weight if turn is None else worker.examples
         return self.steps >= strategy.sync_every if turn is None else turn.is_last
 
     @property
     def steps(self) -> int:
-        """Of the client that is in the middle of its turn."""
+        """The steps of the client that is in the middle of its turn."""
         return int(sum(steps for steps, _ in self.running.values()))
 
     def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
-        """The client has ended: its way counts, and the next one begins at x, with an optimizer that remembers nothing.
+        """End the turn of the client: its delta counts, and the next one begins at x, with a new optimizer state.
 
-        Returns whether it counts: not where no client is running, or where it drops out and what it did is lost. With
+        Returns whether it counts: not if no client is running, or if it drops out and its steps are lost. With
         `is_early` the round ends in the middle of its turn; what is to be private counts once, and so not then.
         """
         if not self.running:
@@ -189,7 +186,7 @@ class ClientWork:
         self.point = worker.parameters = point
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
-        """Go on from `at`, or with None from what a checkpoint has kept."""
+        """Go on from `at`, or with None from a checkpoint."""
         if at is not None:
             self.point = at
         elif not self.running:
@@ -212,6 +209,6 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
         raise ConfigurationError(
             "noise and secure need the clients of a loader; give quorate.shard partition= and clients="
         )
-    given = strategy.contribution(worker)
-    assert given is not None, "a client that has made steps gives its way"
-    strategy.apply(worker, mean_of_all(worker, *given))
+    contribution = strategy.contribution(worker)
+    assert contribution is not None, "a client that has made steps gives its way"
+    strategy.apply(worker, mean_of_all(worker, *contribution))

@@ -52,7 +52,7 @@ class CodedSteps:
     """A combination of gradients under way."""
 
     code: Flat | None = kept("own", default=None)
-    """Of the batches of this step so far; None before the first."""
+    """The code of the batches of this step so far; None before the first."""
     computed: int = kept("own", default=0)
     """How many these are."""
     barren: int = kept("drop", default=0)
@@ -61,13 +61,13 @@ class CodedSteps:
     def added(self, worker: Worker, known: Redundancy) -> Flat | None:
         """The gradient in `.grad` by what the code says; the combination, where it was the step's last batch."""
         share = cyclic_code(worker.size, known.batches - 1).coefficients(worker.rank)[self.computed]
-        mine = worker.gradient.mul_(share)
-        self.code = mine if self.code is None else self.code.add_(mine)
+        gradient = worker.gradient.mul_(share)
+        self.code = gradient if self.code is None else self.code.add_(gradient)
         self.computed += 1
         if self.computed < known.batches:
             return None
-        found, self.code, self.computed = self.code, None, 0
-        return found
+        code, self.code, self.computed = self.code, None, 0
+        return code
 
     def saw(self, updates: int) -> None:
         """So many updates have come in a step. Raises `Mismatch` where rounds bring none any more: more are missing

@@ -12,20 +12,20 @@ from quorate.strategies.parts.local_steps import LocalSteps
 
 @dataclass(kw_only=True)
 class CommonPoint(LocalSteps):
-    """Where this worker is: `common`, plus what is `pending`, plus its newest local steps."""
+    """The place of this worker: `common`, plus what is `pending`, plus its newest local steps."""
 
     common: Flat = kept("same")
     begun: Flat = kept("drop")
-    """Where the newest local steps began."""
+    """The point at which the newest local steps began."""
     pending: list[Flat] = kept("drop")
-    """What was handed in and is not in `common`, in order."""
+    """Contributions that are not in `common` yet, in order."""
     has_moved: bool = kept("drop", default=False)
-    """Whether the common point is another one than when all rested last; equal on all workers while they rest."""
+    """Whether the common point has moved since the newest pause of all; equal on all workers during a pause."""
 
     def hand_in(self, reached: Flat) -> tuple[Flat, float]:
-        """What the newest local steps did, up to `reached`, and what one of them counts; it is pending from now on.
+        """Return the delta of the newest local steps, up to `reached`, and the weight of one of them.
 
-        An edit of the script without a step counts 1.
+        The delta is pending from now on. An edit of the script without a step counts 1.
         """
         way, weight = reached - self.begun, self.done / self.steps if self.steps else 1.0
         self.pending.append(way)
@@ -40,20 +40,20 @@ class CommonPoint(LocalSteps):
         """All go on from `common`, by no step of theirs."""
         self.common, self.begun, self.has_moved = common, common.clone(), True
 
-    def take(self, mean: Flat, mine: int) -> None:
-        """All went on by `mean`, in which the first `mine` of what is pending have come."""
+    def take(self, mean: Flat, count: int) -> None:
+        """All went on by `mean`, in which the first `count` pending contributions have come."""
         self.common.add_(mean)
         self.has_moved = True
-        del self.pending[:mine]
+        del self.pending[:count]
 
     def rest(self) -> bool:
-        """All rest: what is still pending was too old. Whether the common point has moved since they did last."""
+        """Drop pending contributions, which were too old, at a pause; return whether the common point has moved."""
         self.pending.clear()
         has_moved, self.has_moved = self.has_moved, False
         return has_moved
 
     def go_on(self) -> Flat:
-        """Where the next local steps begin."""
+        """Return the point at which the next local steps begin."""
         self.begun = self.common.clone()
         for way in self.pending:
             self.begun.add_(way)

@@ -33,11 +33,11 @@ class Controlled(ClientWork):
             self.clients = float(self.turn.clients)
         self.seen = gradient.clone() if self.seen is None else self.seen.add_(gradient)
         (client,) = self.running
-        found = gradient.add_(self.common)
-        return found.add_(self.own[client], alpha=-1.0) if client in self.own else found
+        corrected = gradient.add_(self.common)
+        return corrected.add_(self.own[client], alpha=-1.0) if client in self.own else corrected
 
     def end_turn(self, worker: Worker, strategy: FederatedSettings, *, is_early: bool = False) -> bool:
-        """As of `ClientWork`; the client's control variate becomes the mean of the gradients that it has seen."""
+        """End a turn as `ClientWork`; the client's control variate becomes the mean of its gradients."""
         running, steps, seen = list(self.running), self.steps, self.seen
         self.seen = None
         counts = super().end_turn(worker, strategy, is_early=is_early)
@@ -51,19 +51,19 @@ class Controlled(ClientWork):
 
     @property
     def change(self) -> Flat:
-        """As it travels; zeros where no client has ended."""
+        """The delta as it travels; zeros if no client has ended."""
         return self.common * 0.0 if self.changed is None else self.changed
 
-    def told(self, worker: Worker, count: float) -> list[float]:
-        """What travels with a contribution of `count` clients, whose weight that is."""
+    def numbers_for(self, worker: Worker, count: float) -> list[float]:
+        """Return the numbers that travel with a contribution of `count` clients, whose weight that is."""
         return [self.clients, *of_worker(worker, count)]
 
     def heard(self, numbers: Sequence[float]) -> tuple[float, float]:
-        """N, and how many clients have handed in: |S|."""
+        """Return N, and |S|, the number of clients that have contributed."""
         self.clients, *shares = numbers
         return self.clients, summed(shares)
 
     def go_on_at(self, worker: Worker, point: Flat) -> None:
-        """As of `ClientWork`; control variates stay."""
+        """Go on as `ClientWork`; control variates stay."""
         super().go_on_at(worker, point)
         self.seen = self.changed = None

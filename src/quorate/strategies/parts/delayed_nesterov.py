@@ -23,7 +23,7 @@ _ATTEMPTS = 4
 
 @dataclass(kw_only=True)
 class AsyncLearner(Learner):
-    """A learner whose outer gradients are applied as they come."""
+    """A learner whose outer gradients are applied as they arrive."""
 
     every: int = kept("drop")
     """Arrivals in a cycle of the momentum."""
@@ -34,10 +34,10 @@ class AsyncLearner(Learner):
     m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
     """The momentum, likewise."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
-    """Steps per second, by learner, as told with the newest arrival of each."""
+    """Steps per second, by learner, in the payload of its newest arrival."""
 
     began_at: int | None = kept("drop", default=None)
-    """The newest round that was applied when the steps since it handed in last began; None before the first step."""
+    """The newest round applied when the steps since its newest contribution began; None before the first step."""
 
     def step_begins(self, worker: Worker) -> None:
         """Note at which round the steps of the next outer gradient begin."""
@@ -46,7 +46,7 @@ class AsyncLearner(Learner):
             self.began_at = worker.rounds.standing.version
 
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
-        """As of `Learner`; and from which round on an outer gradient has become older."""
+        """A learner, and the round from which on its outer gradient has become older."""
         return {**super().hand_in(worker, period, averaging), "began": self.began_at}
 
     def restart(self) -> None:
@@ -60,7 +60,7 @@ class AsyncLearner(Learner):
         return not any(steps for steps, _ in self.since)
 
     def give_until_merged(self, worker: Worker, period: Period, take: Callable[[], None]) -> None:
-        """Hand in an outer gradient, and return when it is in the common point; `take` takes in the rounds that came.
+        """Contribute an outer gradient, and return when it is in the common point; `take` applies rounds.
 
         These come first: a learner that is behind in rounds cannot call for one. Where a round was being formed without
         the outer gradient, the learner hands it in again, at most `_ATTEMPTS` times.
@@ -74,10 +74,11 @@ class AsyncLearner(Learner):
             if self.is_merged:
                 break
 
-    def arrived(self, told: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+    def arrived(self, payloads: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """A round has these, which are applied next."""
-        self.arrivals += sum(any(one["weights"]) for own in told.values() for one in own[:1])
-        self.speeds |= {self._of(rank): one["speed"] for rank, own in told.items() for one in own if one["speed"]}
+        self.arrivals += sum(any(payload["weights"]) for own in payloads.values() for payload in own[:1])
+        speeds = [(self._of(rank), payload["speed"]) for rank, own in payloads.items() for payload in own]
+        self.speeds |= {learner: speed for learner, speed in speeds if speed}
 
     def _of(self, rank: int) -> str:
         """Which learner a worker is of."""
@@ -108,9 +109,9 @@ class AsyncLearner(Learner):
         *ways, numbers = sums.segments()
         if not float(numbers[0]):
             return False
-        given = laid_out_as(x, [way * (worker.size / self.every) for way in ways])  # ways are over all workers
+        gradient = laid_out_as(x, [way * (worker.size / self.every) for way in ways])  # ways are over all workers
         gathered = self.gathered or [torch.zeros_like(part) for part in x.parts]
-        for own, g, total in zip(x.parts, given.parts, gathered, strict=True):
+        for own, g, total in zip(x.parts, gradient.parts, gathered, strict=True):
             own.add_(g, alpha=-self.outer.rate)
             total.add_(g)
         self.gathered = gathered

@@ -30,13 +30,13 @@ def fragments_of(layout: Layout, count: int, by: By = "bytes") -> tuple[Fragment
             f"fragments is {count}, and {len(layout.segments)} tensors are trained; each fragment needs at least one"
         )
     sizes = [_bytes_of(layout, index) for index in range(len(layout.segments))]
-    found: list[list[int]] = [[] for _ in range(count)]
+    fragments: list[list[int]] = [[] for _ in range(count)]
     filled = [(0, 0)] * count
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         least = min(range(count), key=lambda place: (filled[place], place))
-        found[least].append(index)
-        filled[least] = filled[least][0] + sizes[index], len(found[least])
-    return tuple(tuple(sorted(some)) for some in found)
+        fragments[least].append(index)
+        filled[least] = filled[least][0] + sizes[index], len(fragments[least])
+    return tuple(tuple(sorted(some)) for some in fragments)
 
 
 def _by_layer(layout: Layout, count: int) -> tuple[Fragment, ...]:
@@ -57,7 +57,7 @@ def _by_layer(layout: Layout, count: int) -> tuple[Fragment, ...]:
 
 
 def _cut(sizes: Sequence[int], count: int) -> list[int]:
-    """Where each of `count` runs of `sizes` ends: as near to equal shares as can be, none of them empty."""
+    """Return the end of each of `count` runs of `sizes`: as near to equal shares as can be, none of them empty."""
     total, so_far = sum(sizes), 0
     ends: list[int] = []
     for place, size in enumerate(sizes, 1):
@@ -72,13 +72,13 @@ def _cut(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _bytes_of(layout: Layout, index: int) -> int:
-    """Of the whole tensor: all pieces of a replica are cut alike."""
+    """Return the bytes of the full tensor: all pieces of a replica are cut alike."""
     segment = layout.segments[index]
     return (segment.numel if segment.whole is None else segment.whole) * segment.dtype.itemsize
 
 
 def among(x: Flat, segments: Sequence[int]) -> Flat:
-    """A view of some segments of `x`, each a part of its own, without a header: what is written there is in `x`."""
+    """Return a view of some segments of `x`, each a part of its own, without a header."""
     views = x.segments()
     parts = tuple(Part(views[i].numel(), views[i].dtype, views[i].device) for i in segments)
     own = tuple(replace(x.layout.segments[i], part=place, offset=0) for place, i in enumerate(segments))
@@ -88,13 +88,13 @@ def among(x: Flat, segments: Sequence[int]) -> Flat:
 def check_fragments(sync_every: int | str, fragments: int, overlap: int, merge: float) -> None:
     """Raise `ConfigurationError` for settings of fragments that do not go together."""
     if fragments < 1 or overlap < 0 or not 0 <= merge < 1:
-        found = f"fragments={fragments}, overlap={overlap}, merge={merge}"
+        settings = f"fragments={fragments}, overlap={overlap}, merge={merge}"
         raise ConfigurationError(
-            f"{found}: fragments must be at least 1, overlap at least 0, and merge at least 0 and below 1"
+            f"{settings}: fragments must be at least 1, overlap at least 0, and merge at least 0 and below 1"
         )
     period = period_from(sync_every)
     if period.unit == "steps" and (period.count % fragments or overlap >= period.count / fragments):
-        found = f"sync_every={sync_every}, fragments={fragments}, overlap={overlap}"
+        settings = f"sync_every={sync_every}, fragments={fragments}, overlap={overlap}"
         raise ConfigurationError(
-            f"{found}: sync_every must be a multiple of fragments, and overlap must be below their ratio"
+            f"{settings}: sync_every must be a multiple of fragments, and overlap must be below their ratio"
         )

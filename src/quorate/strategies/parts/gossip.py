@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import UnderWay
+from quorate.core.neighbours import NumberedExchanges, UnderWay
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Edge, Topology
@@ -36,27 +36,25 @@ class GossipSettings(Strategy):
 
 
 @dataclass(kw_only=True)
-class OnGraph:
+class OnGraph(NumberedExchanges):
     """The graph, and the number of the newest exchange on it; the state of a strategy of gossip, or a part of it."""
 
     graph: Topology = kept("drop")
-    round: int = kept("same", default=-1)
-    """The newest exchange when all workers rested last: `settle` keeps it, and `restored` goes on from it."""
 
 
 def undirected_graph(topology: str, size: int) -> Topology:
     """The topology for so many workers. Raises `ConfigurationError` where its edges lead one way."""
-    found = topology_of(topology, size)
-    if found.directed:
+    graph = topology_of(topology, size)
+    if graph.directed:
         raise ConfigurationError(
             f'edges of the topology "{topology}" lead one way, and this strategy needs them to lead both ways; sgp and '
             "osgp do not"
         )
-    return found
+    return graph
 
 
 def unchanging_graph(topology: str, size: int, why: str) -> Topology:
-    """As `undirected_graph`. Raises `ConfigurationError` also where neighbours change; `why` says whom that stops."""
+    """Return a graph as `undirected_graph`. Raises also if neighbours change, which `why` says is not possible."""
     graph = undirected_graph(topology, size)
     if graph.cycle(size) > 1:
         raise ConfigurationError(f'{why}, and those of "{topology}" change')
@@ -71,20 +69,20 @@ def edges_of_next(worker: Worker) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
 
 
 def begin_exchange(worker: Worker, x: Flat | Callable[[int], Flat], *scalars: float) -> UnderWay:
-    """Give `x`, or to each neighbour of the next round `x(rank)`; what is given is not written to any more."""
+    """Begin the next exchange with `x`, or `x(rank)` for each neighbour; do not write to the vectors any more."""
     near = worker.neighbours
     to, source = edges_of_next(worker)
-    given = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
-    return near.exchange(given, to, source, scalars=scalars)
+    gifts = x if isinstance(x, Flat) else {edge.peer: x(edge.peer) for edge in to if edge.peer != worker.rank}
+    return near.exchange(gifts, to, source, scalars=scalars)
 
 
 def own_copy(worker: Worker) -> Flat:
-    """The parameters (and momenta, where they travel), in a vector that is given to others without another copy."""
+    """Return the parameters (and momenta, if they travel), in a vector that is sent without another copy."""
     near = worker.neighbours
     return near.blank().copy_(worker.replica.read(moments=True) if near.has_moments else worker.parameters)
 
 
 def check_patience(seconds: float | None) -> None:
-    """Raise `ConfigurationError` for what is no time to wait."""
+    """Raise `ConfigurationError` for a patience that is not above 0."""
     if seconds is not None and not seconds > 0:
         raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")

@@ -38,13 +38,13 @@ def numerators(worker: Worker, x: Flat, u: float) -> Flat:
     """The numerator `x`, of weight `u`, to be given to others; where momenta travel, their numerators are behind it."""
     if not worker.neighbours.has_moments:
         return x
-    given = own_copy(worker)
-    for place, numbers in enumerate(given.segments()):
+    numerator = own_copy(worker)
+    for place, numbers in enumerate(numerator.segments()):
         if place < len(x.segments()):
             numbers.copy_(x.segment(place))
         else:
             numbers.mul_(u)
-    return given
+    return numerator
 
 
 def take_shares(worker: Worker, shares: Iterable[Given]) -> tuple[Flat, float]:

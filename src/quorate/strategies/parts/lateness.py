@@ -1,4 +1,4 @@
-"""What an outer gradient counts by its age: in full, or less.
+"""The weight of an outer gradient by its age: full, or less.
 
 Cosine-gated decay (Shah and Sun, "Cosine-Gated Adam-Decay", 2026, arXiv 2605.09126): an outer gradient of age T enters
 the outer optimizer times
@@ -44,7 +44,7 @@ class LatenessSettings(Strategy):
             raise ConfigurationError(f"late_alpha is {self.late_alpha}; it must be a number (at least 0)")
 
     def late_terms(self, late: Late) -> dict[str, Any]:
-        """What rounds agree on about what comes late."""
+        """Return the settings of rounds for late contributions."""
         return {
             "late": "drop" if late == "drop" else "carry",
             "late_weight": _WEIGHTS.get(late, "full"),
@@ -54,15 +54,17 @@ class LatenessSettings(Strategy):
         }
 
 
-def over_full_weights(sums: Flat, told: Mapping[int, Sequence[Mapping[str, Any]]], fragment: int) -> Flat:
-    """`sums` of what learners handed in of a fragment, with what they counted before they were late for the sum of
-    their weights: so their mean is less by what each counts less, where all are late, too."""
+def over_full_weights(sums: Flat, payloads: Mapping[int, Sequence[Mapping[str, Any]]], fragment: int) -> Flat:
+    """Return the `sums` of contributions of a fragment with the weights that these had before they were late.
+
+    So their mean is smaller by the factor of each late one, also if all are late.
+    """
     *_, numbers = sums.segments()
     total = numbers[:1] * 0
-    for _, own in sorted(told.items()):
-        total += sum(one["weights"][fragment] for one in own[:1])
+    for _, own in sorted(payloads.items()):
+        total += sum(payload["weights"][fragment] for payload in own[:1])
     if bool(total == numbers[0]):
         return sums
-    found = sums.clone()  # the log of rounds has it as well
-    found.segments()[-1][:1] = total
-    return found
+    corrected = sums.clone()  # the log of rounds has it as well
+    corrected.segments()[-1][:1] = total
+    return corrected

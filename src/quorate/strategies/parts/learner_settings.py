@@ -36,7 +36,7 @@ class LearnerSettings(Strategy):
         return self.learners != "each"
 
     def mates_of(self, worker: Worker, period: Period) -> Mates | None:
-        """Those of this worker's learner; None where it is one by itself."""
+        """Return the workers of this worker's learner; None if it is one by itself."""
         of = learners_from(self.learners, worker)
         if not of or worker.rank >= worker.size:  # who comes later is refused: see `lets_join`
             return None

@@ -1,4 +1,4 @@
-"""Learners that never wait: what one has done since its last merges, by fragment, and what a merge makes of it.
+"""Learners that never wait: their steps since their newest merges, by fragment, and the merges.
 
 The local steps of a learner may be made by several workers: see `mates`.
 """
@@ -25,17 +25,17 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 from quorate.strategies.parts.ways import laid_out_as, merged_ways, ways_of
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
-"""Fields of a learner that are the same on all of its workers."""
+"""The fields of a learner that are equal on all of its workers."""
 
 
 @dataclass
 class HandedIn:
-    """What one worker handed in at a time, by fragment."""
+    """A contribution of one worker, by fragment."""
 
     since: list[list[float]]
-    """`Learner.since` then."""
+    """`Learner.since` at that time."""
     ways: list[Flat]
-    """As they went into rounds: only to be read."""
+    """The deltas as they went into rounds; they are only read."""
 
 
 @dataclass(kw_only=True)
@@ -44,79 +44,79 @@ class StepsOfMates(LocalSteps):
 
     fragments: tuple[Fragment, ...] = kept("drop")
     since: list[list[float]] = kept("average", is_adapted=True)
-    """By fragment: steps, and the sum of their weights, since this worker's last merge."""
+    """Steps since this worker's newest merge, and the sum of their weights, by fragment."""
     handed: dict[int, HandedIn] = kept("drop", default_factory=dict)
-    """What may still come back in a round, by the time at which it was handed in."""
+    """Contributions that may still come back in a round, by their number."""
     times: int = kept("drop", default=0)
-    """How often that was."""
+    """The number of contributions so far."""
     handed_at: int = kept("drop", default=0)
-    """The step in which it was last."""
+    """The step of the newest contribution."""
     again_after: float = kept("average", default=0.0)
-    """Steps from then until it hands in again, as `came` says; 0: as set."""
+    """Steps from the newest contribution to the next one, set by `adjust_period`; 0: the period of the settings."""
     mates: Mates | None = kept("drop", default=None)
-    """Where learners are of several workers: those of this one."""
+    """The workers of this learner, if learners are of several."""
 
     def meet(self, worker: Worker) -> None:
-        """Where it is of several workers: exchange gradients with the others, once for each step."""
+        """Exchange gradients with the other workers of the learner, if any, once for each step."""
         if self.mates is not None:
             counts = self.mates.period.unit == "seconds" and self.began is not None
-            self.mates.meet(worker, self, worker.clock.now() - (self.began or 0.0) if counts else 0.0)
+            self.mates.meet(worker, self, worker.now() - (self.began or 0.0) if counts else 0.0)
 
     def step_begins(self, worker: Worker) -> None:
-        """Meet, where no backward pass has."""
+        """Exchange gradients, unless a backward pass of this step has."""
         if self.mates is not None and self.mates.met is None:
             self.meet(worker)
 
     def step_ended(self) -> None:
-        """What was met for is over."""
+        """End the step for which the workers of the learner have met."""
         if self.mates is not None:
             self.mates.met = None
 
     @property
     def met(self) -> Met | None:
-        """In a step, where it is of several workers."""
+        """The numbers of this step, if the learner is of several workers."""
         return None if self.mates is None else self.mates.met
 
     @property
     def learners(self) -> tuple[int, ...]:
-        """Which each worker is of, by rank; empty where each is one of its own."""
+        """The number of each worker's learner, by rank; nothing if each worker is a learner."""
         return () if self.mates is None else self.mates.of
 
     @property
     def fresh(self) -> float:
-        """Steps that are new in what is handed in; all of them, where another worker may have been about to."""
+        """The steps that are new in a contribution; all, if another worker may have been about to contribute them."""
         is_alone = self.mates is None or len(self.mates.group.ranks) == 1
         return float(self.steps if is_alone else max(amounts[0] for amounts in self.since))
 
     @property
     def up_to(self) -> int | None:
-        """The newest round that is applied in this step; None: all that are here."""
+        """The newest round to apply in this step; None: all that have arrived."""
         return None if self.met is None else self.met.up_to
 
-    def told_in(self, worker: Worker, one: Mean) -> Sequence[Any]:
-        """What this learner told with what it has in a round."""
-        return one.told.get(worker.rank, ()) if self.mates is None else self.mates.told_in(one.told)
+    def told_in(self, worker: Worker, result: Mean) -> Sequence[Any]:
+        """Return the payloads of this learner's contributions to a round."""
+        return result.payloads.get(worker.rank, ()) if self.mates is None else self.mates.told_in(result.payloads)
 
     def layouts(self, worker: Worker) -> list[Layout]:
-        """Of what is handed in, by fragment."""
+        """Return the layouts of a contribution, by fragment."""
         return [worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own).layout for own in self.fragments]
 
     def told_whole(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
-        """What it keeps beside what is the same on all workers, as JSON and tensors."""
-        told = {name: getattr(self, name) for name in _WHOLE}
-        told["ago"] = worker.step - self.handed_at
-        told["handed"] = [[time, one.since] for time, one in self.handed.items()]
-        return told, [part for one in self.handed.values() for way in one.ways for part in way.parts]
+        """Return the state that is not equal on all workers, as JSON and tensors."""
+        payload = {name: getattr(self, name) for name in _WHOLE}
+        payload["ago"] = worker.step - self.handed_at
+        payload["handed"] = [[time, entry.since] for time, entry in self.handed.items()]
+        return payload, [part for entry in self.handed.values() for way in entry.ways for part in way.parts]
 
-    def become(self, worker: Worker, told: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
-        """What another worker of this learner told."""
+    def become(self, worker: Worker, payload: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Take over the state of another worker of this learner."""
         for name in _WHOLE:
-            setattr(self, name, copy.deepcopy(told[name]))
-        self.handed_at = worker.step - told["ago"]
+            setattr(self, name, copy.deepcopy(payload[name]))
+        self.handed_at = worker.step - payload["ago"]
         layouts, parts = self.layouts(worker), iter(tensors)
         self.handed = {
             time: HandedIn(since, [Flat([next(parts) for _ in layout.parts], layout) for layout in layouts])
-            for time, since in told["handed"]
+            for time, since in payload["handed"]
         }
 
 
@@ -125,15 +125,15 @@ Averaging = Literal["mean", "radial"]
 
 @dataclass(kw_only=True)
 class Learner(StepsOfMates):
-    """One worker between its merges. `steps` and `done` count since it handed in last."""
+    """One worker between its merges. `steps` and `done` count since its newest contribution."""
 
     outer: OuterOptimizer = kept("drop")
     common: Flat = kept("same")
-    """Where the newest outer step of each fragment led."""
+    """The result of the newest outer step of each fragment."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
     rests: bool = kept("drop", default=False)
-    """Whether this worker steps no more until all have rested."""
+    """Whether this worker takes no more steps until the pause of all."""
 
     def count(self, worker: Worker, period: Period) -> None:
         """Count the step that the worker has just made, for every fragment as well."""
@@ -147,26 +147,28 @@ class Learner(StepsOfMates):
             amounts[1] += worker.weight if met is None else met.weight
 
     def weight_of(self, fragment: int, period: Period) -> float:
-        """What this worker counts in a merge: tokens times tokens per step, a step being what its gradient counts."""
+        """Return the weight of this worker in a merge: tokens times tokens per step, by the weights of steps."""
         steps, done = (amount / period.count for amount in self.since[fragment])
         return done * done / steps if steps else 0.0
 
     def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
-        """As `weight_of` of one step, where the script has written into the parameters since the fragment's newest
-        merge; else 0. For a worker that rests, and has made no step since that merge."""
+        """Return `weight_of` of one step if the script has edited the parameters since the fragment's newest merge.
+
+        Else return 0. For a worker that pauses, and has made no step since that merge.
+        """
         own = self.fragments[fragment]
         has_edits = is_edited(worker.replica.read(only=own).segments(), among(self.common, own).parts)
         return 1 / period.count if has_edits else 0.0
 
     def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
-        """What is handed in of a fragment: how far it is from where all were, times its weight, and the weight.
+        """Return the contribution of a fragment: its delta from the common point, times its weight, and the weight.
 
         Radial: directions by their weights; behind it, for each tensor, the norm times the weight. Tables of embeddings
         have 0 there, and their plain mean is taken: most rows of a learner have not moved.
         """
         own, share = self.fragments[fragment], weight / worker.size
-        found = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
-        *ways, numbers = found.segments()
+        contribution = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
+        *ways, numbers = contribution.segments()
         cells, plain = [weight], worker.replica.tables if averaging == "radial" else own
         for place, x, before in zip(own, ways, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
@@ -174,70 +176,69 @@ class Learner(StepsOfMates):
             x.mul_(share / norm if norm else share)
             cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))
-        found.header.zero_()
-        return found
+        return contribution
 
-    def came(self, told: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
-        """A round came on the way, with what this worker `told`; the first one since it handed in says when it does so
-        again, so that all hand in together.
+    def adjust_period(self, payloads: Sequence[Mapping[str, Any]], period: Period, overlap: int) -> None:
+        """Set the time of the next contribution by a round that has arrived, so that all learners contribute together.
 
-        Who hands in with the others has the round after `overlap` steps. Who has it later was early, and hands in so
-        much later the next time; who has one without what it just handed in was late, and hands in a step earlier. What
-        lies for most of a period until a round begins is late by that, and momentum on late outer gradients overshoots.
+        Only the first round since the newest contribution counts. A learner that contributes with the others has the
+        round after `overlap` steps. One that has it later was early, and contributes so much later the next time. One
+        whose newest contribution is not in the round was late, and contributes a step earlier. A contribution that lies
+        for most of a period until a round begins is late by that, and momentum on late outer gradients overshoots.
         """
         if period.unit != "steps" or self.again_after:
             return
-        is_late = self.steps <= overlap and not any(one["time"] == self.times for one in told)
+        is_late = self.steps <= overlap and not any(payload["time"] == self.times for payload in payloads)
         self.again_after = max(1.0, period.count - 1 if is_late else period.count - overlap + self.steps)
 
     def is_due(self, worker: Worker, period: Period) -> bool:
-        """As `came` has said; else as of `LocalSteps`."""
+        """Whether the learner hands in: by `again_after`, if it is set, else as `LocalSteps`."""
         if self.met is not None and period.unit == "seconds":
             return self.met.seconds >= period.count
         return self.steps >= self.again_after if self.again_after else super().is_due(worker, period)
 
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
-        """What goes into rounds by now, of all fragments; counted as handed in by `was_handed_in`."""
+        """Return the contribution of all fragments as it is now; `was_handed_in` counts it."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
         rests_at = [number for number, weight in enumerate(weights) if self.rests and not weight]
         edits = {number: self.weight_of_edits(worker, number, period) for number in rests_at}
         weights = [edits.get(number, weight) for number, weight in enumerate(weights)]
         ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
-        told = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "payload": told}
+        payload = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
+        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "payload": payload}
 
-    def give(self, worker: Worker, given: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
-        """Hand in what `hand_in` said; with `waits` return when the round is here that takes it."""
+    def give(self, worker: Worker, contribution: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
+        """Contribute the result of `hand_in`; with `waits` return when its round has arrived."""
         handed = None
         if self.mates is None or self.mates.hands_in(worker):
-            handed = worker.rounds.hand_in(**given, waits=waits, slack=slack)
-        self.was_handed_in(worker, given)
+            handed = worker.rounds.hand_in(**contribution, waits=waits, slack=slack)
+        self.was_handed_in(worker, contribution)
         if waits and self.mates is not None:
             self.mates.wait(worker, self, handed)
         elif waits and handed is not None:
             handed.wait()
 
     def seconds_of(self, worker: Worker, steps: int) -> float | None:
-        """What so many steps take, as those since it handed in last did in the mean; None after less than two."""
+        """Return the seconds of so many steps, as since the newest contribution; None after fewer than two."""
         if self.began is None or self.steps < 2:
             return None
         return (worker.step_began - self.began) / (self.steps - 1) * steps
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
-        """Hand in all that is left before all rest; `take` takes in what has come."""
+        """Contribute all that is left before the pause of all; `take` applies the rounds that have arrived."""
         self.rests = True
         if self.mates is not None and not self.mates.leaves(worker, self, take):
             return
-        while unknown := worker.rounds.hand_in_last(**(given := self.hand_in(worker, period, averaging))):
+        while unknown := worker.rounds.hand_in_last(**(contribution := self.hand_in(worker, period, averaging))):
             unknown.wait()
             take()
-        self.was_handed_in(worker, given)
+        self.was_handed_in(worker, contribution)
 
-    def was_handed_in(self, worker: Worker, given: Mapping[str, Any]) -> None:
+    def was_handed_in(self, worker: Worker, contribution: Mapping[str, Any]) -> None:
         """Count steps from 0."""
         self.times += 1
-        self.handed[self.times] = HandedIn([list(amounts) for amounts in self.since], given["vectors"])
+        self.handed[self.times] = HandedIn([list(amounts) for amounts in self.since], contribution["vectors"])
         self.handed_at = worker.step
         self.restart()
 
@@ -251,40 +252,40 @@ class Learner(StepsOfMates):
         worker: Worker,
         fragment: int,
         sums: Flat,
-        told: Sequence[Mapping[str, Any]],
+        payloads: Sequence[Mapping[str, Any]],
         *,
         share: float = 0.0,
         within: int = 0,
         drops: bool = False,
         part: float = 1.0,
     ) -> None:
-        """Make the outer step of a fragment, on `part` of the mean way in the `sums` of a round, and go on from there.
+        """Make the outer step of a fragment, on `part` of the mean delta in the `sums` of a round, and go on from it.
 
-        Where the round has what this worker handed in (as it `told`) and it has made at most `within` steps since, its
-        own numbers count `share` if it has made any (Streaming DiLoCo). Where it has made more, or rests, these are
-        kept: it goes on by them from the new point. Where the round does not have it, the worker goes as far as the
-        common point went, or, if it `drops` what it did, to that point.
+        If the round has a contribution of this worker (see `payloads`), and it has made at most `within` steps since,
+        its own numbers count `share` if it has made any (Streaming DiLoCo). If it has made more, or rests, these steps
+        are kept: it goes on by them from the new point. If the round does not have one, the worker moves as far as the
+        common point did, or, if it `drops` its steps, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
-        mine, before = among(own, self.fragments[fragment]), x.clone()
+        local, before = among(own, self.fragments[fragment]), x.clone()
         if not self.outer_step(worker, fragment, x, sums, part):
             return
-        given = self._merged(fragment, told[0]["time"]) if told else None
+        delta = self._merged(fragment, payloads[0]["time"]) if payloads else None
         steps = self.since[fragment][0]
-        if self.rests and (told or not drops):  # what was done since counts in full, edits of the script included
-            ways = ways_of(given, worker.size) if given is not None else [torch.zeros_like(old) for old in before.parts]
-            for theta, old, new, way in zip(mine.parts, before.parts, x.parts, ways, strict=False):
+        if self.rests and (payloads or not drops):  # what was done since counts in full, edits of the script included
+            ways = ways_of(delta, worker.size) if delta is not None else [torch.zeros_like(old) for old in before.parts]
+            for theta, old, new, way in zip(local.parts, before.parts, x.parts, ways, strict=False):
                 left = old - way.to(old.device)
                 theta.copy_(edit_of(theta, left, old, new).add_(new.to(theta.device)))
-        elif given is not None and steps <= within:
+        elif delta is not None and steps <= within:
             merged(own, x, self.fragments[fragment], share if steps else 0.0)
-        elif not told and drops:
+        elif not payloads and drops:
             merged(own, x, self.fragments[fragment], 0.0)
             self.since[fragment] = [0.0, 0.0]
         else:
-            for theta, old, new in zip(mine.parts, before.parts, x.parts, strict=True):
+            for theta, old, new in zip(local.parts, before.parts, x.parts, strict=True):
                 theta.add_((new - old).to(theta.device))
-            for theta, way in zip(mine.parts, ways_of(given, worker.size) if given is not None else (), strict=False):
+            for theta, way in zip(local.parts, ways_of(delta, worker.size) if delta is not None else (), strict=False):
                 theta.add_(way)  # it is in the new point
         worker.parameters = own
 
@@ -302,15 +303,15 @@ class Learner(StepsOfMates):
         return True
 
     def _merged(self, fragment: int, time: int) -> Flat | None:
-        """What was handed in the `time`-th time is merged; returns it, and None where all went on from elsewhere."""
-        given = self.handed.get(time)
-        if given is None:
+        """Count contribution `time` as merged and return its delta; None if all went on from elsewhere."""
+        contribution = self.handed.get(time)
+        if contribution is None:
             return None
-        done = list(given.since[fragment])
+        done = list(contribution.since[fragment])
         for amounts in [self.since, *(other.since for later, other in self.handed.items() if later > time)]:
             amounts[fragment] = [max(0.0, x - y) for x, y in zip(amounts[fragment], done, strict=True)]
-        self.handed = {other: one for other, one in self.handed.items() if other >= time}
-        return given.ways[fragment]
+        self.handed = {other: entry for other, entry in self.handed.items() if other >= time}
+        return contribution.ways[fragment]
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`, with nothing done since; with None, from what a checkpoint has kept.
@@ -338,15 +339,11 @@ class Learner(StepsOfMates):
             self.restart()
         self.mates.rested(worker)
 
-    def part_of(self, fragment: int, one: Mean) -> float:
-        """How many of the learners that have not died have a way in a round; those that have ended have not died."""
-        return part_of(fragment, one, one.alive if self.mates is None else self.mates.count_without(one.missing))
 
-
-def part_of(fragment: int, one: Mean, alive: int) -> float:
-    """How many of the learners `alive` have a way in a round."""
-    ways = sum(any(each["weights"][fragment] for each in told) for told in one.told.values())
-    return ways / max(alive, ways, 1)
+def part_of(fragment: int, result: Mean) -> float:
+    """Return the share of the learners that have not died whose delta is in a round; those that have ended live."""
+    ways = sum(any(each["weights"][fragment] for each in payloads) for payloads in result.payloads.values())
+    return ways / max(result.learners, ways, 1)
 
 
 L = TypeVar("L", bound=Learner)

@@ -43,19 +43,19 @@ def period_from(setting: int | str, name: str = "sync_every") -> Period:
     Raises `ConfigurationError` for anything else, and for a period that is not above 0.
     """
     if isinstance(setting, int) and not isinstance(setting, bool):
-        found = Period(setting, "steps")
+        period = Period(setting, "steps")
     elif isinstance(setting, str) and (examples := _EXAMPLES.fullmatch(setting)) is not None:
-        found = Period(int(examples[1]), "examples")
+        period = Period(int(examples[1]), "examples")
     elif isinstance(setting, str) and setting.strip()[-1:] == "s":
-        found = Period(seconds_from(setting, name), "seconds")
+        period = Period(seconds_from(setting, name), "seconds")
     else:
-        found = Period(math.nan, "steps")
-    if not found.count > 0:
+        period = Period(math.nan, "steps")
+    if not period.count > 0:
         raise ConfigurationError(
             f'{name} is {setting!r}; it must be a number of steps (at least 1), "4096 examples", or a duration '
             'such as "30s"'
         )
-    return found
+    return period
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class LocalStepSettings(Strategy):
     sync_every: int | str = 8
     """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """What becomes of what the optimizer keeps, at a mean: each worker's own stays, it is averaged, or begins anew."""
+    """The state of the optimizer at a mean: each worker keeps its own, it is averaged, or begins anew."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
     on_death: Literal["stop", "continue"] = "continue"
@@ -95,17 +95,17 @@ class LocalRoundSettings(Strategy):
     meets = "rounds"
 
     grace: float = 0.05
-    """As of `quorum`."""
+    """Seconds in which a worker must answer, or it is left out until it does; large vectors get extra time."""
     patience: float = 10.0
-    """As of `quorum`."""
+    """Seconds of silence after which a mean no longer counts a worker."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """As of `local-sgd`."""
+    """Buffers (BatchNorm statistics) at an evaluation and at the end, as in `local-sgd`."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, and what it had not handed in; or all stop."""
+    """Whether the others go on without a dead worker and the steps it had not contributed; or all stop."""
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """How long rounds wait for who does not answer."""
+        """The settings of rounds for workers that do not answer."""
         return {"grace": self.grace, "patience": self.patience}
 
 
@@ -135,7 +135,7 @@ class LocalSteps:
     def is_due(self, worker: Worker, period: Period) -> bool:
         """Whether the next mean is due for this worker."""
         if period.unit == "seconds":
-            return self.began is not None and worker.clock.now() - self.began >= period.count
+            return self.began is not None and worker.now() - self.began >= period.count
         return (self.steps if period.unit == "steps" else self.examples) >= period.count
 
     def weight(self, period: Period) -> float:
@@ -153,14 +153,14 @@ class LocalSteps:
 
 
 def mean_of_all(worker: Worker, x: Flat, weight: float) -> Mean:
-    """The weighted mean of what all workers give; blocks until all have come."""
+    """Return the weighted mean of the vectors of all workers; waits for all."""
     return Mean(mean=worker.means.of(x, weight=weight).wait())
 
 
 def take_mean(worker: Worker, mean: Flat, momentum: str, *, only: Sequence[int] | None = None) -> None:
-    """Write a mean of replicas (with `only`, of these tensors) into the model, and record how far the model was away.
+    """Write a mean of replicas (with `only`, of these tensors) into the model, and record the distance of the model.
 
-    `momentum` says what becomes of the optimizer's state: "average" writes the mean of it, "reset" forgets it.
+    For the optimizer's state, `momentum` "average" writes its mean, "reset" deletes it, and "keep" leaves it alone.
     """
     worker.measure_distance(mean, only=only)
     worker.replica.write(mean, moments=momentum == "average", only=only)

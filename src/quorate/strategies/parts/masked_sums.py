@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, empty_vector, pack
 
 Words = NDArray[np.uint32]
 _PIECES, _PIECE_BITS = 3, 11
@@ -45,25 +45,25 @@ class Masked:
     total: Flat
     weight: float
     """The sum of the weights."""
-    told: tuple[float, float]
-    """What those that handed in have told with it, in the clear."""
+    numbers: tuple[float, float]
+    """The sums of the numbers that workers have sent with their vectors, in the clear."""
 
 
 def masked_sum(
     worker: Worker,
-    mine: tuple[Flat, float] | None,
-    told: tuple[int, int],
+    contribution: tuple[Flat, float] | None,
+    numbers: tuple[int, int],
     *,
     dropouts: int,
     bits: int,
 ) -> Masked | str | None:
-    """The sum of all workers' vectors and weights; None where nobody has any, or a sentence where too many have died.
+    """Return the sum of all workers' vectors and weights; None if nobody has any, a sentence if too many have died.
 
-    All workers ask together; one without a vector takes part all the same. `told` are two whole numbers below 2^32 that
-    are the same on all that hand in. `bits` are the digits behind the point. Raises `ConfigurationError` for numbers
-    too large for 32 bits, and for worlds that are too large or too small.
+    All workers call it together; one without a vector takes part all the same. `numbers` are two whole numbers below
+    2^32 that are equal on all that contribute. `bits` are the digits behind the point. Raises `ConfigurationError` for
+    numbers too large for 32 bits, and for worlds that are too large or too small.
     """
-    has_any = gathered(worker, None if mine is None else _told_bytes(told), 8)
+    has_any = gathered(worker, None if contribution is None else _bytes_of(numbers), 8)
     if not has_any:
         return None
     said = np.frombuffer(next(iter(has_any.values())), np.uint32)
@@ -81,7 +81,7 @@ def masked_sum(
     members = sorted(everyones)
     held = keys.opened_shares(worker.rank, public, everyones)
     length = _length(worker)
-    words = _as_words(mine, length, len(members), bits) + mask(keys.own_seed, length)
+    words = _as_words(contribution, length, len(members), bits) + mask(keys.own_seed, length)
     for other in members:
         if other != worker.rank:
             drawn = mask(keys.secret_with(public[other]), length)
@@ -95,8 +95,8 @@ def masked_sum(
         )
     shares = {rank: revealed[rank] for rank in sorted(revealed)[:least]}
     for place, member in enumerate(members):
-        own = {rank: row[place * SHARE_BYTES : (place + 1) * SHARE_BYTES] for rank, row in shares.items()}
-        secret = joined_secret(own)
+        cut = {rank: row[place * SHARE_BYTES : (place + 1) * SHARE_BYTES] for rank, row in shares.items()}
+        secret = joined_secret(cut)
         if member in inside:
             total = total - mask(secret, len(total))
         else:
@@ -107,8 +107,8 @@ def masked_sum(
     return Masked(vector, weight, (float(said[0]), float(said[1])))
 
 
-def _told_bytes(told: tuple[int, int]) -> bytes:
-    return np.array(told, np.uint32).tobytes()
+def _bytes_of(numbers: tuple[int, int]) -> bytes:
+    return np.array(numbers, np.uint32).tobytes()
 
 
 def _length(worker: Worker) -> int:
@@ -123,10 +123,10 @@ def gathered(worker: Worker, row: bytes | None, length: int) -> dict[int, bytes]
     if row is not None:
         named[0][1][worker.rank] = 1.0
         named[1][1][worker.rank] = torch.tensor(list(row), dtype=torch.float32)
-    into = Flat.empty(layout_of(named, header=header))
+    into = empty_vector(layout_of(named, header=header))
     pack([x for _, x in named], into)
-    found = worker.means.of(into, weight=1.0).wait()
-    there, rows = found.segments()
+    mean = worker.means.of(into, weight=1.0).wait()
+    there, rows = mean.segments()
     count = int((there > 0).sum())
     if count == 0:
         return {}
@@ -140,11 +140,11 @@ def _scale(there: torch.Tensor) -> float:
     return round(1.0 / float(there.max()))
 
 
-def _as_words(mine: tuple[Flat, float] | None, length: int, workers: int, bits: int) -> Words:
+def _as_words(own: tuple[Flat, float] | None, length: int, workers: int, bits: int) -> Words:
     """The vector and its weight as whole numbers modulo 2^32; zeros where there is none."""
-    if mine is None:
+    if own is None:
         return np.zeros(length, np.uint32)
-    vector, weight = mine
+    vector, weight = own
     flat = torch.cat([x.detach().reshape(-1).double().cpu() for x in vector.segments()]).numpy()
     numbers = np.append(flat, weight) * 2.0**bits
     if not (np.isfinite(numbers).all() and np.abs(numbers).max() * workers < 2.0**31):
@@ -152,8 +152,8 @@ def _as_words(mine: tuple[Flat, float] | None, length: int, workers: int, bits: 
             f"a number of a masked sum is not finite, or too large for 32 bits with secure_bits={bits}: use fewer "
             'bits, weigh="equal", or clip ways'
         )
-    found: Words = np.round(numbers).astype(np.int64).astype(np.uint32)
-    return found
+    words: Words = np.round(numbers).astype(np.int64).astype(np.uint32)
+    return words
 
 
 def _as_numbers(worker: Worker, words: Words, bits: int) -> tuple[Flat, float]:
@@ -173,17 +173,17 @@ def _sum_of_words(worker: Worker, words: Words, members: Sequence[int]) -> tuple
     there = torch.zeros(worker.size)
     there[worker.rank] = float(worker.rank in members)
     named = [("there", there), *((f"piece {k}", x) for k, x in enumerate(pieces))]
-    into = Flat.empty(layout_of(named, header=worker.parameters.layout.header))
+    into = empty_vector(layout_of(named, header=worker.parameters.layout.header))
     pack([x for _, x in named], into)
-    found = worker.means.of(into, weight=1.0).wait()
-    there, *sums = found.segments()
+    mean = worker.means.of(into, weight=1.0).wait()
+    there, *sums = mean.segments()
     count = _scale(there)
     total = sum((x.double() * count).round().to(torch.int64).numpy() << (_PIECE_BITS * k) for k, x in enumerate(sums))
     return np.asarray(total).astype(np.uint32), [rank for rank in range(worker.size) if there[rank] > 0]
 
 
 def _revealed(held: dict[int, tuple[bytes, bytes]], members: Sequence[int], inside: Sequence[int]) -> bytes:
-    """Of each member the share of its own mask, where it is in the sum, or else of its key; never both."""
+    """Return a share for each member: of its own mask if it is in the sum, else of its key; never both."""
     return b"".join(held[member][1] if member in inside else held[member][0] for member in members)
 
 
@@ -191,7 +191,7 @@ _PRIME = 2**521 - 1
 """Shares are points of polynomials modulo this prime (Mersenne's thirteenth)."""
 _KEY_BYTES = 32
 SHARE_BYTES = 66
-"""Of one share."""
+"""The length of one share."""
 _SEALED_BYTES = 2 * SHARE_BYTES + 16
 
 
@@ -208,12 +208,12 @@ def _library() -> Any:
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:
     hashes, *_, hkdf = _library()
-    found: bytes = hkdf.HKDF(algorithm=hashes.SHA256(), length=_KEY_BYTES, salt=None, info=purpose).derive(secret)
-    return found
+    key: bytes = hkdf.HKDF(algorithm=hashes.SHA256(), length=_KEY_BYTES, salt=None, info=purpose).derive(secret)
+    return key
 
 
 def shared_secret(key: bytes, public: bytes) -> bytes:
-    """What the owner of a masking key has in common with another worker, whose `MaskingKeys.public` that is."""
+    """Return the secret of the owner of a masking key and another worker, whose `MaskingKeys.public` is `public`."""
     _, _, x25519, *_ = _library()
     own = x25519.X25519PrivateKey.from_private_bytes(key)
     return _derived(own.exchange(x25519.X25519PublicKey.from_public_bytes(public[_KEY_BYTES:])), b"quorate mask")
@@ -264,19 +264,19 @@ class MaskingKeys:
     def opened_shares(
         self, rank: int, public: Mapping[int, bytes], sealed: Mapping[int, bytes]
     ) -> dict[int, tuple[bytes, bytes]]:
-        """Of each worker that has sealed some, this one's share of its masking key and of its own seed.
+        """Return this worker's shares of the masking key and of the own seed of each worker that has sealed some.
 
         Raises `ConfigurationError` for shares that were not meant for this worker, or were changed on the way.
         """
-        place, found = sorted(public).index(rank), {}
+        place, opened = sorted(public).index(rank), {}
         for other, row in sealed.items():
-            mine = row[place * _SEALED_BYTES : (place + 1) * _SEALED_BYTES]
+            sealed_share = row[place * _SEALED_BYTES : (place + 1) * _SEALED_BYTES]
             try:
-                plain = self._cipher(public[other]).decrypt(_nonce(other, rank), mine, None)
+                plain = self._cipher(public[other]).decrypt(_nonce(other, rank), sealed_share, None)
             except Exception as error:
                 raise ConfigurationError(f"what rank {other} has sealed for a masked sum cannot be read") from error
-            found[other] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
-        return found
+            opened[other] = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+        return opened
 
 
 def _nonce(source: int, target: int) -> bytes:
@@ -290,13 +290,13 @@ def split_secret(secret: bytes, ranks: list[int], least: int) -> dict[int, bytes
     Rank r has the value at r + 1 of a polynomial of degree `least` - 1 whose value at 0 is the secret.
     """
     powers = [int.from_bytes(secret, "big"), *(secrets.randbelow(_PRIME) for _ in range(least - 1))]
-    found = {}
+    shares = {}
     for rank in ranks:
         value = 0
         for coefficient in reversed(powers):
             value = (value * (rank + 1) + coefficient) % _PRIME
-        found[rank] = value.to_bytes(SHARE_BYTES, "big")
-    return found
+        shares[rank] = value.to_bytes(SHARE_BYTES, "big")
+    return shares
 
 
 def joined_secret(shares: Mapping[int, bytes]) -> bytes:
@@ -309,5 +309,5 @@ def joined_secret(shares: Mapping[int, bytes]) -> bytes:
                 above = above * (other + 1) % _PRIME
                 below = below * (other - rank) % _PRIME
         total = (total + int.from_bytes(share, "big") * above * pow(below, -1, _PRIME)) % _PRIME
-    found: bytes = (total % 2 ** (8 * _KEY_BYTES)).to_bytes(_KEY_BYTES, "big")
-    return found
+    secret: bytes = (total % 2 ** (8 * _KEY_BYTES)).to_bytes(_KEY_BYTES, "big")
+    return secret

@@ -1,8 +1,8 @@
-"""Learners of several workers: these step together, are equal to the bit, and take part in rounds as one.
+"""Learners of several workers, which step together, are equal to the bit, and take part in rounds as one.
 
-In each step they exchange gradients, and with them where they stand in their rounds. So all of them know the same of
-all of them, and decide alike: which rounds are applied in this step, who hands in, whose replica is out of step and has
-to be copied anew. Who hands in is the lowest rank of those that step.
+In each step they exchange gradients, with their places in the rounds. So all have the same messages and decide alike:
+which rounds are applied in this step, which worker contributes for all, and whose replica differs and is copied anew.
+The lowest rank of the workers that step contributes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Learners = int | Literal["each", "host"]
 
 
 def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
-    """Which learner each worker is of, by rank; empty where each is one of its own.
+    """Return the number of each worker's learner, by rank; nothing if each worker is a learner.
 
-    Raises `ConfigurationError` for a number that cannot be.
+    Raises `ConfigurationError` for a number of learners that is impossible.
     """
     if setting == "each":
         return ()
@@ -43,79 +43,80 @@ def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
 
 
 class Whole(Protocol):
-    """What a learner keeps, as it goes with a copy of a replica."""
+    """The state of a learner, as it travels with a copy of a replica."""
 
     times: int
 
     def told_whole(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
-        """As JSON and tensors."""
+        """Return the state as JSON and tensors."""
 
-    def become(self, worker: Worker, told: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
-        """What another worker of the learner told."""
+    def become(self, worker: Worker, state: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
+        """Take over the state of another worker of the learner."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """What the workers of a learner have in common in one step."""
+    """The numbers that the workers of a learner have in common in one step."""
 
     weight: float
-    """Of all of their gradients together."""
+    """The weight of all their gradients together."""
     examples: float
-    """Likewise."""
+    """The examples of all their gradients together."""
     seconds: float
-    """The most that any has counted since the learner handed in."""
+    """The most seconds that a worker has counted since the learner contributed."""
     up_to: int | None
-    """The newest round that is applied in this step; None: all that are here, as nobody else steps."""
+    """The newest round to apply in this step; None: all that have arrived, as no other worker steps."""
 
 
 @dataclass
 class Mates:
-    """The workers of one learner, as one of them sees them. `of` says which learner each worker is of, by rank; `apply`
-    applies a round."""
+    """The workers of one learner, as one of them sees them.
+
+    `of` has the number of each worker's learner, by rank; `apply` applies a round.
+    """
 
     group: Group
     of: tuple[int, ...]
     period: Period
     apply: Callable[[Mean], None]
     met: Met | None = None
-    """Since the step before."""
+    """The numbers of this step, once they have been exchanged."""
     _there: list[int] = field(default_factory=list)
-    """Who stepped in the newest exchange, in order."""
+    """The ranks that stepped in the newest exchange, in order."""
     _holds: dict[int, int] = field(default_factory=dict)
-    """By rank: see `core.means.Standing.holds`, as told last."""
+    """The newest `core.groups.Standing.holds` of each worker, by rank."""
     _have_handed_in: set[int] = field(default_factory=set)
-    """Since all rested last."""
+    """The ranks that have contributed for the learner since the newest pause of all."""
 
     # -- steps
 
     def meet(self, worker: Worker, learner: Whole, seconds: float) -> None:
-        """Exchange gradients, and be equal to the others; `seconds` have passed since the learner handed in."""
+        """Exchange gradients, and become equal to the others; `seconds` have passed since the learner contributed."""
         header = {
             "examples": worker.examples if self.period.unit == "examples" else 0,
             "seconds": seconds if self.period.unit == "seconds" else 0.0,
         }
-        found = self._exchange(worker, learner, header, weight=worker.weight)
-        equal = equal_ones(found)
-        up_to, now = self._agree(worker, learner, found)
+        messages = self._exchange(worker, learner, header, weight=worker.weight)
+        equal = equal_ones(messages)
+        up_to, now = self._agree(worker, learner, messages)
         self._repair(worker, learner, now, up_to)
-        self.group.write_gradient([found[rank] for rank in equal])
+        self.group.write_gradient([messages[rank] for rank in equal])
         self.met = Met(
-            weight=sum(found[rank].weight for rank in equal),
-            examples=sum(found[rank].header["examples"] for rank in equal),
-            seconds=max(found[rank].header["seconds"] for rank in equal),
+            weight=sum(messages[rank].weight for rank in equal),
+            examples=sum(messages[rank].header["examples"] for rank in equal),
+            seconds=max(messages[rank].header["seconds"] for rank in equal),
             up_to=up_to,
         )
 
     def wait(self, worker: Worker, learner: Whole, handed: Any) -> None:
-        """All wait until the round is here that the one that hands in waits for (`handed`, None on the others), and
-        apply it in this step."""
+        """Wait for the round of the contribution `handed` (None on workers without one), and apply it now."""
         needs = 0 if handed is None else handed.wait()
         up_to, _ = self._agree(worker, learner, self._exchange(worker, learner, {"needs": needs}), needs)
         assert self.met is not None
         self.met = Met(self.met.weight, self.met.examples, self.met.seconds, up_to)
 
     def hands_in(self, worker: Worker) -> bool:
-        """Whether this worker does for all."""
+        """Return whether this worker contributes for the learner."""
         first = self._there[0]
         self._have_handed_in.add(first)
         if first == worker.rank:
@@ -127,46 +128,44 @@ class Mates:
     # -- rests
 
     def leaves(self, worker: Worker, learner: Whole, take: Callable[[], None]) -> bool:
-        """This worker steps no more until all have rested; whether it hands in what the learner has left. `take`
-        applies the rounds that are here."""
+        """Take no more steps until the pause of all; return whether this worker contributes what the learner has left.
+
+        `take` applies the rounds that have arrived.
+        """
         standing = worker.rounds.standing
         if self.group.others:
             standing.withdraw()
-        found = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "rests")
-        equal = equal_ones({rank: one for rank, one in found.items() if one.leaves})
-        if any(not one.leaves for one in found.values()) or min(equal) != worker.rank:
+        messages = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "rests")
+        equal = equal_ones({rank: message for rank, message in messages.items() if message.leaves})
+        if any(not message.leaves for message in messages.values()) or min(equal) != worker.rank:
             return False
         while self._held_by_others(worker) > standing.version:
             standing.until(self._held_by_others(worker))
             take()
-        # What one has handed in that died may be in any round that was formed before its death was known.
+        # A contribution of a dead worker may be in any round that was formed before its death was known.
         while not self._have_handed_in & self.group.dead <= standing.missing:
             standing.call()
             take()
         return True
 
     def rested(self, worker: Worker) -> None:
-        """All workers have: whoever has not ended steps again."""
+        """End the pause of all: workers that have not ended step again."""
         self.met, self._holds = None, {}
         self._have_handed_in.clear()
         self.group.rested(worker.rounds.standing.version)
 
     # -- what rounds say
 
-    def told_in(self, told: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
-        """What any of them told with what it gave to a round."""
-        return next((told[rank] for rank in self.group.ranks if rank in told), ())
-
-    def count_without(self, missing: Sequence[int]) -> int:
-        """How many learners have somebody who is not `missing`."""
-        return len({of for rank, of in enumerate(self.of) if rank not in set(missing)})
+    def told_in(self, payloads: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
+        """Return the payloads of the worker that has contributed to a round for the learner."""
+        return next((payloads[rank] for rank in self.group.ranks if rank in payloads), ())
 
     # -- inside
 
     def _exchange(self, worker: Worker, learner: Whole, header: Mapping[str, Any], **about: Any) -> dict[int, Said]:
-        """As `Group.exchange`. Of those that leave nothing more is heard."""
+        """Exchange headers as `Group.exchange`; workers that leave send no more."""
         standing = worker.rounds.standing
-        told = {
+        state = {
             "applied": standing.version,
             "newest": standing.newest,
             "holds": standing.holds,
@@ -177,68 +176,69 @@ class Mates:
             "seconds": 0.0,
             **header,
         }
-        found = self.group.exchange(told, **about)
-        self._holds |= {rank: int(one.header["holds"]) for rank, one in found.items()}
-        learner.times = max(int(one.header["times"]) for one in found.values())
+        messages = self.group.exchange(state, **about)
+        self._holds |= {rank: int(message.header["holds"]) for rank, message in messages.items()}
+        learner.times = max(int(message.header["times"]) for message in messages.values())
         if not about.get("leaves"):
-            found = {rank: one for rank, one in found.items() if not one.leaves}
-        self._there = sorted(found)
-        return found
+            messages = {rank: message for rank, message in messages.items() if not message.leaves}
+        self._there = sorted(messages)
+        return messages
 
     def _agree(
-        self, worker: Worker, learner: Whole, found: dict[int, Said], needs: int = 0
+        self, worker: Worker, learner: Whole, messages: dict[int, Said], needs: int = 0
     ) -> tuple[int | None, dict[int, Said]]:
-        """The newest round that all apply now, and what they have said by then.
+        """Return the newest round that all apply now, and the messages by then.
 
-        That is the newest that all have. Where some have applied a later one (in a copy of a replica), or it is needed,
-        the others wait until they have it, too.
+        It is the newest that all have. If some have applied a later one (in a copy of a replica), or need it, the
+        others wait until they have it, too.
         """
         standing = worker.rounds.standing
-        while len(found) > 1:
-            said = [one.header for one in found.values()]
-            lowest = min(one["newest"] for one in said)
-            most = max(max(one["applied"], one["needs"] if one["needs"] <= one["newest"] else 0) for one in said)
+        while len(messages) > 1:
+            headers = [message.header for message in messages.values()]
+            lowest = min(header["newest"] for header in headers)
+            needed = [header["needs"] if header["needs"] <= header["newest"] else 0 for header in headers]
+            most = max(*needed, *(header["applied"] for header in headers))
             if lowest >= most:
-                return int(lowest), found
+                return int(lowest), messages
             if standing.newest < most:
                 standing.until(most)
                 for _ in worker.rounds.completed(up_to=0):
                     raise AssertionError("rounds are counted from 1")  # a copy of a replica is taken
-            found = self._exchange(worker, learner, {"needs": needs})
-        return None, found
+            messages = self._exchange(worker, learner, {"needs": needs})
+        return None, messages
 
-    def _repair(self, worker: Worker, learner: Whole, found: dict[int, Said], up_to: int | None) -> None:
-        """Whoever is not equal to the others gets the replica of one of them, as it is after round `up_to`."""
-        equal = equal_ones(found)
-        if len(equal) < len(found):
-            for one in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
-                self.apply(one)
-        while len(equal) < len(found):
+    def _repair(self, worker: Worker, learner: Whole, messages: dict[int, Said], up_to: int | None) -> None:
+        """Copy a replica, as it is after round `up_to`, to the workers whose replicas differ."""
+        equal = equal_ones(messages)
+        if len(equal) < len(messages):
+            for result in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
+                self.apply(result)
+        while len(equal) < len(messages):
             source = min(equal)
-            told = learner.told_whole(worker) if source == worker.rank else ({}, [])
+            state = learner.told_whole(worker) if source == worker.rank else ({}, [])
             takes = worker.rank not in equal
-            given = self.group.copy_replica(source, *told, takes=takes)
-            if given is not None:
+            copy = self.group.copy_replica(source, *state, takes=takes)
+            if copy is not None:
                 if takes:
-                    learner.become(worker, *given)
+                    learner.become(worker, *copy)
                 break
-            found = {rank: one for rank, one in found.items() if rank != source}
-            equal = equal_ones(found)
+            messages = {rank: message for rank, message in messages.items() if rank != source}
+            equal = equal_ones(messages)
         self.group.trust()
 
     def _held_by_others(self, worker: Worker) -> int:
-        """The newest round that may have something of another one that lives."""
-        gone = self.group.dead | {worker.rank}
-        return max((number for rank, number in self._holds.items() if rank not in gone), default=0)
+        """Return the newest round that may have a contribution of another living worker."""
+        dead = self.group.dead | {worker.rank}
+        return max((number for rank, number in self._holds.items() if rank not in dead), default=0)
 
 
-def equal_ones(found: Mapping[int, Said]) -> list[int]:
-    """Whose replicas are equal, and further than those of the others, in order of rank.
+def equal_ones(messages: Mapping[int, Said]) -> list[int]:
+    """Return the ranks whose replicas are equal, and further than those of the others, in order.
 
-    Who does not doubt is equal to all who do not.
+    Workers that do not doubt their replicas are equal.
     """
-    sure = [rank for rank, one in found.items() if one.digest is None]
+    sure = [rank for rank, message in messages.items() if message.digest is None]
     if sure:
         return sure
-    ahead = max(found, key=lambda rank: (found[rank].header["step"], -rank))
-    return [rank for rank, one in found.items() if one.digest == found[ahead].digest]
+    ahead = max(messages, key=lambda rank: (messages[rank].header["step"], -rank))
+    return [rank for rank, message in messages.items() if message.digest == messages[ahead].digest]

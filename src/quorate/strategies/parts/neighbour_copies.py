@@ -42,16 +42,16 @@ class NeighbourCopies(OnGraph):
 
 
 def equal_copies(worker: Worker) -> dict[str, Any]:
-    """The fields `own` and `met` where all replicas are equal: every copy is what the parameters are now."""
+    """Return the fields `own` and `met` while all replicas are equal: every copy is that of the parameters now."""
     near = worker.neighbours
     met = {} if near.codec is None else dict.fromkeys(range(worker.size), near.round)
     return {"own": worker.parameters.bare(), "met": met}
 
 
 def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advance) -> None:
-    """Begin the next exchange: copies of this replica advance by what neighbours read of `difference()`.
+    """Begin the next exchange: copies of this replica advance by the decoded `difference()`.
 
-    Where nothing is written small they become `x`, which is not written to any more.
+    Without a codec they become `x`; do not write to it any more.
     """
     s: NeighbourCopies = worker.state
     near = worker.neighbours
@@ -61,29 +61,30 @@ def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advan
     s.of = {peer: s.of[peer] if peer in s.of else s.own.clone() for peer in current}
     code = None if near.codec is None else near.written(difference())
     s.own = x if code is None else advance(s.own.clone(), code.x, number)
-    given: dict[int, Gift] = {peer: code if code is not None and peer in current else s.own for peer in others}
-    s.under_way = near.exchange({worker.rank: s.own, **given}, to, source)
+    gifts: dict[int, Gift] = {peer: code if code is not None and peer in current else s.own for peer in others}
+    s.under_way = near.exchange({worker.rank: s.own, **gifts}, to, source)
 
 
 def take_in(worker: Worker, advance: Advance) -> None:
-    """Wait for the exchange that is under way, if one is: neighbours' copies advance, and `pull` is what they say."""
+    """Wait for the exchange in flight, if any: the copies of neighbours advance, and `pull` becomes their pull."""
     s: NeighbourCopies = worker.state
     if s.under_way is None:
         return
-    found, s.under_way, s.pull = s.under_way.wait(), None, s.own * 0.0
-    for peer, given in sorted(found.items()):
+    received, s.under_way, s.pull = s.under_way.wait(), None, s.own * 0.0
+    for peer, message in sorted(received.items()):
         if peer == worker.rank:
             continue
-        if given.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
+        if message.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
             s.met.pop(peer, None)
             continue
-        s.of[peer] = advance(s.of[peer], given.x, given.round) if given.is_written else _own_memory(worker, given.x)
-        s.met[peer] = given.round
-        s.pull.add_(s.of[peer] - s.own, given.weight)
+        x = message.x
+        s.of[peer] = advance(s.of[peer], x, message.round) if message.is_written else _own_memory(worker, x)
+        s.met[peer] = message.round
+        s.pull.add_(s.of[peer] - s.own, message.weight)
 
 
 def pulled(worker: Worker, pull: Flat | None) -> tuple[Flat, float]:
-    """What `consensus` gives: the parameters, with what the newest exchange adds to them but for the step."""
+    """Return the consensus: the parameters, plus the pull of the newest exchange, and its weight."""
     x = worker.parameters
     return (x if pull is None else x.add_(worker.replica.parameters_of(pull))), 1.0
 
@@ -94,7 +95,7 @@ def added(copy: Flat, read: Flat, number: int) -> Flat:
 
 
 def check_unbiased(codec: EdgeCodec | None, label: str) -> None:
-    """Raise `ConfigurationError` for a codec that is wrong in the mean, where what it leaves out would be lost."""
+    """Raise `ConfigurationError` for a biased codec, whose errors would be lost."""
     if codec is not None and codec.is_biased:
         raise ConfigurationError(
             f"{label} loses what codes leave out, so it needs a codec that is right in the mean (qsgd, natural, "
@@ -127,5 +128,5 @@ def by_coding(x: Flat, coded: float, dense: float = 1.0) -> Flat:
 
 
 def _own_memory(worker: Worker, x: Flat) -> Flat:
-    """What was given is not written to: without a codec, no copy is."""
+    """Return memory that may be written: without a codec, no copy is written to."""
     return x if worker.neighbours.codec is None else x.clone()

@@ -1,4 +1,4 @@
-"""What an outer step made of its outer gradient: measured from what was applied, whatever the optimizer.
+"""The result of an outer step for its outer gradient: measured from what was applied, whatever the optimizer.
 
 With d the outer gradient, s the outer step and lr the outer rate: rho is the cosine of d and the one before; the gain
 <s, d> / (lr <d, d>) says how many times the plain step it went along d; what is transverse, |s - (<s, d> / <d, d>) d| /
@@ -18,46 +18,46 @@ from torch import Tensor
 from quorate.core.vectors import Flat
 
 NEWEST, NORM, SMOOTHED = "newest gradient", "its norm", "smoothed rho"
-"""What is remembered beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
+"""Keys of the memory beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
 SHARE = 0.5
-"""What the newest rho counts in the smoothed one."""
+"""The weight of the newest rho in the smoothed one."""
 BUFFER = "momentum_buffer"
 """The name under which SGD remembers its momentum."""
 PIECE = 1 << 16
 """Numbers that are summed up in single precision."""
 GRAIN = 1 / 4096
-"""Of momenta that are chosen. They are never 0, with which SGD would leave its momentum as it is."""
+"""The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one outer step; None where an outer gradient is 0 or not finite, and of rho in the first step."""
+    """Measures of one outer step; None if an outer gradient is 0 or not finite, and of rho in the first step."""
 
     norm: float
-    """Of the outer gradient."""
+    """The norm of the outer gradient."""
     rho: float | None
     smoothed_rho: float | None
     gain: float | None
     transverse: float | None
 
     def as_row(self) -> dict[str, Any]:
-        """As the fields of `records.rows.Outer`."""
+        """Return the fields of `records.rows.Outer`."""
         return asdict(self)
 
 
-def dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """The inner product. Sums of pieces are added in double precision, so that their order hardly matters."""
-    found = 0.0
-    for x, y in zip(one, other, strict=True):
+def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
+    """Return the inner product. Sums of pieces are added in double precision, so that their order hardly matters."""
+    total = 0.0
+    for x, y in zip(xs, ys, strict=True):
         kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
         pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
-        sums = [torch.dot(mine.to(kind), theirs.to(kind)) for mine, theirs in pieces]
-        found += float(torch.stack(sums).double().sum())
-    return found
+        sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
+        total += float(torch.stack(sums).double().sum())
+    return total
 
 
 def of_optimizer(memory: dict[str, Any]) -> dict[str, Any]:
-    """What of `memory` is the outer optimizer's own."""
+    """Return the part of `memory` that is the outer optimizer's own."""
     return {name: value for name, value in memory.items() if name not in (NEWEST, NORM, SMOOTHED)}
 
 
@@ -78,7 +78,7 @@ def correlated(gradient: Flat, square: float, memory: dict[str, Any]) -> tuple[f
 
 
 def measured(before: Flat, after: Flat, gradient: Flat, memory: dict[str, Any], rate: float) -> Measured:
-    """What the outer step from `before`, which is written over, to `after` made of `gradient`. Cost: some nine passes,
+    """Measure the outer step from `before`, which is written over, to `after` on `gradient`. Cost: some nine passes,
     as much as two steps of an optimizer."""
     square = dot(gradient.parts, gradient.parts)
     rho, smoothed = correlated(gradient, square, memory)
@@ -104,8 +104,8 @@ def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float,
     share = _ratio(dot(before, gradient.parts), square) if before else 0.0
     if share is None:
         return most
-    found = _root(share, gain - 1) if is_nesterov else (gain - 1) / share if share > 0 else 0.0
-    return max(GRAIN, min(most, round(found / GRAIN) * GRAIN))
+    momentum = _root(share, gain - 1) if is_nesterov else (gain - 1) / share if share > 0 else 0.0
+    return max(GRAIN, min(most, round(momentum / GRAIN) * GRAIN))
 
 
 def _root(a: float, wanted: float) -> float:
@@ -120,5 +120,5 @@ def _real(x: Tensor) -> Tensor:
 
 
 def _ratio(above: float, below: float) -> float | None:
-    found = above / below if below > 0 else math.nan
-    return found if math.isfinite(found) else None
+    share = above / below if below > 0 else math.nan
+    return share if math.isfinite(share) else None

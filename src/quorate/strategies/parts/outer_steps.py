@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -31,9 +30,9 @@ class OuterOptimizer:
     momentum: float
     is_nesterov: bool
     device: str
-    """Where points lie: "own" is beside the model, "cpu" in the host's memory."""
+    """The place of points: "own" is beside the model, "cpu" in the host's memory."""
     reach: float | None = None
-    """How far a step goes along its gradient, in gradients, by the momentum that makes it so; None: as it comes."""
+    """The length of a step along its gradient, in gradients, for which the momentum is chosen; None: it is not."""
 
     def place(self, x: Flat) -> Flat:
         """`x` where points lie."""
@@ -50,8 +49,8 @@ class OuterOptimizer:
         before, own = point.clone(), of_optimizer(memory)
         worker.updater(point, own, kind=self.kind, **options)(gradient)
         memory.update(own)
-        found = measured(before, point, gradient, memory, self.rate)
-        worker.note_outer_step(fragment, {"momentum": momentum, **found.as_row()})
+        measures = measured(before, point, gradient, memory, self.rate)
+        worker.note_outer_step(fragment, {"momentum": momentum, **measures.as_row()})
 
     def _momentum_of(self, gradient: Flat, memory: dict[str, Any]) -> float:
         if self.reach is None:
@@ -64,13 +63,13 @@ class OuterStepSettings(Strategy):
     """The settings that strategies of outer steps have in common; their hooks are their own."""
 
     fragments: int = 1
-    """K: in how many parts the parameters come to their means, one after the other, H / K apart."""
+    """K: the number of parts of the parameters that are averaged one after the other, H / K apart."""
     fragments_by: Literal["bytes", "layer"] = "bytes"
     """How they are cut: tensors by their bytes, or layers one after the other, each whole."""
     overlap: int = 0
     """Local steps that are made while a mean is under way."""
     merge: float = 0.5
-    """What the own parameters count beside the outer step's, where steps were made meanwhile; at a pause these steps
+    """The weight of the own parameters beside the outer step's, if steps were made meanwhile; at a pause these steps
     count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """The outer optimizer."""
@@ -86,7 +85,7 @@ class OuterStepSettings(Strategy):
     outer_reach: float = 1.5
     """How many times the mean way an outer step goes along it where `outer_gain` is "measured"."""
     outer_device: Literal["own", "cpu"] = "own"
-    """Where the outer optimizer and its copy of the parameters are: with the model, or in the host's memory."""
+    """The place of the outer optimizer and its copy of the parameters: with the model, or in the host's memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,9 +95,18 @@ class OuterStepSettings(Strategy):
 
     @property
     def outer_optimizer(self) -> OuterOptimizer:
-        """As they say."""
+        """The outer optimizer of these settings."""
         reach = self.outer_reach if self.outer_gain == "measured" else None
         return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device, reach)
+
+
+class Delta(NamedTuple):
+    """The contribution of a worker to the mean of one fragment."""
+
+    x: Flat
+    weight: float
+    left: Flat
+    """The parameters of the fragment, where points lie."""
 
 
 class OuterUnderWay(NamedTuple):
@@ -120,17 +128,15 @@ class OuterState(SynchronousPhase):
     fragments: tuple[Fragment, ...] = kept("drop")
     turn: int = kept("same", default=0)
     """The number of the fragment that is averaged next; means are in the same order on all workers."""
-    given: int = kept("drop", default=0)
+    newest: int = kept("drop", default=0)
     """The number of the fragment that was given last."""
     since: list[float] = kept("average", is_adapted=True)
     """Steps, or examples, since the last mean of each fragment."""
     under_way: list[OuterUnderWay] = kept("drop", default_factory=list)
     """The oldest first."""
-    left: Flat | None = kept("drop", default=None)
-    """The parameters of the fragment that was given last, as they were then."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
-    """Where all workers began, or where the newest outer steps led; None before the first local step."""
+    """The point at which all workers began, or to which outer steps have led; None before the first local step."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
 
@@ -143,9 +149,9 @@ class OuterState(SynchronousPhase):
     def next_fragment(self, period: Period) -> tuple[Fragment, float]:
         """Give the next fragment, and count steps from 0; returns it and its weight, 1 after a whole period."""
         self.restart()
-        self.given, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
-        weight, self.since[self.given] = self.since[self.given] / period.count, 0.0
-        return self.fragments[self.given], weight
+        self.newest, self.turn = self.turn, (self.turn + 1) % len(self.fragments)
+        weight, self.since[self.newest] = self.since[self.newest] / period.count, 0.0
+        return self.fragments[self.newest], weight
 
     def point_of(self, number: int) -> Flat:
         """A view of the common point in a fragment."""
@@ -153,51 +159,30 @@ class OuterState(SynchronousPhase):
         return among(self.before, self.fragments[number])
 
     def turned(self, x: Flat, number: int) -> Flat:
-        """Turn the parameters of a fragment in `x` into the way to them from the common point, or such a way into them.
+        """Convert the parameters of a fragment in `x` into their delta from the common point, or a delta back.
 
-        Returns what they were, where points lie. Ways are exchanged, as differences of means lose what is small.
+        Returns the numbers before, on the device of points. Deltas are exchanged, as small differences of means are
+        rounded away.
         """
-        point, found = self.point_of(number), []
+        point, parts = self.point_of(number), []
         for own, there in zip(x.segments(), point.parts, strict=False):
-            found.append(own.reshape(-1).to(there.device, copy=True))
+            parts.append(own.reshape(-1).to(there.device, copy=True))
             own.copy_(there.view_as(own).to(own.device) - own)
-        return Flat(found, point.layout)
+        return Flat(parts, point.layout)
 
-    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> tuple[Flat, float]:
-        """The way of the next fragment from the common point, and its weight.
+    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> Delta:
+        """Return the delta of the next fragment from the common point.
 
-        Behind it is 1 where the worker has made a step since the fragment's last mean. Where it `rests` and has made
-        none, an edit of the script has the weight of one step, and a 0 behind it.
+        A number follows it: 1 if the worker has made a step since the fragment's newest mean. If it `rests` and has
+        made none, an edit by the script has the weight of one step, and the number is 0.
         """
         fragment, weight = self.next_fragment(period)
-        given = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
-        self.left = self.turned(given, self.given)
-        if rests and not weight and is_edited(self.left.parts, self.point_of(self.given).parts):
+        delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
+        left = self.turned(delta, self.newest)
+        if rests and not weight and is_edited(left.parts, self.point_of(self.newest).parts):
             weight = 1 / period.count
-            given.segment(-1).zero_()
-        return given, weight
-
-    def begin_mean(self, worker: Worker, x: Flat, weight: float) -> None:
-        """Begin the mean of the fragment that was given last, without waiting for it."""
-        assert self.left is not None, "a fragment was given"
-        left, self.left = self.left, None
-        self.under_way.append(OuterUnderWay(self.given, worker.step, left, worker.means.of(x, weight=weight)))
-
-    def take_means(
-        self,
-        worker: Worker,
-        take: Callable[[Worker, int, Flat, Flat | None], None],
-        *,
-        age: int = 0,
-        rests: bool = False,
-    ) -> None:
-        """Wait for the means that began `age` steps ago or earlier, and take each: `take(worker, number, mean, left)`.
-
-        `left` is what the parameters were as it began where the worker `rests`, else None.
-        """
-        while self.under_way and worker.step - self.under_way[0].step >= age:
-            number, _, left, mean = self.under_way.pop(0)
-            take(worker, number, mean.wait(), left if rests else None)
+            delta.segment(-1).zero_()
+        return Delta(delta, weight, left)
 
     def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
         """Make local steps from the next one on, and outer steps from `at`, where all workers are."""
@@ -205,7 +190,7 @@ class OuterState(SynchronousPhase):
         self.before = self.outer.place(at)
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
-        """Go on from the consensus `at`; with None, from what a checkpoint has kept.
+        """Go on from the consensus `at`; with None, from a checkpoint.
 
         After a checkpoint with another number of fragments the outer optimizers begin anew.
         """
@@ -233,12 +218,12 @@ def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, by: By = "bytes",
 def check_outer(rate: float, momentum: float) -> None:
     """Raise `ConfigurationError` for a rate or a momentum that no outer optimizer can have."""
     if not rate > 0 or not 0 <= momentum < 1:
-        found = f"outer_rate={rate}, outer_momentum={momentum}"
-        raise ConfigurationError(f"{found}: the rate must be above 0, and the momentum at least 0 and below 1")
+        settings = f"outer_rate={rate}, outer_momentum={momentum}"
+        raise ConfigurationError(f"{settings}: the rate must be above 0, and the momentum at least 0 and below 1")
 
 
 def check_reach(kind: str, reach: float, rate: float) -> None:
-    """Raise `ConfigurationError` for what no measured gain can hold."""
+    """Raise `ConfigurationError` for settings that no measured gain can keep."""
     if kind != "sgd":
         raise ConfigurationError(f'outer_gain="measured" chooses the momentum of SGD, and outer is {kind!r}; use "sgd"')
     if not rate <= reach < math.inf:
@@ -246,14 +231,14 @@ def check_reach(kind: str, reach: float, rate: float) -> None:
 
 
 def merged(own: Flat, common: Flat, fragment: Fragment, share: float) -> Flat:
-    """`own`, in which a fragment counts `share`, and `common` the rest; `common` may be on another device."""
-    for mine, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
-        mine.copy_(mine * share + theirs.to(mine.device) * (1 - share) if share else theirs)
+    """Return `own`, in which a fragment has the weight `share`, and `common`, on any device, the other part."""
+    for own_part, theirs in zip(among(own, fragment).parts, common.parts, strict=True):
+        own_part.copy_(own_part * share + theirs.to(own_part.device) * (1 - share) if share else theirs)
     return own
 
 
 def moved(own: Flat, common: Flat, left: Flat, fragment: Fragment) -> Flat:
     """`own`, in which a fragment has moved to `common`, and on from there as far as it had from `left`."""
-    for mine, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
-        mine.copy_(edit_of(mine, before, theirs).add_(theirs.to(mine.device)))
+    for own_part, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
+        own_part.copy_(edit_of(own_part, before, theirs).add_(theirs.to(own_part.device)))
     return own

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.servers import ReplicatedParts
 from quorate.core.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacedOnServers(Strategy):
+class PlacedOnServers(ReplicatedParts, Strategy):
     """On which servers, and on how many of them each part lies."""
 
     may_be_own: ClassVar[bool] = False
@@ -19,9 +20,6 @@ class PlacedOnServers(Strategy):
 
     servers: int | Literal["all", "own"] = "all"
     """On how many workers it lies, from rank 0 on; each trains as well."""
-    replication: int = 1
-    """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push
-    goes to that many, and so many steps are made of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

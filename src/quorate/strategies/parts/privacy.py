@@ -51,4 +51,4 @@ def noised(x: Flat, deviation: float, seed: list[int] | None) -> Flat:
 
 
 def _mixed(seed: list[int]) -> int:
-    return int(np.random.SeedSequence([one % 2**64 for one in seed]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([number % 2**64 for number in seed]).generate_state(1, np.uint64)[0] >> 1)

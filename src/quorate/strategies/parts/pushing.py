@@ -1,4 +1,4 @@
-"""What a worker keeps between the servers and its own steps: what it has read, and what it has not pushed."""
+"""The state of a worker between the servers and its own steps: parameters it has read, gradients it has not pushed."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ class Pushing:
     steps: int = kept("drop", default=0)
     unpushed: int = kept("drop", default=0)
     """Steps since the newest push."""
-    given: int = kept("drop", default=0)
-    """Those of them that had a gradient."""
+    gradients: int = kept("drop", default=0)
+    """The number of these steps that had a gradient."""
     sum: Flat | None = kept("drop", default=None)
-    """Of the gradients since then."""
+    """The sum of the gradients since then."""
     edit: Flat | None = kept("drop", default=None)
     """The numbers that the script has written into the parameters since then; NaN where it has not."""
     scratch: Flat | None = kept("drop", default=None)
     left_out: Flat | None = kept("sum", default=None)
-    """What a codec had left out of gradients when all rested last."""
+    """The error of a codec in gradients at the newest pause of all."""
     momenta: Flat | None = kept("average", default=None)
     """This worker's own, then."""
     reads: int = kept("drop", default=0)
     """How many are under way."""
 
     def take_in(self, worker: Worker) -> None:
-        """A step: its gradient, and what was written into the parameters."""
+        """Take in a step: its gradient, and edits of the parameters by the script."""
         self._take_edits(worker)
         gradient = worker.servers.gradient()
         if gradient is not None:
-            self.given += 1
+            self.gradients += 1
             self.sum = gradient if self.sum is None else self.sum.add_(gradient)
         self.steps, self.unpushed = self.steps + 1, self.unpushed + 1
 
     def push(self, worker: Worker, *, reads: bool) -> None:
         """Give all that was taken in."""
-        if self.sum is not None and self.given > 1:
-            self.sum.mul_(1 / self.given)
-        worker.servers.push(self.sum, count=self.given, reads=reads, edit=self.edit)
-        self.unpushed, self.given, self.sum, self.edit = 0, 0, None, None
+        if self.sum is not None and self.gradients > 1:
+            self.sum.mul_(1 / self.gradients)
+        worker.servers.push(self.sum, count=self.gradients, reads=reads, edit=self.edit)
+        self.unpushed, self.gradients, self.sum, self.edit = 0, 0, None, None
         self.reads += reads
 
     def ask(self, worker: Worker) -> None:
@@ -58,13 +58,13 @@ class Pushing:
         self.reads += 1
 
     def read(self, worker: Worker, *, ahead: int = 0) -> None:
-        """Go on from the newest parameters that are there when no more than so many reads are under way."""
+        """Go on from the newest parameters read, once at most `ahead` reads are in flight."""
         while self.reads > ahead:
             self.reads -= 1
             worker.parameters = self.shown = worker.servers.pull().wait().x
 
     def drain(self, worker: Worker) -> None:
-        """Push what is left, and leave nothing under way."""
+        """Push the remaining gradients, and wait for all reads."""
         self._take_edits(worker)
         if self.unpushed or self.edit is not None:
             self.push(worker, reads=False)

@@ -9,7 +9,7 @@ import torch
 
 from quorate.buckets.flat import layout_of
 from quorate.core.strategy import Worker
-from quorate.core.vectors import Flat, Layout, pack
+from quorate.core.vectors import Flat, Layout, empty_vector, header_in, pack
 
 
 def together(vectors: Sequence[Flat], numbers: Sequence[float]) -> Flat:
@@ -22,27 +22,27 @@ def together(vectors: Sequence[Flat], numbers: Sequence[float]) -> Flat:
         for number, vector in enumerate(vectors)
         for segment, x in zip(vector.layout.segments, vector.segments(), strict=True)
     ]
-    wide = max((x.dtype for _, x in named if not x.is_complex()), key=lambda one: one.itemsize, default=torch.float32)
+    wide = max((x.dtype for _, x in named if not x.is_complex()), key=lambda kind: kind.itemsize, default=torch.float32)
     named.append(("numbers", torch.tensor(numbers, dtype=wide)))
-    into = Flat.empty(layout_of(named, header=vectors[0].layout.header))
+    into = empty_vector(layout_of(named, header=vectors[0].layout.header))
     pack([x for _, x in named], into)
-    into.header.zero_()
+    header_in(into).zero_()
     return into
 
 
-def apart(one: Flat, layout: Layout, count: int) -> tuple[list[Flat], list[float]]:
+def apart(vector: Flat, layout: Layout, count: int) -> tuple[list[Flat], list[float]]:
     """The `count` vectors over `layout` in `one`, and the numbers behind them: copies."""
-    segments = one.segments()
+    segments = vector.segments()
     each = len(layout.segments)
-    found = []
+    vectors = []
     for number in range(count):
         pack(list(segments[number * each : (number + 1) * each]), vector := Flat.zeros(layout))
-        found.append(vector)
-    return found, segments[-1].tolist()
+        vectors.append(vector)
+    return vectors, segments[-1].tolist()
 
 
 def of_worker(worker: Worker, weight: float) -> list[float]:
-    """What `summed` needs of a worker that gives so much weight to a mean; behind a vector, among its numbers."""
+    """Return the numbers behind a vector that `summed` needs of a worker with this weight in a mean."""
     return [weight if rank == worker.rank else 0.0 for rank in range(worker.size)]
 
 

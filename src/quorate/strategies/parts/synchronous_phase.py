@@ -31,9 +31,7 @@ class SynchronousPhase(LocalSteps):
         """
         rate = max(worker.replica.learning_rates)
         self.highest_rate = max(self.highest_rate, rate)
-        if rate < self.highest_rate if after == "decay" else worker.step >= after - 1:
-            worker.means.vote()
-        return worker.means.has_voted
+        return worker.means.vote(rate < self.highest_rate if after == "decay" else worker.step >= after - 1)
 
     def turn_local(self, worker: Worker) -> None:
         """Make local steps from the next one on."""
@@ -50,6 +48,5 @@ def check_after(after: int | Literal["decay"]) -> None:
 def begins_local(worker: Worker, after: int | Literal["decay"]) -> bool:
     """Begin the phase; whether it is empty, so that the first step is a local one."""
     worker.means.step_alone(after == 0)
-    if after == 1:
-        worker.means.vote()
+    worker.means.vote(after == 1)
     return after == 0

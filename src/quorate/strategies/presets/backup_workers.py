@@ -10,15 +10,7 @@ set, such as to 3 of 4, and then a quarter of the work is lost. When the same wo
 learns from their data.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
-  sent are lost; with `on_death="stop"` all stop
-- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; it is left out, and its gradients are dropped, and their number is recorded
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
-  (`on_nonfinite`); any other one is added like a correct one
-- resize: goes on; pending gradients of the old workers are distributed over the new ones, and so is the rest of the
-  epoch
-- resume: goes on; pending gradients stay pending, and every gradient counts once
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (96 of 100 workers).
 """
@@ -38,8 +30,5 @@ class BackupWorkers(Quorum):
     """The slowest few workers are left out of every step, and their gradients are dropped."""
 
     wait_for: int | float | Literal["all", "majority", "designated"] = 0.9
-    """As of `quorum`."""
     late: Literal["carry", "drop", "replace"] = "drop"
-    """As of `quorum`."""
     divide_by: Literal["world", "arrived"] = "arrived"
-    """As of `quorum`."""

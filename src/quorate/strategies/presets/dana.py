@@ -10,14 +10,8 @@ Cost: As `parameter-server`; a vector per worker, and three passes per step.
 When it loses: With one worker it is SGD with Nesterov's momentum. Without momentum it is plain asynchronous SGD.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are more stale when they are applied
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one is in the parameters of all workers immediately
-- resize: goes on; parameters and optimizer state are divided again
-- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment", 2019 (arXiv
 1907.11612), DANA-Slim. There each gradient is a whole step, which is `step_size="full"` here.
@@ -38,6 +32,4 @@ class DANA(ParameterServer):
     """Each worker keeps the momentum of its own gradients."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
-    """As of `parameter-server`."""
     momentum: Literal["server", "worker"] = "worker"
-    """As of `parameter-server`."""

@@ -10,14 +10,8 @@ When it loses: If the squared gradient approximates the Hessian badly: far from 
 batches, whose noise is squared too.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are compensated by more
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one is in the parameters of all workers immediately
-- resize: goes on; parameters and optimizer state are divided again
-- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Zheng, Meng, Wang, Chen, Yu, Ma, Liu, "Asynchronous stochastic gradient descent with delay compensation", ICML
 2017, Algorithm 2; lambda 2 and decay 0.95 are its choice for CIFAR-10. There each gradient is a whole step, which is
@@ -39,8 +33,5 @@ class DCASGD(ParameterServer):
     """Late gradients are corrected for how far the parameters have moved since."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
-    """As of `parameter-server`."""
     delay_compensation: Literal["none", "constant", "adaptive"] = "adaptive"
-    """As of `parameter-server`."""
     compensation: float = 2.0
-    """As of `parameter-server`."""

@@ -11,14 +11,8 @@ When it loses: As `parameter-server` without waiting; and parts of the parameter
 different versions. Between pushes replicas drift apart, more with a larger `pull_every`.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`
 - pause: goes on; the others go on
 - slow worker: goes on; nobody waits for it; its gradients are more stale when they are applied
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one is in the parameters of all workers immediately
-- resize: goes on; parameters and optimizer state are divided again
-- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Dean et al., "Large scale distributed deep networks", NIPS 2012, Section 4.1; both periods are 1 in its
 experiments. There each gradient is a whole step, which is `step_size="full"` here.
@@ -39,6 +33,4 @@ class Downpour(ParameterServer):
     """Asynchronous servers, each in an order of its own."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
-    """As of `parameter-server`."""
     consistent: bool = False
-    """As of `parameter-server`."""

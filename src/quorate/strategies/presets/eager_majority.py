@@ -10,15 +10,7 @@ Cost: As `quorum`; on average (P + 1) / 2 fresh gradients per round.
 When it loses: When one worker is always the slowest, every P-th round waits for it, unless all others have called.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
-  sent are lost; with `on_death="stop"` all stop
-- pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count; every P-th round is its own
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
-  (`on_nonfinite`); any other one is added like a correct one
-- resize: goes on; pending gradients of the old workers are distributed over the new ones, and so is the rest of the
-  epoch
-- resume: goes on; pending gradients stay pending, and every gradient counts once
 
 Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training workloads in deep learning with
 partial collective operations", PPoPP 2020.
@@ -39,4 +31,3 @@ class EagerMajority(Quorum):
     """A worker drawn for each round starts it; the published majority."""
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "designated"
-    """As of `quorum`."""

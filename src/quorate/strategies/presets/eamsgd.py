@@ -11,13 +11,8 @@ When it loses: As `easgd`. Momentum keeps its direction after an exchange with t
 hundred steps to follow; if workers' data differ, a smaller momentum or a larger `beta` is better.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server (with `servers=1` only
-  rank 0 is one), this needs `replication=2`
-- pause: goes on; if the sleeping worker holds a part of the centre, the exchanges of all wait for it
-- slow worker: goes on; nobody waits for it, and it pulls the centre less often
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica and momentum, and within some exchanges the centre
-- resize: goes on; the centre stays, and every worker begins at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica and momentum
 
 Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Algorithm 2: v <- delta v - eta

@@ -17,9 +17,6 @@ d in each period, the memory holds at most 20 d. In small models, where 64 of 40
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
   lost, and what it remembered; with `on_death="stop"` all stop
-- pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
-- slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
-- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas; what they remembered is dealt out, its sum stays
 - resume: goes on; every worker with its own replica and what it remembers
 
@@ -49,6 +46,4 @@ class SparseLoCo(DiLoCo):
     sync_every: int | str = 50
     """H: as of `local-sgd`; of each fragment."""
     outer_rate: float = 1.0
-    """As of `diloco`."""
     outer_momentum: float = 0.0
-    """As of `diloco`; what is left out and remembered is in its place."""

@@ -10,14 +10,8 @@ When it loses: If one worker is always slower than the bound allows: all wait fo
 synchronous.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`
 - pause: goes on; at the bound the others wait for it
 - slow worker: goes on; the others run ahead of it as far as the bound allows, and then wait
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one is in the parameters of all workers immediately
-- resize: goes on; parameters and optimizer state are divided again
-- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
 Gradients are steps of the user's optimizer here, not additions.
@@ -38,4 +32,3 @@ class SSP(ParameterServer):
     """Workers run ahead of the slowest by at most a few steps."""
 
     mode: Literal["sync", "bounded", "async"] = "bounded"
-    """As of `parameter-server`."""

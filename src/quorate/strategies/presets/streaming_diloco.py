@@ -1,8 +1,10 @@
 """Streaming DiLoCo: fragments take their outer steps in turn, while local steps continue.
 
-Idea: The strategy `diloco` with a shorter period, the parameters cut into `fragments`, and an `overlap` of one local
-step: a mean is computed during the next step, and each worker then continues from the midpoint between its own
-parameters and the result of the outer step (`merge`).
+Idea: The strategy `diloco` with a shorter period, fragments, and an overlap of one local step. The parameters are cut
+into `fragments` of about equal bytes, each with its own outer optimizer and common point. The fragments are averaged in
+turn, H / K steps apart: the same numbers in K smaller messages. A mean is computed during the next `overlap` steps.
+Each worker then continues from a mixture, `merge` times its current parameters and 1 - `merge` times the outer step's
+point. Movement is always measured from the common point.
 
 Cost: As `diloco`; H is 100, so five times as much is sent, in smaller messages. Nobody waits for a message that takes
 less than a step.
@@ -11,14 +13,7 @@ When it loses: As `diloco`. Each fragment needs at least one tensor. The paper h
 blocks: set `fragments_by="layer"`, and `fragments` to a third of the blocks; `sync_every` is a multiple of it.
 
 Honesty:
-- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
-  lost; with `on_death="stop"` all stop
-- pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it when they take a mean in, unless `sync_every` is a time
-- corrupt gradient: untested; it corrupts one replica, and through it the next outer step
-- resize: goes on; from the mean of the old replicas, with the outer optimizers' states
-- resume: goes on; every worker with its own replica, and the outer optimizers' states; a mean that was under way is
-  left out, and what it held counts in the fragment's next one
 
 Paper: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv 2501.18512), Algorithm 2, with H
 of 30 and 100 and an overlap of one step, after public descriptions. That there are two fragments, cut by bytes, is
@@ -42,6 +37,4 @@ class StreamingDiLoCo(DiLoCo):
     sync_every: int | str = 100
     """H: as of `local-sgd`; of each fragment."""
     fragments: int = 2
-    """As of `diloco`."""
     overlap: int = 1
-    """As of `diloco`."""

@@ -9,14 +9,8 @@ When it loses: If the same worker is always slow: the model never learns from it
 work is lost.
 
 Honesty:
-- worker death: stops cleanly; with `on_death="continue"` the others go on; if it was a server, this needs
-  `replication=2`
 - pause: goes on; the others go on, if it is the only one; else they wait
 - slow worker: goes on; it is left out, and its gradients are dropped, and their number is recorded
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one is in the parameters of all workers immediately
-- resize: goes on; parameters and optimizer state are divided again
-- resume: goes on; the servers keep their state, and every clock starts at zero
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016, Algorithms 3 and 4. The
 preset `backup-workers` does the same without servers.
@@ -36,4 +30,3 @@ class SyncBackup(ParameterServer):
     """Every step takes the first P - 1 gradients."""
 
     backup: int = 1
-    """As of `parameter-server`."""
