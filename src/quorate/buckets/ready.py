@@ -41,7 +41,7 @@ class ReadyGradients:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
         self._blank = blank if blank is not None else lambda: empty_vector(flat.layout)
         self._is_unwritten = is_unwritten
-        """Whether `flat` is `Flat.unwritten`, in whose place a vector is made before anything is packed."""
+        """Whether `flat` is a placeholder, in whose place a vector is made before anything is packed."""
         self.scale = 1.0
         self.paused = self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)

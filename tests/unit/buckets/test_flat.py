@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from quorate.buckets.flat import layout_of, sum_dtype
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, header_in, pack, segments_by_part, unpack
+from quorate.core.vectors import Flat, digest_of, header_in, pack, segments_by_part, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
