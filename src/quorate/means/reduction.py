@@ -1,4 +1,4 @@
-"""How means of gradients are formed, as the user chooses: `compress`, `reduce`, and which parameters stay dense."""
+"""The user's settings of how means of gradients are formed: `compress`, `reduce`, and which parameters stay dense."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class ReductionSettings:
     error_feedback: bool | None = None
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
-    """What is left of what was left out when it is added to the next gradient; below 1 it fades, as a momentum does."""
+    """The factor by which the error of a codec is multiplied before it is added to the next gradient."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     attack: str = ""
     """For tests and teaching, what the last workers send in the place of their gradients: `sign-flip:2` (two workers),
     `noise`, `little-is-enough` ...; empty: nothing else."""
     on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
-    """What becomes of a gradient that is out of all proportion to those of the others: "warn" names its worker, "skip"
+    """How a gradient that is out of all proportion to those of the others is treated: "warn" names its worker, "skip"
     leaves it out of the mean as well."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
@@ -69,7 +69,7 @@ class ReductionSettings:
             raise ConfigurationError(f"dense_below is {self.dense_below}; it must be a count of numbers (at least 0)")
 
 
-NAMES = tuple(one.name for one in dataclasses.fields(ReductionSettings))
+NAMES = tuple(entry.name for entry in dataclasses.fields(ReductionSettings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,45 +79,46 @@ class Reduction:
     settings: ReductionSettings = field(default_factory=ReductionSettings)
     codec: Codec | PowerSGDSettings | None = None
     rule: Rule | None = None
-    """What is formed in the place of means."""
+    """The rule whose results take the place of means."""
     is_bound: bool = True
-    """Whether `f` of the rule was asked for; else it is less among few workers."""
+    """Whether the user has set `f` of the rule; else it is smaller among few workers."""
     redundancy: Callable[[int], Redundancy] | None = None
-    """How so many workers compute the same batches; None: each has its own."""
+    """Returns how a number of workers compute the same batches; None: each has its own."""
 
     @property
     def is_of_gradients(self) -> bool:
-        """Whether it is for nothing else."""
+        """Whether it applies to gradients only."""
         return isinstance(self.codec, PowerSGDSettings)
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether what comes is no mean, but an adaptive sum of gradients."""
+        """Whether the result is not the mean of gradients, but an adaptive sum or a rule's."""
         return self.settings.reduce == ADASUM or self.rule is not None
 
     @property
     def forms_means(self) -> bool:
-        """Whether what comes is the mean of the gradients, but for rounding."""
+        """Whether the result is the mean of the gradients, up to rounding."""
         return self.codec is None and not self.is_adaptive
 
     @property
     def codes_sums(self) -> bool:
-        """Whether sums of some workers are written small by a codec that has settings in numbers of a gradient."""
+        """Whether sums of several workers are encoded by a codec with settings in units of a gradient."""
         has_unit = isinstance(self.codec, Codec) and self.codec.bare.has_unit
         return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
 
     @property
     def keeps_more(self) -> bool:
-        """Whether its codec remembers more than what it leaves out."""
+        """Whether the codec remembers more than what it leaves out."""
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)
 
     def is_coded(self, name: str, x: Tensor) -> bool:
-        """Whether the parameter `name` is written small."""
+        """Return whether the parameter `name` is compressed."""
         is_large = x.dim() > 1 and x.numel() >= self.settings.dense_below
-        return is_large and x.is_floating_point() and not any(fnmatchcase(name, one) for one in self.settings.dense)
+        is_dense = any(fnmatchcase(name, pattern) for pattern in self.settings.dense)
+        return is_large and x.is_floating_point() and not is_dense
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
-        """What forms sums of vectors laid out so; `seed` is the run's."""
+        """Return a reducer for vectors of `layout`; `seed` is that of the run."""
         made = self._reducer(layout, wire, seed)
         if self.settings.on_anomaly != "ignore":
             from quorate.means.guarded import Guarded
@@ -133,8 +134,8 @@ class Reduction:
         if self.rule is not None:
             from quorate.means.robust import Robust
 
-            rule, known = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
-            if known.batches > 1:
+            rule, redundancy = self.rule, Redundancy() if self.redundancy is None else self.redundancy(wire.size)
+            if redundancy.batches > 1:
                 if rule.name != "Mean":
                     raise ConfigurationError(
                         f'reduce="{self.settings.reduce}" cannot be combined with a cyclic code, which decodes the '
@@ -142,8 +143,8 @@ class Reduction:
                     )
                 from quorate.means.cyclic import Cyclic
 
-                return Cyclic(layout, wire, seed, known)
-            count = known.groups or wire.size
+                return Cyclic(layout, wire, seed, redundancy)
+            count = redundancy.groups or wire.size
             if not self.is_bound:
                 rule = rule.with_f(min(rule.f, max(0, rule.most_of(count))))
             rule.check(count)
@@ -153,7 +154,7 @@ class Reduction:
                 assert isinstance(self.codec, Codec)
                 codec = self.codec.rescaled(1 / wire.size)
                 return RobustCodes(layout, wire, codec, rule, seed, divisor=wire.size)
-            return Robust(layout, wire, rule, seed, known)
+            return Robust(layout, wire, rule, seed, redundancy)
         if self.codec is None:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
@@ -169,8 +170,11 @@ class Reduction:
         return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
-        """How `size` workers sum the codes of those parts. As asked; else in two phases where every code to everyone
-        would be more than a dense sum, which is 2 numbers for each. `sum`: codes add up, as dense vectors do."""
+        """Return how `size` workers sum the codes of those parts. "sum": codes add up, as dense vectors do.
+
+        As `reduce` says; "auto" chooses "two-phase" where "gather" would be more bytes than a dense sum, 2 numbers for
+        each.
+        """
         codec = self.codec
         assert isinstance(codec, Codec)
         if self.settings.reduce == HIERARCHICAL:
@@ -178,8 +182,8 @@ class Reduction:
         everywhere: Literal["sum", "gather"] = "sum" if codec.is_linear else "gather"
         if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
             return "two-phase" if self.settings.reduce == TWO_PHASE else everywhere
-        known = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
-        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in known) > 0 else everywhere
+        sizes = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
+        return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in sizes) > 0 else everywhere
 
     @property
     def said(self) -> dict[str, Any]:
@@ -193,16 +197,13 @@ class Reduction:
         if self.codec is None:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
-        own = {one.name: getattr(inner, one.name) for one in dataclasses.fields(inner)}
+        own = {entry.name: getattr(inner, entry.name) for entry in dataclasses.fields(inner)}
         feeds_back = isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
         return dataclasses.asdict(self.settings) | {"error_feedback": feeds_back} | own
 
 
 def reduction_of(raw: Mapping[str, object]) -> Reduction:
-    """What these settings say, those of the codec among them.
-
-    Raises `ConfigurationError` for a codec or a setting that nobody knows.
-    """
+    """Return the reduction of these settings. Raises `ConfigurationError` for an unknown codec or setting."""
     settings = ReductionSettings(**settings_for(ReductionSettings, {k: v for k, v in raw.items() if k in NAMES}))
     if settings.attack:
         attack_from(settings.attack)
@@ -254,11 +255,11 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
     return Reduction(settings=settings, codec=ErrorFeedback(codec, settings.error_decay) if needed else codec)
 
 
-def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Collection[str]) -> Reduction:
-    """A rule; beside a codec the settings in `own` are of whichever of the two knows them."""
+def _by_rule(settings: ReductionSettings, own: Mapping[str, object], passed: Collection[str]) -> Reduction:
+    """Return the reduction of a rule; beside a codec the settings in `own` are of the one that knows them."""
     kind: Any = rules.get(settings.reduce)
     if settings.compress == NONE:
-        others = set(given) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
+        others = set(passed) & set(NAMES) - {"compress", "reduce", "attack", "on_anomaly"}
         if others:
             raise ConfigurationError(
                 f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"
@@ -269,9 +270,9 @@ def _by_rule(settings: ReductionSettings, own: Mapping[str, object], given: Coll
             f'reduce="{settings.reduce}" needs the vector of each worker, and {POWER_SGD} forms only their sum; choose '
             "another codec, or leave out reduce"
         )
-    of_rule = {one.name for one in dataclasses.fields(kind)}
+    of_rule = {entry.name for entry in dataclasses.fields(kind)}
     rule: Rule = kind(**settings_for(kind, {k: v for k, v in own.items() if k in of_rule}, settings.reduce))
-    names = {k: v for k, v in dataclasses.asdict(settings).items() if k in given or k == "compress"}
+    names = {k: v for k, v in dataclasses.asdict(settings).items() if k in passed or k == "compress"}
     coded = reduction_of({**names, "reduce": AUTO} | {k: v for k, v in own.items() if k not in of_rule})
     assert isinstance(coded.codec, Codec)
     if coded.codec.bare.keeps_few and not rule.is_linear:
@@ -302,5 +303,5 @@ def _how() -> str:
 
 
 def compressing() -> list[str]:
-    """What `compress` may be."""
+    """Return the values of `compress`."""
     return sorted((*codecs.names(), POWER_SGD, NONE))
