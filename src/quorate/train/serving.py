@@ -1,4 +1,4 @@
-"""What `distribute` does on a rank that is a server only: it keeps parameters until the training has ended."""
+"""`distribute` on a rank that is a server only: it serves parameters until the training has ended."""
 
 from __future__ import annotations
 
@@ -27,37 +27,35 @@ from quorate.train.watched import Watched
 from quorate.wire.current import Place
 
 
-def check_servers(place: Place, strategy: str | Strategy, told: Chosen) -> None:
-    """Raise `ConfigurationError` where servers of their own were started, and what is distributed next cannot have
-    them: by another strategy, or a further optimizer."""
+def check_servers(place: Place, strategy: str | Strategy, chosen: Chosen) -> None:
+    """Raise `ConfigurationError` if separate servers were started that this call of `distribute` cannot use."""
     own = place.context(OwnServers).ranks
     if not own:
         return
     kind: type[Strategy] | None = None
-    if told.strategy_name is None and isinstance(strategy, Strategy):
+    if chosen.strategy_name is None and isinstance(strategy, Strategy):
         kind, name = type(strategy), strategies.name_of(type(strategy)) or type(strategy).__name__
     else:
-        name = str(told.strategy_name or strategy)
-        if name not in told.baselines:
+        name = str(chosen.strategy_name or strategy)
+        if name not in chosen.baselines:
             kind = strategies.get(name)
     why = why_none_of_their_own(kind, name)
     if why is not None:
         raise ConfigurationError(f"{why}, but --servers was given; it needs parameter-server or one of its presets")
-    if told.optimizers:
+    if chosen.optimizers:
         raise ConfigurationError(
             "separate servers (--servers) serve one distributed optimizer; this script has several"
         )
 
 
 def serves_only(place: Place) -> bool:
-    """Whether this rank is a server, and no worker."""
     return place.wire.rank in place.context(OwnServers).ranks
 
 
 def serve(
     optimizer: Optimizer, plain: Any, model: Module, strategy: Strategy, place: Place, name: str, watched: Watched
 ) -> NoReturn:
-    """Serve, and leave: raises `Stopped` at the end. Arguments as of `train.loop.Loop`."""
+    """Serve until the end, and raise `Stopped`. Arguments as of `train.loop.Loop`."""
     assert isinstance(strategy, ServerSettings) and isinstance(strategy, PlacedOnServers)
     own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), stop_of(place)
     own.has_served = True
@@ -78,7 +76,7 @@ def serve(
         tolerates_death=goes_on,
         record=(lambda row: None) if recorder is None else recorder.hold,
     )
-    stop.trainings += 1  # one that is asked to leave does so when the workers have
+    stop.trainings += 1  # a server that is asked to leave does so after the workers
     server.serve()
     stop.trainings -= 1
     if stop.asked is not None:
