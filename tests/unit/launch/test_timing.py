@@ -72,7 +72,7 @@ def test_what_a_step_takes(clock: Clock) -> None:
         timer.steps_now()
         clock.now += 2.0
         timer.stepped()
-    told = timer.told(blocks)
+    told = timer.report(blocks)
     assert told["blocks"] == {"1": [7.0, 13.0], "2": [7.0, 13.0]}
     assert told["rest"] == [0.0, 0.25]
     assert (told["examples"], told["update"], told["outside"], told["steps"]) == (6, 2.0, 0.5, 2)
@@ -109,7 +109,7 @@ def test_what_the_processor_did_of_a_step(monkeypatch: pytest.MonkeyPatch) -> No
         timer.stepped()
     assert timer.parts == pytest.approx({"outside": 0.5, "model": 0.0, "backward": 2.0, "update": 2.0})
     assert timer.processor.parts == pytest.approx({"outside": 1 / 3, "model": 0.0, "backward": 1.0, "update": 4 / 3})
-    assert timer.told({})["processor"] == pytest.approx((3 - 1 / 3) / 4.5)
+    assert timer.report({})["processor"] == pytest.approx((3 - 1 / 3) / 4.5)
 
 
 def test_what_does_not_grow_with_examples(clock: Clock) -> None:

@@ -13,7 +13,7 @@ _CHUNK = 2**16
 
 
 class BoardConnections:
-    """Those of one end, by the number that both know them by."""
+    """The connections of one end, by the number that both ends use."""
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes

@@ -1,4 +1,4 @@
-"""What the launcher and an agent say to each other, as frames on the agent's stdin and stdout.
+"""Frames between the launcher and an agent, on the agent's stdin and stdout.
 
 | from the launcher | |
 |---|---|

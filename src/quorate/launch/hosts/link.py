@@ -46,7 +46,7 @@ class Link:
         self.lost: str | None = None
         """Why there is no connection any more."""
         self.about: Mapping[str, Any] = {}
-        """What the agent has said of itself."""
+        """The agent's description of itself."""
         self._board: str | None = None
         self._seen: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
         self._said: deque[str] = deque(maxlen=20)
@@ -159,10 +159,10 @@ class Link:
         """Whether the agent has begun to speak; what a login shell has said before is passed over."""
         said = b""
         while not said.endswith(MARK) and len(said) < _MOST_SAID_FIRST:
-            one = self._pipes.recv(1)
-            if not one:
+            byte = self._pipes.recv(1)
+            if not byte:
                 return False
-            said += one
+            said += byte
         return said.endswith(MARK)
 
     def _take(self, frame: list[bytes]) -> None:
@@ -202,7 +202,7 @@ class Link:
         return self._said[-1].rstrip(".") if self._said else ""
 
     @staticmethod
-    def _in_thread(target: Any, *given: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=given, name="quorate host", daemon=True)
+    def _in_thread(target: Any, *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args, name="quorate host", daemon=True)
         thread.start()
         return thread

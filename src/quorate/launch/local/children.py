@@ -13,7 +13,7 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, where it is on this machine."""
+        """The process, if it is on this machine."""
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""

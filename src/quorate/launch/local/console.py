@@ -1,4 +1,4 @@
-"""What workers print: kept in a log file for each rank, and of rank 0 shown as well, byte for byte."""
+"""The output of workers: kept in a log file for each rank; rank 0's is shown as well, byte for byte."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _next(source: FileIO) -> bytes:
 
 
 def _swallow(stream: BinaryIO) -> None:
-    """What `stream` still holds goes nowhere: else the interpreter fails on it when it ends, with status 120."""
+    """Discard the buffer of `stream`: else the interpreter fails on it when it ends, with status 120."""
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 

@@ -21,7 +21,7 @@ MOST = 64
 """Workers of either kind in `Room`."""
 _TRIES = 3
 MOST_NEWCOMERS = 2 * MOST
-"""Of one run."""
+"""The most newcomers of one run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Room:
 
 
 class Newcomers:
-    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
+    """The newcomers of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
 
     A dead worker's place stays empty for `repair` seconds.
     """
@@ -74,24 +74,24 @@ class Newcomers:
             self._empty.append((self._now() + self._repair, rank))
 
     def look(self) -> list[tuple[int, int | None]]:
-        """Start those that are due by now: their ranks, and in whose place (None: somebody has asked for one)."""
-        found: list[tuple[int, int | None]] = []
+        """Start the newcomers that are due; return their ranks, and whom they replace (None: they were requested)."""
+        started: list[tuple[int, int | None]] = []
         while self._empty and self._empty[0][0] <= self._now():
             dead = self._empty.pop(0)[1]
-            found.append((self._begin(self._seats.get(dead, dead)), dead))
+            started.append((self._begin(self._seats.get(dead, dead)), dead))
         wanted = int(self._board.get(_WANTED) or b"0")
         while self._answered < wanted:
             self._answered += 1
             if self._more < self._room.more:
                 self._more += 1
                 rank = self._begin(self._size + self._more - 1)
-                found.append((rank, None))
+                started.append((rank, None))
                 self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
-                given = f"with --spare {self._room.more}" if self._room.more else "without --spare"
-                why = f"no more workers can join: the run was started {given}"
+                spare = f"with --spare {self._room.more}" if self._room.more else "without --spare"
+                why = f"no more workers can join: the run was started {spare}"
                 self._board.set(f"{_SAID}/{self._answered}", why.encode())
-        return found
+        return started
 
     def _begin(self, seat: int) -> int:
         rank = self._size + len(self._seats)

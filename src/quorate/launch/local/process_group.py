@@ -16,7 +16,7 @@ from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
 from quorate.launch.local.started import Expected
-from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
+from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, newest_report, status_after
 from quorate.wire.failure import (
     ended,
     is_in_training,
@@ -65,9 +65,9 @@ class Crew:
         self.outlived: list[Ending] = []
         """The workers that died, and the others went on, by an error of their own or otherwise."""
         self.chaos: Chaos | None = None
-        """What strikes them; to be set before `watch` is called."""
+        """The failures that strike the workers; set it before `watch` is called."""
         self.goodput: LiveGoodput | None = None
-        """What is told where some have died or were struck; to be set before `watch` is called."""
+        """The report after deaths and failures; set it before `watch` is called."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -148,7 +148,7 @@ class Crew:
         polled = [(child.poll(), rank) for rank, child in self._alive.items()]
         now_ended = [(status, rank) for status, rank in polled if status is not None]
         # Of two deaths between two looks, the one by a signal is the cause: the other saw its connection break.
-        for status, rank in sorted(now_ended, key=lambda one: one[0] >= 0):
+        for status, rank in sorted(now_ended, key=lambda ended: ended[0] >= 0):
             self._has_ended(rank, status)
         now = time.monotonic()
         for group, until in list(self._left_behind.items()):
@@ -159,8 +159,8 @@ class Crew:
                 self._is_over(group)
 
     def _show(self) -> None:
-        """What a worker reports of all of them."""
-        said = told(self._board)
+        """Show a worker's report about all workers."""
+        said = newest_report(self._board)
         if said is not None and said != self._shown:
             self._shown = said
             self._shows(*said)
@@ -214,7 +214,7 @@ class Crew:
         reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
         if not report_death(self._board, rank, reason, host):
             return False
-        known = next(one for one in read_deaths(self._board) if one.rank == rank)
+        known = next(death for death in read_deaths(self._board) if death.rank == rank)
         others = [other for other in self.alive if not is_server(self._board, other)]
         who = named_at(self._board, known.rank, known.host)
         self._say(f"{who} {known.reason}; {ranks_in_words(others)} {'goes' if len(others) == 1 else 'go'} on")
@@ -239,9 +239,9 @@ class Crew:
         if self.goodput is None or self._plan or self._asked:
             return
         struck = 0 if self.chaos is None else self.chaos.strikes
-        told = self.goodput.look(len(self.outlived) + struck, self.alive)
-        if told is not None:
-            self._say(told)
+        sentence = self.goodput.look(len(self.outlived) + struck, self.alive)
+        if sentence is not None:
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         self._shows(-1, f"quorate: {sentence}\n")

@@ -65,9 +65,9 @@ class Writing:
     def _write(self) -> None:
         for name, opens in self._opens.items():
             self._guarded(name, partial(self._begin, name, opens))
-        while (told := self._held.get()) is not None:
+        while (number := self._held.get()) is not None:
             for name, logger in list(self._open.items()):
-                self._guarded(name, partial(logger.add, *told))
+                self._guarded(name, partial(logger.add, *number))
         for name, logger in list(self._open.items()):
             self._guarded(name, partial(logger.close, is_well=self.is_well))
 

@@ -1,4 +1,4 @@
-"""Where a run under way can be asked for something: its board's address, in its folder, for this user alone."""
+"""The address for requests to a run under way: its board's, in its folder, readable by this user alone."""
 
 from __future__ import annotations
 

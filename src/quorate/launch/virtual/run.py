@@ -37,7 +37,7 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
 STACK_BYTES = 16 << 20
-"""Of each worker's thread; only what is used takes memory."""
+"""The stack of each worker's thread; only used pages take memory."""
 
 _LAUNCHERS_NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -99,7 +99,7 @@ def run_workers(
     run_dir: str | Path | None = None,
     on_output: OnOutput | None = None,
 ) -> int:
-    """As `run_script`, for what each worker calls: `body`, whose code is in `file`."""
+    """Run as `run_script`; each worker calls `body`, whose code is in `file`."""
     world = VirtualWorld(
         size,
         joiners=joiners,
@@ -167,7 +167,7 @@ def _is_main(module: ModuleType) -> Callable[[], None]:
 
 
 class Report:
-    """What is said of the failures of a run, on the console and in the logs."""
+    """The report of the failures of a run, on the console and in the logs."""
 
     def __init__(self, world: VirtualWorld, script: Path, logs: Logs, console: TextIO) -> None:
         self.world = world
@@ -178,7 +178,7 @@ class Report:
         """By sentence of a `ConfigurationError`, who raised it: many workers raise the same, which is told once."""
 
     def show(self, rank: int, error: Exception) -> None:
-        """What `rank` raised: in its log, and unless it follows from another rank's failure, on the console.
+        """Write the error of `rank` to its log, and unless it follows from another rank's failure, on the console.
 
         Python's traceback, or the sentence of a `QuorateError`. A `ConfigurationError` is shown by `conclude`.
         """

@@ -79,8 +79,8 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self._status is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
@@ -108,10 +108,10 @@ class _Rank:
         """The environment, as soon as it comes."""
         with socket.socket(fileno=KEPT) as launcher, launcher.makefile("rb") as words:
             launcher.sendall(b".")  # signals to this process group have somebody to reach from here on
-            told = words.read()
-        if not told:
+            text = words.read()
+        if not text:
             raise SystemExit(1)
-        environment: dict[str, str] = json.loads(told)
+        environment: dict[str, str] = json.loads(text)
         return environment
 
 

@@ -67,7 +67,7 @@ def status_after_error(kind: type[BaseException]) -> int:
 
 
 class _Ending:
-    """What this process knows about its own end; `status` is set once something went wrong.
+    """The end of this process; `status` is set once something went wrong.
 
     A process that the script forks inherits these hooks; its end is no worker's, and they leave it alone.
     """
@@ -106,8 +106,8 @@ class _Ending:
                 self.fail(status, f"left, as {ranks_in_words(lost)} of its replica had died", goes_quietly=True)
             elif how is None:
                 # What Quorate raises concerns everyone; an error of this worker's own may be its own death.
-                mine = not issubclass(kind, QuorateError)
-                self.fail(status, f"raised {kind.__name__}: {error}", is_own=mine)
+                is_own = not issubclass(kind, QuorateError)
+                self.fail(status, f"raised {kind.__name__}: {error}", is_own=is_own)
             else:
                 self.fail(status, str(error), kind=how, ranks=ranks)
         if issubclass(kind, QuorateError):
@@ -204,8 +204,8 @@ class _Ending:
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
             try:
-                came = joined_in(wire.board.peek(GONE))
-                others = {*range(wire.size), *came} - {one.rank for one in read_deaths(wire.board)}
+                newcomers = joined_in(wire.board.peek(GONE))
+                others = {*range(wire.size), *newcomers} - {death.rank for death in read_deaths(wire.board)}
                 wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done

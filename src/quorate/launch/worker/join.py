@@ -161,7 +161,7 @@ def _enter(timeout: float) -> current.Place:
 
 
 def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What goes wrong before the worker has joined is one sentence, and a status, as it is later."""
+    """End with one sentence and a status after an error before the worker has joined, as after later ones."""
     if issubclass(kind, KeyboardInterrupt):
         tell("quorate: interrupted\n")
     elif issubclass(kind, QuorateError):

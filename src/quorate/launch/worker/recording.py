@@ -1,4 +1,4 @@
-"""Where a worker's records go, and what stands in them beside its steps."""
+"""The records of a worker, and their rows beside its steps."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ class _Kept:
     """One of each worker."""
 
     folder: Path | None = None
-    """Where another launcher than ours has started the run, on rank 0: its closing line is this worker's to say."""
+    """The folder if another launcher than ours has started the run, on rank 0, which prints the closing line."""
     writing: Writing | None = None
-    """Of rank 0, where it has loggers."""
+    """Writes to loggers, on rank 0."""
     transfer: RecordTransfer | None = None
-    """Where the run is on several hosts."""
+    """The transfer of records of a run on several hosts."""
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:

@@ -172,8 +172,8 @@ class _Stall:
             self._mark, self._since = mark, now
             self._limit = STALL_SECONDS
         elif now - self._since > self._limit:
-            told, self._limit = self._limit, 2 * self._limit
-            return told
+            seconds, self._limit = self._limit, 2 * self._limit
+            return seconds
         return 0.0
 
 

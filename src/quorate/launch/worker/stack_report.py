@@ -1,4 +1,4 @@
-"""Where the workers are while one waits in vain: each one's stack, its last collectives, and who is the odd one out."""
+"""The report of a wait in vain: each worker's stack, its last collectives, and which one differs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Raised:
     """One of each worker."""
 
     stack: list[traceback.FrameSummary] | None = None
-    """Of what it has raised."""
+    """The stack of the error."""
 
 
 ANSWER_SECONDS = 1.5
@@ -52,7 +52,7 @@ def progress(place: Place) -> list[int]:
 
 
 def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
-    """Where this process is: its training thread's stack, what it waits for and since when, what it called last."""
+    """Return the place of this process: its training thread's stack, its wait and since when, its last calls."""
     frames = sys._current_frames()
     raised = place.context(_Raised).stack
     if raised is not None:  # its wait took too long
@@ -61,7 +61,7 @@ def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
         waits = wire.endpoint.waits.get(main)
         stack = list(traceback.extract_stack(frames[main])) if main in frames else []
     return {
-        "stack": [f"{one.filename}:{one.lineno} in {one.name}" for one in stack][-_FRAMES:],
+        "stack": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack][-_FRAMES:],
         "script": _in_script(stack),
         "waits": None if waits is None else _waits(wire.rank, *waits),
         "now": time.monotonic(),
@@ -78,19 +78,19 @@ def _waits(rank: int, operation: str, needed: Collection[int], since: float) -> 
 
 def _in_script(stack: list[traceback.FrameSummary]) -> str:
     """The innermost line that is neither Quorate's nor torch's."""
-    own = [one for one in stack if _OURS not in one.filename and f"{os.sep}torch{os.sep}" not in one.filename]
+    own = [frame for frame in stack if _OURS not in frame.filename and f"{os.sep}torch{os.sep}" not in frame.filename]
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def _other_threads(frames: Mapping[int, FrameType], main: int) -> dict[str, str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    told = {}
+    places = {}
     for ident, frame in frames.items():
         if ident != main and ident != threading.get_ident():
-            told[names.get(ident, str(ident))] = (
+            places[names.get(ident, str(ident))] = (
                 f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
             )
-    return told
+    return places
 
 
 def report(wire: RealWire, place: Place, main: int, why: str) -> None:
@@ -113,7 +113,8 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
             answers[rank] = requests.said_where(board, number, rank)
         if None in answers.values():
             time.sleep(_LOOK_EVERY)
-    silent = {rank: _ask_by_signal(board, rank, wire.endpoint.host) for rank, one in answers.items() if one is None}
+    unanswered = [rank for rank, answer in answers.items() if answer is None]
+    silent = {rank: _ask_by_signal(board, rank, wire.endpoint.host) for rank in unanswered}
     text = compose(answers, silent, why)
     tell(text)
     requests.tell_all(board, why, wire.rank, text)
@@ -186,7 +187,7 @@ def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[in
 
 
 def report_quietly(wire: RealWire, place: Place, why: str, trace: TracebackType | None) -> None:
-    """As `report`, of a worker that is about to fail at `trace`: nothing is raised where the board is gone."""
+    """Report as `report`, for a worker that is about to fail at `trace`; raises nothing if the board has ended."""
     place.context(_Raised).stack = list(traceback.extract_tb(trace))
     with suppress(QuorateError, OSError):
         report(wire, place, threading.get_ident(), why)

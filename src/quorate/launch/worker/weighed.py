@@ -1,4 +1,4 @@
-"""What a worker gives to `world.mean`, as it travels."""
+"""The argument of `world.mean` of one worker, as it travels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Weighed:
 
     @classmethod
     def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
-        """What one worker gives."""
+        """Return the argument of one worker."""
         carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
         return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
 
@@ -62,7 +62,7 @@ def numbers_of(x: object) -> Tensor:
 
 
 def weight_of(weight: object) -> float:
-    """Likewise."""
+    """Return the weight as a number. Raises `ConfigurationError` for anything else."""
     number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
     if not isinstance(number, Real) or not math.isfinite(number):
         raise ConfigurationError(f"the weight of world.mean must be a finite number, not {weight!r}")
