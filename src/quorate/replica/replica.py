@@ -99,6 +99,7 @@ class Replica:
 
     @property
     def names(self) -> list[str]:
+        """The names of the trained parameters."""
         return [segment.name for segment in self.layout.segments]
 
     @property
@@ -112,6 +113,7 @@ class Replica:
 
     @property
     def gradients(self) -> list[Tensor | None]:
+        """The `.grad` of each trained parameter."""
         return [p.grad for p in self.trained]
 
     @property

@@ -107,6 +107,7 @@ class OwnMoment:
 
     @property
     def numbers(self) -> list[float | None]:
+        """All fields but the tensor."""
         return [self.count, self.left, self.ahead, self.cosine]
 
 

@@ -46,6 +46,7 @@ class AloneOnHost:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
+        """Return a context without effect: there is no exchange to put off."""
         return nullcontext()
 
     def finish(self) -> None:

@@ -236,6 +236,7 @@ class Loop(StepObserver):
         return self.worker.servers if self.worker.is_served else self.common
 
     def group_came(self, group: dict[str, Any]) -> None:
+        """Lay out a new parameter group."""
         if self.worker.seat is not None:
             check_in_shards(self.replica.model, self.worker.seat, group["params"])
         self.relayout.group_came(group["params"])

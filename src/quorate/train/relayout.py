@@ -190,6 +190,7 @@ class LayoutChanges:
             raise ConfigurationError(_sentence(json.loads(own_text), words))
 
     def changed_alike(self, prefix: str) -> None:
+        """Delete the announcements, as all workers have changed alike."""
         board, own = self._worker.wire.board, f"{prefix}{self._worker.rank}"
         first = board.get(f"{prefix}first")
         if first is not None and json.loads(first)["rank"] == self._worker.rank:

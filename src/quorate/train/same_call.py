@@ -23,6 +23,8 @@ from quorate.replica.replica import Replica
 
 @dataclasses.dataclass(frozen=True)
 class Call:
+    """One worker's call of `distribute`."""
+
     choices: dict[str, Any]
     """The arguments, by their names in sentences; plain JSON values."""
     tensors: dict[str, list[str]]

@@ -49,6 +49,7 @@ def check_servers(place: Place, strategy: str | Strategy, chosen: Chosen) -> Non
 
 
 def serves_only(place: Place) -> bool:
+    """Return whether this rank is a server, and no worker."""
     return place.wire.rank in place.context(OwnServers).ranks
 
 

@@ -16,6 +16,8 @@ from quorate.train.worker import StrategyWorker
 
 
 class TrainingInRounds(Protocol):
+    """The training of one optimizer: a `train.loop.Loop`."""
+
     worker: StrategyWorker
     rests: bool
     beside: Beside | None

@@ -82,6 +82,7 @@ def agree_on_buffers(
 def level(
     tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
 ) -> int:
+    """Level replicas as `means.equal_replicas.level`, among survivors."""
     group = surviving_replicas(place)
     if group is None:
         return level_all(tensors, optimizer, wire, updates, always=always)

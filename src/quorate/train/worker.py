@@ -295,6 +295,7 @@ class StrategyWorker:
 
     @property
     def updates(self) -> int:
+        """The number of updates that the replica has applied."""
         return self.timer.rounds
 
     @updates.setter
