@@ -53,7 +53,7 @@ class Agent:
         self._connections = BoardConnections(launcher)
 
     def run(self) -> None:
-        """Return when all is over, whoever has ended it."""
+        """Return at the end, whichever side has ended it."""
         self._board.bind(str(self._sockets / "board"))
         self._board.listen(1024)
         self._in_thread(self._accept)
@@ -158,7 +158,7 @@ class Agent:
                 os.kill(child.pid, number)
 
     def _end(self) -> None:
-        """Kill whoever is left."""
+        """Kill the remaining workers."""
         for child in self._children.values():
             signal_group(child.pid, signal.SIGKILL)
             with suppress(ProcessLookupError):

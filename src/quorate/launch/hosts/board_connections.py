@@ -20,7 +20,7 @@ class BoardConnections:
         self._open: dict[int, socket.socket] = {}
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Carry what it says, in a thread, until it ends."""
+        """Forward its bytes, in a thread, until it ends."""
         self._open[number] = connection
         threading.Thread(target=self._carry, args=(number, connection), name="quorate board", daemon=True).start()
 

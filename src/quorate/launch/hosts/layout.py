@@ -14,7 +14,7 @@ _ONE = re.compile(r"(?P<name>[^\s,:\-\[][^\s,:]*|\[[0-9a-fA-F:.%\w]+\])(?::(?P<c
 
 @dataclass(frozen=True)
 class Place:
-    """One host, as ssh is given it, and the ranks that it has."""
+    """One host, in the form that ssh takes, and its ranks."""
 
     host: str
     ranks: range

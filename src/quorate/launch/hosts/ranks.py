@@ -27,7 +27,7 @@ _OURS = (
     "TORCH_DISABLE_",
 )  # fmt: skip
 _TAKEN_ALONG = ("QUORATE_TOKEN", "QUORATE_SILENCE", "QUORATE_TLS", "QUORATE_CONGESTION", "QUORATE_GPU_BACKEND")
-"""Variables of the launcher's own environment that workers are given, besides those that are named to it."""
+"""Variables of the launcher's own environment that workers get, besides those named by the user."""
 
 
 class Worker:

@@ -44,7 +44,7 @@ class Hosts:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """By host, what is started here to reach it."""
+        """Return for each host the command that reaches it."""
         return {place.host: ssh_words(self.ssh, place.host) for place in self.layout.places}
 
     def as_json(self) -> dict[str, Any]:

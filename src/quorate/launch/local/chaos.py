@@ -42,7 +42,7 @@ class Workers(Protocol):
         """The ranks that have not ended."""
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
-        """Send it to a worker and to what it has started."""
+        """Send a signal to a worker and to its children."""
 
 
 def began(board: Board) -> float | None:
@@ -80,7 +80,7 @@ class Chaos:
         """By rank, its place, and when it goes on."""
 
     def look(self) -> None:
-        """Strike whoever is due."""
+        """Strike the workers that are due."""
         if self._is_over:
             return
         now = self._now()
@@ -103,7 +103,7 @@ class Chaos:
             self._note("death", place, "restarted", worker=rank)
 
     def end(self) -> None:
-        """Strike nobody any more; who is stopped goes on."""
+        """Strike no worker any more, and continue stopped ones."""
         self._is_over = True
         self._let_go_on(float("inf"))
 

@@ -50,7 +50,7 @@ def tell(child: Child, signum: signal.Signals | int) -> None:
 
 
 def tell_group(child: Child, signum: signal.Signals | int) -> None:
-    """Send it to the process and to what it has started."""
+    """Send a signal to the process and to its children."""
     if isinstance(child, Distant):
         child.send(signum, to_group=True)
     elif child.pid is not None and not signal_group(child.pid, signum):

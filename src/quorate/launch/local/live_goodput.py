@@ -1,4 +1,4 @@
-"""The goodput so far of a run under way, told behind what costs it steps."""
+"""The goodput so far of a run under way, reported after events that cost steps."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MOST_NEWCOMERS = 2 * MOST
 
 @dataclass(frozen=True)
 class Room:
-    """How many may be started: in place of those that died, and for whoever asks."""
+    """How many workers may be started: in place of dead ones, and on request."""
 
     restarts: int = 0
     more: int = 0
@@ -63,7 +63,7 @@ class Newcomers:
         self._restarts = self._more = self._answered = 0
         self._seats: dict[int, int] = {}
         self._vain: dict[int, int] = {}
-        """By place, how many have come to nothing there."""
+        """By place, the number of failed starts."""
         self._empty: list[tuple[float, int]] = []
         """From when on one may be started in the place of which dead rank."""
 
@@ -122,7 +122,7 @@ def has_ended(board: Board, rank: int) -> bool:
 
 
 def ask_for_one(board: Board, timeout: float) -> str:
-    """Ask a running launcher for one more worker; what it says. Raises `WireTimeout`."""
+    """Ask a running launcher for one more worker, and return its answer. Raises `WireTimeout`."""
     while True:
         written = board.get(_WANTED)
         number = int(written or b"0") + 1

@@ -30,11 +30,11 @@ from quorate.wire.failure import (
 from quorate.wire.naming import named_at
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at who is still alive."""
+"""Seconds between two checks for ended workers."""
 GRACE = 10.0
 """Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
 WRONG_INPUT = 2
-"""The exit status of a worker that was given something wrong: another would be, too."""
+"""The exit status of a worker with wrong input, which a restarted one would get, too."""
 LAST_CALL = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -205,7 +205,7 @@ class Crew:
         return is_here and is_survived(self._board, rank)
 
     def _is_outlived(self, rank: int, ending: Ending, host: str | None) -> bool:
-        """Whether the others go on without it, which is said."""
+        """Return whether the others continue without it, which is printed."""
         is_ours = ending.stopped_with is not None or bool(self._asked)
         if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
             return False
@@ -223,7 +223,7 @@ class Crew:
         return True
 
     def _let_more_come(self) -> None:
-        """In place of the dead, and those that somebody asks for."""
+        """Start workers in place of dead ones, and on request."""
         if self._newcomers is not None and self._alive and not self._plan:
             for rank, dead in self._newcomers.look():
                 why = ", as was asked for" if dead is None else f" in place of rank {dead}"
@@ -279,5 +279,5 @@ class Crew:
             self.signal(rank, signum)
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
-        """Send it to one worker that is alive and to what it has started."""
+        """Send a signal to one living worker and to its children."""
         tell_group(self._alive[rank], signum)

@@ -71,7 +71,7 @@ def run_shown(
     servers: int = 0,
     begins: Callable[[], None] = lambda: None,
 ) -> Conclusion:
-    """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
+    """Run `size` workers of `command`, and return how the run ended, which was printed on stderr.
 
     `begins` is called when they are about to start, before this process has a thread.
 
@@ -149,7 +149,7 @@ def run_crew(
 
 
 def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
-    """Call `asked` where rank 0 has not joined: what it says of an interrupt is where its imports were."""
+    """Call `asked` if rank 0 has not joined: its output about an interrupt is a traceback through imports."""
     if not has_joined(board, 0):
         asked()
 
@@ -218,7 +218,7 @@ def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, fo
 
 
 def free_port() -> int:
-    """One of the loopback that nobody listens at now."""
+    """Return a free port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -26,7 +26,7 @@ class Logger(Protocol):
 
 
 def known_names(text: str) -> list[str]:
-    """`wandb,mlflow` as names. Raises `ConfigurationError` for a name nobody knows."""
+    """Return the names in `wandb,mlflow`. Raises `ConfigurationError` for an unknown name."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if NONE in names:
         if len(names) > 1:

@@ -10,7 +10,7 @@ from quorate.records.live_figures import LiveFigures
 BETWEEN_SECONDS = 0.25
 """Between two scalars of a name that are written, at least."""
 OURS = "quorate/"
-"""Begins the names of what is not the script's own."""
+"""Prefix of names that are not the script's own."""
 
 
 class Numbers(Protocol):
@@ -73,7 +73,7 @@ class Scalars:
         self._writing.add(name, value, step)
 
     def close(self) -> None:
-        """Write what is held."""
+        """Write the held numbers."""
         for kind, (figures, step) in self._left_out.items():
             self._write(kind, figures, step)
         self._left_out.clear()

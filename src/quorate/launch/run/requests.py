@@ -56,7 +56,7 @@ def asked_to_stop(board: Board) -> int | None:
 
 
 def ask_where(board: Board) -> int:
-    """Ask every worker where it is; the number of the question. One that nobody has answered yet is asked once."""
+    """Ask every worker where it is, and return the number of the question, which replaces an unanswered one."""
     number = board.add(f"{_WHERE}/asked")
     board.set(_WHERE, b"%d" % number)
     return number
@@ -99,7 +99,7 @@ def tell_all(board: Board, why: str, rank: int, text: str) -> None:
 
 
 def wait_until_told(board: Board, why: str, seconds: float) -> None:
-    """Return when somebody has. Raises as `Board.wait`."""
+    """Return when a worker has reported. Raises as `Board.wait`."""
     board.wait([f"{_SAID}/{why}/text"], seconds)
 
 

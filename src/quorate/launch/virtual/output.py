@@ -39,7 +39,7 @@ class Logs:
 
 
 class RoutedStream(io.TextIOBase):
-    """A standard stream whose writes go where they belong by who writes."""
+    """A standard stream whose writes go to the log of the worker that writes."""
 
     def __init__(self, real: TextIO, logs: Logs, on_output: OnOutput | None) -> None:
         self._real = real
@@ -87,7 +87,7 @@ class RoutedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """Bytes written here go to the real stream, whoever writes."""
+        """Bytes written here go to the real stream, from every worker."""
         return self._real.buffer  # type: ignore[return-value]
 
 

@@ -140,7 +140,7 @@ def _execute(source: bytes, path: str) -> None:
 
 
 def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
-    """One worker: what it is to do, and what it does before it leaves."""
+    """Run one worker: its body, and its last actions."""
     place = current.enter(wire, thread_only=True)
     try:
         try:
@@ -175,7 +175,7 @@ class Report:
         self._logs = logs
         self._console = console
         self._refused: dict[str, list[int]] = {}
-        """By sentence of a `ConfigurationError`, who raised it: many workers raise the same, which is told once."""
+        """By sentence of a `ConfigurationError`, the ranks that raised it; it is printed once."""
 
     def show(self, rank: int, error: Exception) -> None:
         """Write the error of `rank` to its log, and unless it follows from another rank's failure, on the console.
@@ -194,7 +194,7 @@ class Report:
                 tell(f"[rank {rank}] {line}\n", self._console)
 
     def conclude(self, outcomes: Sequence[Outcome[None]]) -> int:
-        """The exit status; what was refused, and one line for those that ended because another had failed."""
+        """Return the exit status; print refusals, and one line for workers that ended as another had failed."""
         for text, ranks in self._refused.items():
             by_all = len(ranks) == self.world.size
             tell(text if by_all else f"[{in_words(sorted(ranks))}] {text}", self._console)

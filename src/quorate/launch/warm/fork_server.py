@@ -72,7 +72,7 @@ def _serve(requests: Lines, answers: int) -> Callable[[], None] | None:
 
 
 def _attend(pid: int, receiving: int, requests: Lines) -> bytes:
-    """The launcher's answer, once it has ended; signals that come meanwhile are passed on to it."""
+    """Return the launcher's answer, once it has ended; signals that arrive meanwhile are passed on to it."""
     answer = b""
     events = select.poll()
     events.register(receiving, select.POLLIN)

@@ -95,7 +95,7 @@ def _parameters(modules: list[Module]) -> Iterator[tuple[Storage, None]]:
 
 
 def _by_block(model: Module | None, blocks: dict[str, Module], by_module: dict[Module | None, int]) -> dict[str, int]:
-    """Bytes by the name of the block, in the model's order; the empty name is what is in none."""
+    """Return bytes by the name of the block, in the model's order; the empty name has those in no block."""
     names = {} if model is None else {id(module): name for name, module in model.named_modules()}
     totals = dict.fromkeys([*blocks, ""], 0)
     for module, nbytes in by_module.items():

@@ -23,7 +23,7 @@ _BIRTH = 10.0
 
 
 class Nursery:
-    """A context; outside Linux, and until it is ready, it starts nobody."""
+    """A context; outside Linux, and until it is ready, it starts no worker."""
 
     def __init__(self, command: Command, folder: Path, imported: Sequence[str] = IMPORTED) -> None:
         self._command, self._folder = command, folder

@@ -21,7 +21,7 @@ from quorate.launch.warm.fork_server import Lines, ready
 from quorate.launch.warm.ranks import ForkedRanks
 
 _LOOK_EVERY = 20
-"""Milliseconds between two looks at who has ended."""
+"""Milliseconds between two checks for ended workers."""
 
 
 def main() -> None:

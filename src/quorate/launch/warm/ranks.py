@@ -105,7 +105,7 @@ class _Rank:
         live_as_main(self._command.script, self._command.arguments, is_module=self._command.is_module)
 
     def _told(self) -> dict[str, str]:
-        """The environment, as soon as it comes."""
+        """Return the environment, as soon as it arrives."""
         with socket.socket(fileno=KEPT) as launcher, launcher.makefile("rb") as words:
             launcher.sendall(b".")  # signals to this process group have somebody to reach from here on
             text = words.read()

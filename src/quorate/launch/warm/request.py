@@ -33,7 +33,7 @@ class VirtualRun:
     """Workers that join it: in a replay."""
 
     def network(self) -> Network:
-        """The usual one but for what is given. Raises `ConfigurationError` for one that cannot be."""
+        """Return the default network with these changes. Raises `ConfigurationError` for an invalid one."""
         from quorate.wire.virtual import Network
 
         usual = Network()
@@ -43,7 +43,7 @@ class VirtualRun:
         )
 
     def compute_model(self) -> ComputeModel | None:
-        """Raises `ConfigurationError` for what is none."""
+        """Return the model of compute times. Raises `ConfigurationError` for an invalid one."""
         from quorate.wire.virtual import parse_compute
 
         return None if self.compute is None else parse_compute(self.compute, seed=self.seed)

@@ -42,7 +42,7 @@ def _hook_of_a_copy() -> Callable[..., None]:
 
 
 class _Hook:
-    """A hook of one model; whoever copies or pickles the model gets `nothing` instead."""
+    """A hook of one model; copies and pickles of the model have `nothing` instead."""
 
     def __init__(self, around: Any) -> None:
         self._around = around

@@ -85,7 +85,7 @@ def address_here() -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this IPv4 address; None where that cannot be told."""
+    """Return the name of the interface with this IPv4 address; None if it is unknown."""
     if not sys.platform.startswith("linux"):
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -82,7 +82,7 @@ class _Ending:
         self._asked: Any = None
 
     def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The script raised: the others are told, and nobody waits for anybody."""
+        """Report an error of the script to the others; no worker waits any more."""
         if os.getpid() != self._pid:
             self._shown(kind, error, trace)
             return
@@ -186,7 +186,7 @@ class _Ending:
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
 
     def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
-        """Leave as one who was asked to: no failure, and never well enough for status 0."""
+        """Leave on request: without a failure, and never with status 0."""
         try:
             ask_to_stop(self.place.wire.board, status)
             if in_order:
@@ -199,7 +199,7 @@ class _Ending:
         os._exit(status)
 
     def _part(self) -> None:
-        """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
+        """Close connections once all workers are here; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")

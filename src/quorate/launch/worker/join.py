@@ -217,7 +217,7 @@ def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str
 
 
 def _failure_of(wire: RealWire) -> QuorateError | None:
-    """The failure of the run that is on the board, or comes there soon after a connection has broken."""
+    """Return the failure of the run on the board, which may arrive soon after a connection has broken."""
     try:
         wire.board.wait(["failure"], _SOON)
     except WireTimeout:

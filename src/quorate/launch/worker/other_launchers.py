@@ -219,7 +219,7 @@ def _number(known: Mapping[str, str], name: str, launcher: str) -> int:
 
 _LOOK_EVERY = 0.1
 _ANSWERS_WITHIN = 2.0
-"""Seconds; a host that drops what it is sent would be waited for much longer."""
+"""Seconds; the default limit for a host that drops packets is much longer."""
 
 
 def address_of_first(addresses: Sequence[str], port: str, *, launcher: str, is_first: bool, timeout: float) -> str:

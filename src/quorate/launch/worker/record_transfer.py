@@ -29,14 +29,14 @@ from quorate.wire.failure import GONE, gone_in, joined_in
 from quorate.wire.real.endpoint import Endpoint
 
 EVERY = 1.0
-"""Seconds between two looks at what is new."""
+"""Seconds between two checks for new rows."""
 BATCH = 1 << 18
 """Bytes of one message, at most."""
 LOOKS_FOR, LOOKS_FOR_AT_END = 2.0, 0.3
 """Seconds in which a file that another host has made is seen, where there is a file system in common; and those that
 there is time for where the run is over by then."""
 _AGAIN = 5.0
-"""Seconds after which what was not answered is said again."""
+"""Seconds after which an unanswered message is sent again."""
 _TO_KEEPER, _FROM_KEEPER = "records/to the keeper", "records/from the keeper"
 _LOOKS, _SHARES = "looks", "shares"
 """Answers of a worker on another host about the keeper's folder."""
@@ -78,7 +78,7 @@ class RecordTransfer:
             self._is_home.wait(within)
 
     def wait_for_others(self, within: float) -> None:
-        """The keeper, which ends, gives the others time to send their last rows; whoever is not, does nothing."""
+        """Give the others time to send their last rows, on the keeper, as it ends; others do nothing."""
         until = time.monotonic() + within
         while self._keeper == self._rank and time.monotonic() < until:
             with suppress(QuorateError):

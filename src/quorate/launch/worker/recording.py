@@ -93,7 +93,7 @@ def _say(rank: int, sentence: str) -> None:
 
 
 def _writing(place: Place, folder: Path, chosen: Overrides, log: str | None) -> Writing | None:
-    """The loggers of rank 0; of virtual workers only those that were asked for."""
+    """Return the loggers of rank 0; for virtual workers only those that were requested."""
     wire, asked = place.wire, log if chosen.log is None else chosen.log
     if wire.rank != 0 or (asked is None and not isinstance(wire, RealWire)):
         return None

@@ -34,7 +34,7 @@ class _Raised:
 
 
 ANSWER_SECONDS = 1.5
-"""How long answers are waited for; whoever has given none by then cannot."""
+"""Seconds to wait for answers; a worker that has not answered by then cannot."""
 _LOOK_EVERY = 0.05
 _OURS = f"{os.sep}quorate{os.sep}"
 _FRAMES = 12
@@ -121,7 +121,7 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
 
 
 def _ask_by_signal(board: Board, rank: int, host: str) -> str:
-    """Have it write its stack to its log; what can be said of the process from outside."""
+    """Make it write its stack to its log, and return the state of the process as seen from outside."""
     written = (board.get(f"process/{rank}") or b"").decode().split()
     if len(written) != 2:
         return "has not joined"
@@ -140,7 +140,7 @@ def _ask_by_signal(board: Board, rank: int, host: str) -> str:
 
 
 def compose(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str], why: str) -> str:
-    """The report: first who is the odd one out, then each rank."""
+    """Return the report: first the worker that differs, then each rank."""
     lines = [f"quorate: {why}: {odd_one_out(answers, silent)}"]
     for rank, answer in answers.items():
         if answer is None:
@@ -163,7 +163,7 @@ def _does(answer: Mapping[str, Any]) -> str:
 
 
 def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str]) -> str:
-    """Who is not where the others are, in a sentence."""
+    """Return a sentence about the workers that are not where the others are."""
     if silent:
         first = min(silent)
         more = "" if len(silent) == 1 else f", and so {'does' if len(silent) == 2 else 'do'} "

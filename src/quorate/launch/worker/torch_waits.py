@@ -26,7 +26,7 @@ from quorate.wire.real.wire import RealWire
 from quorate.wire.store import BoardStore
 
 _SOON = 0.02
-"""A wait that lasts longer is told to the rounds."""
+"""Seconds after which a wait is reported to the rounds."""
 _SERVE_EVERY = 0.2
 _WAIT: Any = dist.Work.wait
 _BARRIER: Any = getattr(dist.ProcessGroup, "monitored_barrier", None)
@@ -115,7 +115,7 @@ def _put(wait: Any, monitored_barrier: Any) -> None:
 
 
 class WaitedStore(BoardStore):
-    """A store on the board in which process groups meet; who waits there for the others is known to wait."""
+    """A store on the board in which process groups meet; waits in it are noted."""
 
     def __init__(self, waits: TorchWaits, board: Board, prefix: str, timeout: float) -> None:
         super().__init__(board, prefix, timeout)

@@ -22,7 +22,7 @@ ELEMENTS = 1000
 
 
 def facts() -> dict[str, Any]:
-    """The version of torch, what it was built for, its backends, and the GPUs it sees."""
+    """Return the version of torch, its build, its backends, and the GPUs it sees."""
     import torch
     import torch.distributed as dist
 
@@ -61,7 +61,7 @@ def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
 
 
 def half() -> dict[str, Any]:
-    """Whether a product in bfloat16 is what it is in float32. Some virtual machines end the process instead."""
+    """Check whether a product in bfloat16 equals that in float32. Some virtual machines end the process instead."""
     import torch
 
     factor = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -87,7 +87,7 @@ def train() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the arguments say. Ends without taking anything down: that is not what is tried."""
+    """Run the trial that the arguments name. Nothing is taken down at the end: that is not tried."""
     trial, *arguments = sys.argv[1:]
     if trial == "reduce":
         backend, store, rank, size = arguments

@@ -18,7 +18,7 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Weighed:
-    """`x * weight` of one worker as bytes, with what is needed to tell whether others give the same kind of thing."""
+    """`x * weight` of one worker as bytes, with its kind, by which workers compare their arguments."""
 
     carried: Tensor
     weight: float
@@ -33,7 +33,7 @@ class Weighed:
 
     @property
     def whole(self) -> Tensor:
-        """All of it in one tensor: what is gathered together is of the same workers."""
+        """All fields in one tensor, so that one gather has them from the same workers."""
         about = json.dumps([self.weight, self.rank, self.kind]).encode()
         tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
         return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
@@ -51,7 +51,7 @@ class Weighed:
 
 
 def numbers_of(x: object) -> Tensor:
-    """A tensor of what `world.mean` was given. Raises `ConfigurationError`."""
+    """Return the argument of `world.mean` as a tensor. Raises `ConfigurationError`."""
     if isinstance(x, Tensor):
         check_dense(x, "mean")
         value = x.detach()

@@ -43,9 +43,9 @@ from quorate.wire.survivors import Survivors, survivors
 
 T = TypeVar("T")
 _SOON = 0.02
-"""Seconds in which the others come where nothing is wrong."""
+"""Seconds in which the others arrive if nothing is wrong."""
 _SERVE_EVERY = 1.5
-"""Seconds; longer than a wait needs to find out who has ended, or called something else."""
+"""Seconds; longer than a wait needs to notice that a worker has ended, or called something else."""
 _LOOK_EVERY = 0.25
 _DONE, _FIRST = "requests/done", "first_does"
 
@@ -79,7 +79,7 @@ class World:
 
     @property
     def seed(self) -> int:
-        """The seed of the run: what was given to the launcher, else 0; the same on every worker."""
+        """The seed of the run: that of the launcher, else 0; the same on every worker."""
         return data_context(self._place).seed
 
     @property
