@@ -29,7 +29,7 @@ class OpenAdmission:
 
     def __init__(self, wire: Wire) -> None:
         self._wire, self._key = wire, f"{wire.name}/members"
-        self.stretch = 0
+        self.era = 0
         """The number of pauses so far."""
         self._asked: set[tuple[int, int]] = set()
 
@@ -41,7 +41,7 @@ class OpenAdmission:
     def waiting(self) -> list[int]:
         """Return the ranks to send a copy to, each once in an era; call it after a step, not after an end."""
         self._open()
-        entries = [(rank, self.stretch) for rank in waiting(self._wire.board, self._wire.name)]
+        entries = [(rank, self.era) for rank in waiting(self._wire.board, self._wire.name)]
         new = [entry for entry in entries if entry not in self._asked and entry[0] not in self._read()[1].joined]
         self._asked.update(new)
         return [rank for rank, _ in new]
@@ -50,26 +50,26 @@ class OpenAdmission:
         """Close the record, as this worker pauses or has ended, and return the ranks that have joined by now."""
         while True:
             written, record = self._read()
-            closed = _Record(self.stretch, is_open=False, joined=record.joined)
+            closed = _Record(self.era, is_open=False, joined=record.joined)
             if record == closed or self._write(written, closed):
-                self.stretch += 1
+                self.era += 1
                 return closed.joined
 
-    def enter(self, stretch: int) -> tuple[int, ...] | None:
+    def enter(self, era: int) -> tuple[int, ...] | None:
         """Add this worker, which has a copy of that era; return the ranks that have joined, None if it is over."""
         while True:
             written, record = self._read()
-            if not record.is_open or record.stretch != stretch:
+            if not record.is_open or record.stretch != era:
                 return None
             longer = replace(record, joined=(*record.joined, self._wire.rank))
             if self._write(written, longer):
-                self.stretch = stretch
+                self.era = era
                 return longer.joined
 
     def _open(self) -> None:
         written, record = self._read()
-        if record.stretch < self.stretch:
-            self._write(written, _Record(self.stretch, is_open=True, joined=record.joined))
+        if record.stretch < self.era:
+            self._write(written, _Record(self.era, is_open=True, joined=record.joined))
 
     def _read(self) -> tuple[bytes | None, _Record]:
         written = self._wire.board.get(self._key)

@@ -83,7 +83,7 @@ def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
     for rank in training.admission.waiting():
         copied, tensors = worker.copies.capture(is_whole=True)
         invitation, more = training.invitation()
-        header: dict[str, Any] = {"replica": copied, "stretch": training.admission.stretch, "calls": reducer.calls}
+        header: dict[str, Any] = {"replica": copied, "stretch": training.admission.era, "calls": reducer.calls}
         header |= {"training": invitation, "tensors": len(more)}
         wire.send(Message((*tensors, *more), header, shared=True), rank, _TAG)
 

@@ -27,7 +27,7 @@ def test_who_came_before_a_rest_takes_part_in_it() -> None:
     def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
         assert third.enter(0) == (2,)
         assert first.close() == second.close() == third.close() == (2,)
-        assert first.stretch == second.stretch == third.stretch == 1
+        assert first.era == second.era == third.era == 1
 
     in_world(task)
 
@@ -50,14 +50,14 @@ def test_two_rests_without_a_step_between_them() -> None:
     def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
         first.close(), second.close()
         assert first.close() == ()
-        second.waiting()  # it makes a step in the stretch that the first one has closed
+        second.waiting()  # it makes a step in the era that the first one has closed
         assert third.enter(1) is None
         assert second.close() == ()
 
     in_world(task)
 
 
-def test_a_copy_of_an_older_stretch_is_worth_nothing() -> None:
+def test_a_copy_of_an_older_era_is_worth_nothing() -> None:
     def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
         first.close(), second.close(), first.waiting()
         assert third.enter(0) is None
@@ -66,7 +66,7 @@ def test_a_copy_of_an_older_stretch_is_worth_nothing() -> None:
     in_world(task)
 
 
-def test_each_that_waits_is_asked_in_once_in_a_stretch() -> None:
+def test_each_that_waits_is_asked_in_once_in_an_era() -> None:
     def task(
         wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, last: OpenAdmission
     ) -> None:
