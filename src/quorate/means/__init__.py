@@ -1,4 +1,4 @@
-"""By which protocol one sum is formed among given members. A reducer knows neither when nor who."""
+"""The protocols by which given workers form one sum. A reducer knows neither when it is needed nor why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ reducers: Registry[type[Any]] = Registry(
     },
 )
 OF_VECTORS = ("dense", "halving-doubling", "recursive-doubling", "ring", "tree")
-"""Those that sum vectors as they are, made as `cls(layout, wire)`; the others sum what is written small."""
+"""Reducers that sum vectors unchanged, made as `cls(layout, wire)`; the others sum codes."""
 WITHOUT_CODEC = (*OF_VECTORS, "adasum")
-"""What `reduce` may be without a codec: these, and what is made likewise and forms no plain sum."""
+"""Values of `reduce` that need no codec: reducers made as `cls(layout, wire)`."""
 register = reducers.register

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Adasum(Reducer):
-    """The adaptive sum of the tensors of all workers, and the plain one of the header behind them."""
+    """The adaptive sum of the tensors of all workers, and the plain sum of their headers."""
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         from quorate.means.algorithms.adaptive_sums import AdaptiveSums  # loads torch
@@ -65,11 +65,11 @@ class Adasum(Reducer):
         return Together(works, lambda parts: x, self.wire.clock)
 
     def factor(self, size: int, weight: float) -> float:
-        """The number of workers, by which each has divided: what comes is in the place of the mean."""
+        """Return the number of workers, by which each has divided: the sum takes the place of the mean."""
         return float(size)
 
     def wire_bytes(self, size: int) -> int:
-        """Bytes this worker sends for one sum among `size` workers."""
+        """Return the bytes that this worker sends for one sum among `size` workers."""
         sent = 0
         for number, part in enumerate(self.layout.parts):
             header = self.layout.header if number == len(self.layout.parts) - 1 else 0
@@ -81,9 +81,9 @@ class Adasum(Reducer):
         return sent
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        """As of `Reducer`: the tree over `ranks`, in order."""
+        """Return the adaptive sum of `messages`, whose tree is over `ranks` in ascending order."""
         from quorate.core.vectors import Flat
         from quorate.means.algorithms.adaptive_sums import adaptive_sum
         from quorate.wire.exchange import sum_in_order
@@ -91,7 +91,7 @@ class Adasum(Reducer):
         order = sorted(range(len(ranks)), key=lambda place: ranks[place])
         sums = Flat.zeros(like.layout)
         for part, into in enumerate(sums.parts):
-            column = [found[place][part].to(into.device) for place in order]
+            column = [messages[place][part].to(into.device) for place in order]
             numbers = into.numel() - (like.layout.header if part == len(sums.parts) - 1 else 0)
             into[:numbers] = adaptive_sum([x[:numbers] for x in column], _ends_of(like.layout, part))
             if numbers < into.numel():
@@ -100,24 +100,23 @@ class Adasum(Reducer):
 
 
 def _ends_of(layout: Layout, part: int) -> list[tuple[int, int]]:
-    """Where each tensor of a part begins and ends."""
-    inside = [layout.segments[index] for index in segments_by_part(layout)[part]]
-    return sorted((one.offset, one.offset + one.numel) for one in inside)
+    segments = [layout.segments[index] for index in segments_by_part(layout)[part]]
+    return sorted((segment.offset, segment.offset + segment.numel) for segment in segments)
 
 
 def _sent(numbers: int, each: int, tensors: int, size: int, rank: int) -> int:
-    """Bytes that `rank` sends of a part of so many numbers of `each` bytes."""
+    """Return the bytes that `rank` sends of a part of `numbers` numbers of `each` bytes."""
     core = power_of_two(size)
     surplus = size - core
     if rank < 2 * surplus and rank % 2:
         return numbers * each
     place = rank // 2 if rank < 2 * surplus else rank - surplus
     sent = numbers * each if rank < 2 * surplus else 0
-    distance, held, given = 1, numbers, list[int]()
+    distance, held, kept_halves = 1, numbers, list[int]()
     while distance < core:
         lower = held // 2
         kept = held - lower if place & distance else lower
         sent += (held - kept) * each + distance.bit_length() * 24 * tensors
-        given.append(kept)
+        kept_halves.append(kept)
         held, distance = kept, 2 * distance
-    return sent + sum(given) * each
+    return sent + sum(kept_halves) * each

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Attacked(Wrapped):
-    """`inner`, of which the last workers give what an attack makes of their vectors; headers stay as they are.
+    """`inner`, where an attack replaces the vectors of the last workers; headers are not changed.
 
-    Nothing overlaps with backward. Cost: where attackers know all, every vector is sent to everyone first; those that
-    remember keep as many vectors as their attack has steps.
+    Nothing overlaps with the backward pass. Cost: one that knows all vectors has every worker send its own to all
+    before; one that remembers keeps a vector for each of its steps.
     """
 
     def __init__(self, inner: Reducer, attack: Attack, seed: int) -> None:
@@ -33,7 +33,7 @@ class Attacked(Wrapped):
         self._past: deque[list[Tensor]] = deque(maxlen=attack.steps)
 
     def part_ready(self, part: int, x: Tensor) -> None:
-        """Parts are held back until all are there."""
+        """Do nothing: an attack needs all parts, and `start` launches them."""
 
     def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
         self._spoil(x)
@@ -44,29 +44,29 @@ class Attacked(Wrapped):
         return super().abandon(x)
 
     def _spoil(self, x: Flat) -> None:
-        """Write into `x` what this worker sends."""
+        """Replace the numbers of `x` by those that this worker sends."""
         import torch
 
-        own = [part[: part.numel() - (x.layout.header if part is x.parts[-1] else 0)] for part in x.parts]
+        parts = [part[: part.numel() - (x.layout.header if part is x.parts[-1] else 0)] for part in x.parts]
         wire, attack = self.wire, self._attack
         attackers, self._count = attack.attackers(wire.size), self._count + 1
-        honest: list[Tensor | None] = [None] * len(own)
+        honest: list[Tensor | None] = [None] * len(parts)
         if attack.knows_all:
-            every = [wire.all_gather(part.clone()) for part in own]
-            good = [rank for rank in range(wire.size) if rank not in attackers]
-            honest = [
-                torch.stack([found[rank] for rank in good]) if good else None for found in (w.wait() for w in every)
-            ]
+            gathered = [wire.all_gather(part.clone()) for part in parts]
+            honest_ranks = [rank for rank in range(wire.size) if rank not in attackers]
+            for number, work in enumerate(gathered):
+                vectors = work.wait()
+                honest[number] = torch.stack([vectors[rank] for rank in honest_ranks]) if honest_ranks else None
         if wire.rank not in attackers or (attack.knows_all and honest[0] is None):
             return
-        sent, weight = own, float(header_in(x)[0]) if x.layout.header else 1.0
+        sent, weight = parts, float(header_in(x)[0]) if x.layout.header else 1.0
         unit = weight / self.divisor(wire.size)
         if attack.remembers:
             if attack.name == "delayed" or len(self._past) < attack.steps:
-                self._past.append([part.clone() for part in own])
+                self._past.append([part.clone() for part in parts])
             place = 0 if attack.name == "delayed" else (self._count - 1) % len(self._past)
             sent = self._past[place]
-        for number, part in enumerate(own):
+        for number, part in enumerate(parts):
             draw = Draw(seed=self._seed, round=self._count, rank=wire.rank, part=number)
             part.copy_(attack.sent(sent[number], honest[number], draw, unit=unit))
 

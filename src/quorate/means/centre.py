@@ -1,6 +1,6 @@
-"""From where a rule looks at vectors: its newest result, of which each worker has its own piece, or everyone all.
+"""The centre of a rule: its newest result, from which it looks at vectors. Each worker has one piece of it, or all.
 
-Elements are counted as real numbers here: complex ones are two each.
+Elements are counted as real numbers: a complex number is two of them.
 """
 
 from __future__ import annotations
@@ -25,72 +25,72 @@ class Centre(ABC):
         self._numbers = [
             width * part.numel for width, part in zip(self._widths, bare_layout(layout).parts, strict=True)
         ]
-        self._known: Mapping[str, Tensor] = {}
-        """What was last given away, which a checkpoint may put others in the place of."""
+        self._lent: Mapping[str, Tensor] = {}
+        """The newest return value of `entries`. A checkpoint may have replaced it before `see`."""
 
     @abstractmethod
     def looked_from(self, part: int, here: slice) -> Tensor:
-        """That slice of a part: this worker's own piece, or all of it where a sum is formed anew."""
+        """Return this slice of a part: the piece of this worker, or more where a sum is formed anew."""
 
     @abstractmethod
     def room(self, part: int) -> Tensor | None:
-        """Where this worker's piece of the next one is to be written, too; None: nowhere."""
+        """Return memory into which the piece of the next result is written as well; None: there is none."""
 
     @abstractmethod
     def formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """The next one is this sum of what `ranks` have sent, formed anew: whole parts, perhaps with headers."""
+        """Take `parts`, with or without headers, as the next result, formed anew of the messages of `ranks`."""
 
     @abstractmethod
     def commit(self) -> None:
-        """The newest sum counts."""
+        """Make the newest sum the result."""
 
     def entries(self, *, is_asked: bool) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by tensor, flat; nothing, which takes no memory, unless it `is_asked` for."""
+        """Return flat tensors for a checkpoint, by name; none, at no cost in memory, unless it `is_asked`."""
         parts = self._to_keep() if is_asked else []
-        found = {name: parts[part][here] for name, part, here in self._tensors()} if is_asked else {}
-        self._known = found
-        return found
+        entries = {name: parts[part][here] for name, part, here in self._tensors()} if is_asked else {}
+        self._lent = entries
+        return entries
 
     def see(self, entries: Mapping[str, Tensor]) -> None:
-        """Go on from these if a checkpoint has put them in the place of what was given away."""
-        if entries is not self._known:
+        """Continue from `entries` if they are not the newest return value of `entries`, but a checkpoint's."""
+        if entries is not self._lent:
             self._load(entries)
-        self._known = entries
+        self._lent = entries
 
     @abstractmethod
     def _to_keep(self) -> list[Tensor]:
-        """Whole parts, of which a checkpoint keeps the tensors."""
+        """Return full parts for a checkpoint."""
 
     @abstractmethod
     def _load(self, entries: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint's."""
+        """Continue from the entries of a checkpoint."""
 
     # -- for sums that are formed anew
 
     def message(self) -> tuple[Tensor, ...]:
-        """What others may not have."""
+        """Return the tensors that other workers lack for a sum that is formed anew."""
         return ()
 
     def gathered(self, messages: Sequence[Sequence[Tensor]]) -> None:
-        """What all have sent of it, before they form a sum anew."""
+        """Take the `message` of every worker, before a sum is formed anew."""
         del messages  # everyone has it
 
     # --
 
     def _tensors(self) -> Iterator[tuple[str, int, slice]]:
-        """The name of each tensor, its part, and where it lies there."""
-        for one in self._layout.segments:
-            width = self._widths[one.part]
-            yield one.name, one.part, slice(width * one.offset, width * (one.offset + one.numel))
+        """Yield the name of each tensor, its part, and its slice of the part."""
+        for segment in self._layout.segments:
+            width = self._widths[segment.part]
+            yield segment.name, segment.part, slice(width * segment.offset, width * (segment.offset + segment.numel))
 
     def _read(self, entries: Mapping[str, Tensor]) -> list[Tensor]:
-        """Whole parts of these tensors; zeros where there is none of that name and size."""
-        found = [self._zeros(part, numel) for part, numel in enumerate(self._numbers)]
+        """Return full parts with the numbers of `entries`; zeros for a missing name or another size."""
+        parts = [self._zeros(part, numel) for part, numel in enumerate(self._numbers)]
         for name, part, here in self._tensors():
-            given = entries.get(name)
-            if given is not None and reals(given).numel() == here.stop - here.start:
-                found[part][here] = reals(given).to(found[part])
-        return found
+            entry = entries.get(name)
+            if entry is not None and reals(entry).numel() == here.stop - here.start:
+                parts[part][here] = reals(entry).to(parts[part])
+        return parts
 
     def _zeros(self, part: int, numel: int) -> Tensor:
         about = self._layout.parts[part]
@@ -98,16 +98,16 @@ class Centre(ABC):
 
 
 class WholeCentre(Centre):
-    """On every worker, as each forms whole sums: two vectors of memory."""
+    """A centre that every worker holds in full, as each forms whole sums. Cost: two vectors of memory."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self._now = self._read({})
         self._next: list[Tensor] | None = None
         self._spare: list[Tensor] = []
-        """Memory of an older one."""
+        """Memory of an older result."""
         self._is_lent = False
-        """Whether a checkpoint may look at it."""
+        """Whether a checkpoint may read `_now`."""
 
     def looked_from(self, part: int, here: slice) -> Tensor:
         return self._now[part][here]
@@ -135,23 +135,23 @@ class WholeCentre(Centre):
 
 
 class OwnedCentre(Centre):
-    """Of each part the piece that this worker owns: a P-th of a vector of memory among P workers.
+    """A centre of which each worker holds the piece that it owns. Cost: a P-th of a vector among P workers.
 
-    Owners write a result over the one that they have looked from. Where the same sum is then formed again, it is looked
-    at from there. For a sum that is formed anew, workers send what they have; zero is what nobody has any more.
+    Owners write a new result over the old one, so a sum that is formed again looks from the new one. For a sum formed
+    anew, workers send their pieces to each other; a piece that no worker has any more is zero.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         super().__init__(layout)
         self._wire = wire
         self._whole: list[Tensor] | None = None
-        """All parts, where a checkpoint has brought them; until the next result."""
+        """Full parts from a checkpoint, until the next result."""
         self._own: list[tuple[int, Tensor]] = []
-        """Of each part, where this worker's piece begins, and the piece; zeros where there is none."""
+        """For each part, where the piece of this worker begins, and the piece."""
         self._next: list[tuple[int, Tensor]] | None = None
         """The pieces of a sum that was formed anew."""
         self._gathered: list[Tensor] | None = None
-        """All parts, while a sum is formed anew."""
+        """Full parts, while a sum is formed anew."""
 
     def looked_from(self, part: int, here: slice) -> Tensor:
         if self._gathered is not None:
@@ -177,7 +177,7 @@ class OwnedCentre(Centre):
         self._gathered = None
 
     def _here(self) -> list[tuple[int, Tensor]]:
-        """This worker's pieces as sums of all workers need them."""
+        """Return the pieces of this worker as a sum of all workers needs them."""
         cuts = [piece(numel, self._wire.rank, self._wire.size) for numel in self._numbers]
         fits = [(begin, begin + len(own)) for begin, own in self._own] == [(cut.start, cut.stop) for cut in cuts]
         if self._whole is not None or not fits:
@@ -186,13 +186,13 @@ class OwnedCentre(Centre):
         return self._own
 
     def _all(self) -> list[Tensor]:
-        """What this worker has, in whole parts."""
+        """Return full parts with the pieces of this worker, and zeros elsewhere."""
         if self._whole is not None:
             return self._whole
-        found = self._read({})
-        for into, (begin, x) in zip(found, self._own, strict=False):
+        parts = self._read({})
+        for into, (begin, x) in zip(parts, self._own, strict=False):
             into[begin : begin + x.numel()] = x
-        return found
+        return parts
 
     def message(self) -> tuple[Tensor, ...]:
         own = self._own if self._whole is None else self._here()
@@ -206,7 +206,6 @@ class OwnedCentre(Centre):
         self._gathered = whole
 
     def _to_keep(self) -> list[Tensor]:
-        """This worker's pieces, and zeros."""
         if self._whole is not None:
             self._here()
         return self._all()
@@ -216,5 +215,5 @@ class OwnedCentre(Centre):
 
 
 def reals(x: Tensor) -> Tensor:
-    """Complex numbers as twice as many real ones, in the same memory; others as they are."""
+    """View complex numbers as twice as many real ones, in the same memory; others are returned unchanged."""
     return torch.view_as_real(x).flatten() if x.is_complex() else x

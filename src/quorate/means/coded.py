@@ -38,36 +38,36 @@ from quorate.wire.work import Together
 
 @dataclass(kw_only=True)
 class CodedState:
-    """What the codec of one worker remembers."""
+    """The memory of the codec of one worker."""
 
     memory: dict[str, dict[str, Tensor]] = kept("sum")
-    """By the codec's name for it, and by the tensor's name: as many numbers as the tensor has."""
+    """By the codec's name for it, then by the name of the tensor: as many numbers as the tensor has."""
     sums: dict[str, int] = kept("same", default_factory=dict)
-    """How many there have been, by the digest of the layout; random numbers are drawn for each."""
+    """The number of sums so far, by the digest of the layout; random numbers are drawn for each sum."""
 
 
 class Coded(Remembering):
-    """Every code goes to everyone; those that may be added are summed by an all-reduce.
+    """A reducer that sends every code to all workers; an all-reduce sums codes that can be added.
 
-    Vectors may also be of another layout, in which tensors of the same names are coded; of one layout, one sum is under
-    way at a time.
-
-    Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each other worker,
-    and P codes are decoded.
+    It also takes vectors of another layout, and codes their tensors of the same names; one sum of a layout is under way
+    at a time. Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each
+    other worker, and P codes are decoded.
     """
 
     _may_abstain: ClassVar[bool] = True
-    """Whether zeros are no votes, where the codec makes votes."""
+    """Whether a worker whose part is zeros casts no vote, under a codec of votes."""
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
-        """`state` is that of another one, whose tensors these are."""
+        """Begin with an empty memory, or share the `state` of another reducer for the same tensors."""
         super().__init__(layout, wire, coded_segments(layout))
         self.codec, self._seed, self._shapes = codec, seed, shapes_in(layout)
-        self._names = {part: [one.name for one in own] for part, own in coded_segments(layout).items()}
+        self._names = {
+            part: [segment.name for segment in segments] for part, segments in coded_segments(layout).items()
+        }
         self._salt = int(digest_of(layout)[:8], 16)
-        """So that vectors of other layouts are drawn for anew."""
+        """Different for each layout, so that each has random numbers of its own."""
         self._own: dict[int, Memory] = {}
-        """By part, what is remembered, as vectors: where the state is this one's, which has views of them."""
+        """The memory of each part as vectors, of which the state has views; empty for a shared state."""
         if state is None:
             state = CodedState(memory={name: {} for name in codec.memories}, sums={})
             for part, shapes in self._shapes.items():
@@ -81,16 +81,15 @@ class Coded(Remembering):
         self._state = state
         self._state.sums.setdefault(digest_of(layout), 0)
         self._next: dict[int, Memory] = {}
-        """By part, what is remembered once the newest sum counts."""
+        """The memory of each part as it is once the newest sum counts."""
         self._voters = 1.0
         """The sum of the weights in the newest sum, over the number of workers."""
         self._own_codec = codec
-        """For this worker's vectors, as they are weighted."""
+        """The codec for the vectors of this worker, at their weight."""
         self._family: dict[str, Coded] = {digest_of(layout): self}
-        """All that share the state, by the digest of their layouts."""
+        """All reducers that share the state, by the digest of their layouts."""
 
     def follows(self, before: Reducer) -> None:
-        """As of `Reducer`: what is remembered of tensors that both have."""
         assert isinstance(before, Coded)
         old = before.state
         self._state.sums |= {digest_of(self.layout): old.sums[digest_of(before.layout)]}
@@ -101,19 +100,19 @@ class Coded(Remembering):
 
     @property
     def state(self) -> CodedState:
-        for one in self._family.values():
-            one.commit()
+        for reducer in self._family.values():
+            reducer.commit()
         return self._state
 
     def _begin(self) -> None:
-        """A sum begins: what was left out of those before it counts, as far as they had the same tensors."""
-        mine = {name for names in self._names.values() for name in names}
-        for one in self._family.values():
-            if one is self or any(not mine.isdisjoint(names) for names in one._names.values()):
-                one.commit()
+        """Make the earlier sums of the same tensors count, as another begins."""
+        own_names = {name for names in self._names.values() for name in names}
+        for reducer in self._family.values():
+            if reducer is self or any(not own_names.isdisjoint(names) for names in reducer._names.values()):
+                reducer.commit()
 
     def commit(self) -> None:
-        """The newest sum counts, if there is one: remember what was left out of it."""
+        """Make the newest sum count, if there is one: advance the memory by what it left out."""
         if self._is_over:
             for part, memory in self._next.items():
                 for name, x in memory.items():
@@ -133,11 +132,11 @@ class Coded(Remembering):
         if part in self._own:
             return self._own[part]
         return {
-            name: torch.cat([one[tensor] for tensor in self._names[part]]) for name, one in self._state.memory.items()
+            name: torch.cat([own[tensor] for tensor in self._names[part]]) for name, own in self._state.memory.items()
         }
 
-    def _of(self, layout: Layout) -> Coded:
-        """The one for vectors laid out so."""
+    def _for_layout(self, layout: Layout) -> Coded:
+        """Return the reducer of the family for vectors of `layout`."""
         if digest_of(layout) not in self._family:
             reducer = type(self)(layout, self.wire, self.codec, self._seed, self._state)
             reducer.spending, reducer._family, reducer._own_codec = self.spending, self._family, self._own_codec
@@ -150,13 +149,13 @@ class Coded(Remembering):
             reducer._own_codec = own_codec
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
-        mine = self._of(x.layout)
-        return super().start(x, kept) if mine is self else mine.start(x, kept)
+        reducer = self._for_layout(x.layout)
+        return super().start(x, kept) if reducer is self else reducer.start(x, kept)
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
-        mine = self._of(x.layout)
-        if mine is not self:
-            mine.abandon(x)
+        reducer = self._for_layout(x.layout)
+        if reducer is not self:
+            reducer.abandon(x)
             return super(Remembering, self).abandon(x)  # parts are launched as of this one's layout
         return super().abandon(x)
 
@@ -164,16 +163,16 @@ class Coded(Remembering):
         code = self._encoded(part, x)
         return self.wire.all_reduce(code) if self.codec.is_linear else self.wire.all_gather(code)
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
         for part, x in into.items():
-            codes = [found[part]] if self.codec.is_linear else found[part]
+            codes = [results[part]] if self.codec.is_linear else results[part]
             self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        return self._elected(super()._summed(x, found))
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+        return self._elected(super()._summed(x, results))
 
     def _elected(self, x: Flat) -> Flat:
-        """With votes in place of their sums: as long as the sum of all weights over the size, which `factor` undoes."""
+        """Replace sums of votes by the elected signs, in the unit of a sum, which `factor` divides by."""
         if self.codec.votes:
             self._voters = (float(header_in(x)[0]) if x.layout.header else self.wire.size) / self.wire.size
             for part in self._shapes:
@@ -181,8 +180,8 @@ class Coded(Remembering):
         return x
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        def elected(found: list[Tensor]) -> Tensor:
-            return elected_(x).mul_(self._voters) if self.codec.votes and part in self._shapes else found[0]
+        def elected(sums: list[Tensor]) -> Tensor:
+            return elected_(x).mul_(self._voters) if self.codec.votes and part in self._shapes else sums[0]
 
         return Together([super().again(part, x)], elected, self.wire.clock)
 
@@ -194,17 +193,18 @@ class Coded(Remembering):
         with self.spending("encode"):
             draw = self._draw(part, self.wire.rank)
             self._next.pop(part, None)
-            code, then = self._code_of(x, self._shapes[part], self._memory(part), draw, self._own_codec)
-            if then is not None:
-                self._next[part] = then
+            code, next_memory = self._code_of(x, self._shapes[part], self._memory(part), draw, self._own_codec)
+            if next_memory is not None:
+                self._next[part] = next_memory
             return code
 
     def _code_of(
         self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw, codec: Codec | None = None
     ) -> tuple[Tensor, Memory | None]:
-        """The code, and what is remembered behind it; of what is not finite one that says so, and None.
+        """Return the code of `x`, and the next memory.
 
-        `codec`: the same for vectors of another unit (`Codec.rescaled`) or weight.
+        Of numbers that are not finite: a code that decodes to NaN, and None. `codec`: another one, for another unit or
+        weight.
         """
         length = self.codec.wire_bytes(shapes)
         if self._may_abstain and self.codec.votes and length is not None and not x.any():
@@ -215,7 +215,7 @@ class Coded(Remembering):
         return (torch.full_like(code, math.nan) if self.codec.is_linear else code[:0]), None
 
     def _add_code(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
-        """Add what a code stands for: NaN where it says that there was something not finite."""
+        """Add the decoded numbers of `code` to `into`: NaN where the sender had a non-finite number."""
         if self.codec.votes and code.numel() > (self.codec.wire_bytes(shapes) or 0):
             return  # no vote
         if code.numel():
@@ -224,7 +224,7 @@ class Coded(Remembering):
             into.fill_(math.nan)  # nothing, where there are no numbers
 
     def _add_up(self, part: int, into: Tensor, codes: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """What the codes of `ranks` stand for, added up in this order."""
+        """Write the sum of the decoded `codes` of `ranks`, added up in this order."""
         with self.spending("decode"):
             into.zero_()
             for rank, code in zip(ranks, codes, strict=True):
@@ -242,29 +242,29 @@ class Coded(Remembering):
         return total
 
     def _is_gathered(self, part: int) -> bool:
-        """Whether all workers get what each sends of a part, in place of a sum."""
+        """Return whether every worker gets each worker's message of a part, and not only their sum."""
         return part in self._shapes and not self.codec.is_linear
 
     # -- for sums that are formed anew
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        mine = self._of(x.layout)
-        if mine is not self:
-            return mine.message(x)
+        reducer = self._for_layout(x.layout)
+        if reducer is not self:
+            return reducer.message(x)
         return tuple(
             self._encoded(part, x.parts[part]) if part in self._shapes else x.parts[part]
             for part in range(len(x.parts))
         )
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        mine = self._of(like.layout)
-        if mine is not self:
-            return mine.sum_of(found, ranks, hosts, like)
+        reducer = self._for_layout(like.layout)
+        if reducer is not self:
+            return reducer.sum_of(messages, ranks, hosts, like)
         sums = Flat.zeros(like.layout)
         for part, into in enumerate(sums.parts):
-            column = [one[part].to(into.device) for one in found]
+            column = [message[part].to(into.device) for message in messages]
             if part not in self._shapes:
                 into.copy_(sum_in_order(column, list(hosts)))
             elif self.codec.is_linear:

@@ -2,9 +2,8 @@
 
 Idea: Each worker owns a piece of all combinations. Owners compute the scalar product of each piece with a random
 vector. Summed, these give one number for each worker, and the numbers satisfy the parity checks of the code unless a
-worker has sent something wrong; the checks then show which one. One that is not finite, or out of all proportion, is
-left out before. The remaining combinations, weighted by the code, give
-the sum of all gradients.
+worker has sent something wrong; the checks then show which one. Combinations that are not finite, or out of all
+proportion, are left out before. The remaining combinations, weighted by the code, give the sum of all gradients.
 
 Cost: As an all-reduce: with P workers and n bytes each worker sends (P - 1) / P n bytes in the first exchange, and as
 many in the second; 2 P numbers between the two. Two vectors of memory, and two passes over them.
@@ -37,13 +36,13 @@ from quorate.core.vectors import Layout
 from quorate.means.owned_pieces import Made, OwnedPieces
 
 _OUT_OF_PROPORTION = 1e4
-"""How many times as long as an honest combination one is that is certainly wrong."""
+"""A combination this many times as long as an honest one is certainly wrong."""
 
 
 class Cyclic(OwnedPieces):
-    """The mean of the gradients that are in all workers' combinations, whatever some have sent.
+    """The mean of the gradients in the combinations of all workers, even if some workers send wrong ones.
 
-    Raises `Mismatch` where more are wrong, or missing, than the code bears. Cost per worker: `wire_bytes` sent.
+    Raises `Mismatch` where more are wrong or missing than the code tolerates. Cost per worker: `wire_bytes` sent.
     """
 
     def __init__(self, layout: Layout, wire: Wire, seed: int, redundancy: Redundancy) -> None:
@@ -52,20 +51,20 @@ class Cyclic(OwnedPieces):
         self._code = cyclic_code(wire.size, redundancy.batches - 1)
         self._rounding = max((torch.finfo(part.dtype).eps for part in layout.parts), default=0.0) / 2
         self.newest = Outcome()
-        """Of the newest sum."""
+        """The outcome of the newest sum."""
 
     @property
     def outcome(self) -> Outcome:
         return self.newest
 
     def commit(self) -> None:
-        """The newest sum counts: another vector is drawn for the next one."""
+        """Make the newest sum count: the next one draws another vector."""
         if self._is_over:
             self._number += 1
             self._is_over = False
 
     def factor(self, size: int, weight: float) -> float:
-        """None: each has divided by the number of workers, which is that of the gradients."""
+        """Return 1: each worker has divided by the number of workers, which is the number of gradients."""
         return 1.0
 
     def _draw(self) -> Draw:
@@ -75,18 +74,18 @@ class Cyclic(OwnedPieces):
         return 2 * size
 
     def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
-        """Of each row its product with a drawn vector, and with itself: (2, n)."""
-        found = torch.zeros(2, len(ranks), dtype=torch.float64)
-        for one in rows.values():
-            generator = draw.generator(one.device)
-            for _, some in one.columns():
-                wide = some.double()
-                at = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=torch.float64)
-                found += torch.stack([wide @ at, wide.square().sum(1)]).cpu()
-        return found
+        """Return the product of each row with a random vector, and with itself: (2, n)."""
+        products = torch.zeros(2, len(ranks), dtype=torch.float64)
+        for own in rows.values():
+            generator = draw.generator(own.device)
+            for _, columns in own.columns():
+                wide = columns.double()
+                drawn = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=torch.float64)
+                products += torch.stack([wide @ drawn, wide.square().sum(1)]).cpu()
+        return products
 
     def _wrong(self, numbers: Tensor, norms: Tensor, missing: Sequence[int]) -> list[int] | None:
-        """Which workers have sent something else, of those that are not `missing`; None where more are wrong.
+        """Return the workers that have sent something wrong, apart from `missing`; None where there are too many.
 
         A combination that is out of all proportion is erased first: its error, located among the others, would be off
         by more than they are large. Of the other norms the largest one that may be honest is the unit of rounding.

@@ -31,5 +31,5 @@ class Dense(InParts):
         return self.wire.all_reduce(x)
 
     def wire_bytes(self, size: int) -> int:
-        """Bytes one worker sends for one sum among `size` workers."""
+        """Return the bytes that one worker sends for one sum among `size` workers."""
         return sum(all_reduce_bytes(p.numel * p.dtype.itemsize, size) for p in self.layout.parts)

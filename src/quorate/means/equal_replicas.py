@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 25
 
 
 def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
-    """Write `root`'s numbers into everyone's `tensors` (of equal kinds).
+    """Write the numbers of `root` into the `tensors` of every worker, which have the same shapes and dtypes.
 
     Cost: on the CPU one broadcast for each 32 MB, which is also the memory that it takes beside the largest tensor; on
     other devices one per device and dtype.
@@ -30,16 +30,16 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
     for x in map(local, tensors):
         by_device.setdefault(x.device, []).append(x.detach())
     with torch.no_grad():
-        for device, some in by_device.items():
+        for device, own in by_device.items():
             if device.type != "cpu":
-                _copy_by_broadcasts(some, wire, root)
+                _copy_by_broadcasts(own, wire, root)
                 continue
-            for group in _groups(some):
+            for group in _groups(own):
                 _copy_bytes(group, wire, root)
 
 
 def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors that travel together, in their order."""
+    """Yield groups of tensors that travel together, in order."""
     group, nbytes = list[Tensor](), 0
     for x in tensors:
         if group and nbytes + x.numel() * x.itemsize > _AT_ONCE:
@@ -72,38 +72,38 @@ def _copy_by_broadcasts(tensors: list[Tensor], wire: Wire, root: int) -> None:
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for x in tensors:
         by_dtype.setdefault(x.dtype, []).append(x)
-    for dtype, some in by_dtype.items():
-        whole = torch.cat([x.reshape(-1) for x in some])
+    for dtype, own in by_dtype.items():
+        whole = torch.cat([x.reshape(-1) for x in own])
         carried = whole.view(torch.uint8) if dtype in (torch.bool, torch.int16) else whole
         wire.broadcast(carried, root).wait()
-        write_back(some, whole)
+        write_back(own, whole)
 
 
 def can_be_averaged(dtype: torch.dtype) -> bool:
-    """Whether buffers of it have a mean."""
+    """Return whether buffers of this dtype have a mean."""
     return dtype.is_floating_point or dtype.is_complex
 
 
 def widened(x: Tensor) -> Tensor:
-    """`x` in a dtype in which it can be added up: float8 as float32, half complex numbers as complex64."""
+    """Return `x` in a dtype that supports addition: float8 as float32, half complex numbers as complex64."""
     if x.dtype == torch.complex32:
         return x.to(torch.complex64)
     return x.float() if x.is_floating_point() and x.dtype.itemsize == 1 else x
 
 
 def average_tensors(tensors: Sequence[Tensor], wire: Wire) -> None:
-    """Make everyone's `tensors` the mean of all workers', one all-reduce per device and dtype."""
+    """Make the `tensors` of every worker the mean of all workers'. Cost: one all-reduce per device and dtype."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for x in tensors:
         kinds.setdefault((x.device, x.dtype), []).append(x.detach())
     with torch.no_grad():
-        for some in kinds.values():
-            whole = widened(torch.cat([x.reshape(-1) for x in some])).div_(wire.size)
-            write_back(some, wire.all_reduce(whole).wait())
+        for own in kinds.values():
+            whole = widened(torch.cat([x.reshape(-1) for x in own])).div_(wire.size)
+            write_back(own, wire.all_reduce(whole).wait())
 
 
 def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire) -> None:
-    """Make everyone's buffers what a strategy says of them; of a mean, what cannot be averaged is rank 0's."""
+    """Make the buffers of all workers equal: their mean, or rank 0's; those that have no mean become rank 0's."""
     if kind == "none":
         return
     if kind == "mean":
@@ -112,7 +112,7 @@ def agree_on(buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], 
 
 
 def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
-    """Give everyone `root`'s optimizer state and options; other than tensors, numbers and texts, all keep theirs."""
+    """Copy the optimizer state and options of `root` to every worker: tensors, numbers and texts. Others stay."""
     tensors: list[Tensor] = []
     sent: Any = None
     if wire.rank == root:
@@ -132,7 +132,7 @@ def copy_optimizer(optimizer: Optimizer, wire: Wire, root: int = 0) -> None:
 
 
 def scatter_json(value: Any, wire: Wire, root: int = 0) -> Any:
-    """`root`'s `value`, plain JSON, on every worker."""
+    """Return the `value` of `root`, plain JSON, on every worker."""
     pieces = [_bytes_of(json.dumps(value))] * wire.size if wire.rank == root else None
     return json.loads(_text_of(wire.scatter(pieces, root).wait()))
 
@@ -146,13 +146,13 @@ def _text_of(x: Tensor) -> str:
 
 
 def level(tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, *, always: bool = False) -> int:
-    """Copy `tensors` and the optimizer's state from the worker with the most `updates`; how many.
+    """Copy `tensors` and the optimizer state from the worker with the most `updates`; return their number.
 
-    Nothing where all have made equally many, unless `always`.
+    Nothing is copied where all workers have made equally many, unless `always`.
     """
-    made = [int(x) for x in wire.all_gather(torch.tensor([updates])).wait()]
-    if always or len(set(made)) > 1:
-        ahead = made.index(max(made))
+    counts = [int(x) for x in wire.all_gather(torch.tensor([updates])).wait()]
+    if always or len(set(counts)) > 1:
+        ahead = counts.index(max(counts))
         copy_tensors(tensors, wire, ahead)
         copy_optimizer(optimizer, wire, ahead)
-    return max(made)
+    return max(counts)

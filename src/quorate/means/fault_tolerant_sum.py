@@ -1,7 +1,7 @@
 """`FaultTolerantSum`: sums that continue among the survivors when a worker dies, with the same bits on all.
 
 While all workers are alive, another reducer (`Dense`) forms the sum, which is then committed: no worker uses it before
-the board says that all have it. Its parts are sent as they become ready. If a worker dies before the commit, the
+the board shows that all have it. Its parts are sent as they become ready. If a worker dies before the commit, the
 remaining workers form the whole sum again from their own kept contributions, whichever parts had been sent. They do the
 same if a part changed after it was sent.
 
@@ -32,9 +32,9 @@ _ALL, _LEFT = b"of all", b"of those that are left"
 
 
 class FaultTolerantSum:
-    """See above; the wire outlives (`Wire.tolerate_deaths`).
+    """Sums that continue among the survivors of a death; the wire must outlive it (`Wire.tolerate_deaths`).
 
-    A number other than 0 in `changed`, a slice of the header of a sum, says that a part changed after it had left. A
+    A number other than 0 in the slice `changed` of the header of a sum marks a part that changed after it was sent. A
     worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
     of the others that are under way move on too: another worker may be waiting for them before it comes to this one.
     """
@@ -47,23 +47,23 @@ class FaultTolerantSum:
         changed: slice = slice(0),
         of: Reducer | None = None,
     ) -> None:
-        """`of` forms the sums as long as all live; by default `Dense`."""
+        """Use the reducer `of` to form the sums as long as all workers live; by default `Dense`."""
         self.wire, self.of, self.changed = wire, Dense(layout, wire) if of is None else of, changed
         self.under_way: list[_Sum] = []
-        """The oldest first; each moves on when those before it are over, so that all workers form them in one order."""
+        """The oldest first; each waits for those before it, so that all workers form them in one order."""
         self.beside = [] if beside is None else beside
         self.beside.append(self)
         self.survivors = Survivors(wire.channel("sums"))
         self.counted = wire.size
-        """Workers whose contributions are in the newest sum."""
+        """The number of workers whose contributions are in the newest sum."""
         self.is_whole = True
-        """Whether all live, as far as sums have shown."""
+        """Whether all workers live, as far as sums have shown."""
         self._calls = 0
         self._lacks_parts = False
         """Whether a part of the next sum was not launched when it was ready."""
 
     def follows(self, before: FaultTolerantSum) -> None:
-        """Take over from the one on the same wire that sums no more; every worker does so at the same place."""
+        """Take over from `before`, which is closed, on the same wire; every worker does so at the same place."""
         self.beside.remove(before)
         self.survivors, self._calls = before.survivors, before._calls
         self.counted, self.is_whole = before.counted, before.is_whole
@@ -71,23 +71,21 @@ class FaultTolerantSum:
 
     @property
     def state(self) -> Any:
-        """See `Reducer.state`."""
         return self.of.state
 
     @property
     def outcome(self) -> Outcome | None:
-        """See `Reducer.outcome`."""
         return self.of.outcome
 
     @property
     def calls(self) -> int:
-        """Sums so far."""
+        """The number of sums so far."""
         return self._calls
 
     def take_in(self, members: Iterable[int], calls: int | None = None) -> int:
-        """From the next sum on these form it; every one of them says so after the same sum. How many there were.
+        """Make `members` form the sums from the next one on, and return the number of sums so far.
 
-        One that joins gives their number of `calls`.
+        Every one of them calls this after the same sum; a newcomer passes the number of `calls` so far.
         """
         self._calls = self._calls if calls is None else calls
         self.survivors.among(members, self._calls)
@@ -95,24 +93,23 @@ class FaultTolerantSum:
         return self._calls
 
     def weighs(self, weight: float) -> None:
-        """See `Reducer.weighs`."""
         self.of.weighs(weight)
 
     def part_ready(self, part: int, x: Tensor) -> None:
-        """As `Dense.part_ready`; raises nothing. Once somebody has died, nothing is launched."""
+        """Launch a part, as `Dense.part_ready`; raises nothing. After a death nothing is launched."""
         if self._lacks_parts or not self.is_whole:
             self._lacks_parts = True
             return
         try:
             self.of.part_ready(part, x)
         except QuorateError:
-            self._lacks_parts = True  # `start`, or whoever waits for the sum, meets the cause
+            self._lacks_parts = True  # `start`, or the wait for the sum, raises the cause
 
     def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
-        """Launch what `part_ready` has not, and return the sum of all.
+        """Launch the parts that `part_ready` has not, and return the sum of all.
 
-        It is written into `x`, or into new memory where it is formed anew: what was under way may still write into `x`.
-        `kept` gives this worker's contribution once more, with nothing in `changed`, if need be.
+        It is written into `x`, or into new memory if it is formed anew: earlier exchanges may still write into `x`.
+        `kept` returns the contribution once more, with zeros in `changed`.
         """
         self._calls += 1
         whole = self._launched(x, kept)
@@ -122,20 +119,20 @@ class FaultTolerantSum:
         return self.under_way[-1]
 
     def kept(self, x: Flat) -> Callable[[], Flat]:
-        """As `Dense.kept`: from a copy, as the sum is written into `x`."""
+        """Return a function that gives a copy of `x`, into which the sum is written."""
         copy = empty_vector(x.layout, self.wire.empty)
-        for there, given in zip(copy.parts, x.parts, strict=True):
-            there.copy_(given)
+        for into, part in zip(copy.parts, x.parts, strict=True):
+            into.copy_(part)
         return lambda: copy
 
     def look(self) -> None:
-        """Let what is under way move on as far as it goes without waiting; only who waits for it raises."""
+        """Let the sums under way move on without waiting; errors are raised by `Work.wait` only."""
         with suppress(WireTimeout, PeerFailed, Mismatch):
             while self.under_way:
                 self.under_way[0].look()
 
     def look_beside(self) -> bool:
-        """The same for the sums of other optimizers; whether any is under way."""
+        """Let the sums of other optimizers move on; return whether any is under way."""
         others = [other for other in self.beside if other is not self and other.under_way]
         for other in others:
             other.look()
@@ -147,34 +144,32 @@ class FaultTolerantSum:
         try:
             return self.of.start(x, kept)
         except PeerFailed:
-            return None  # whoever has died will be on the board
+            return None  # the board will report the death
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        """Never: where a part changed after it had left, the whole sum is formed anew."""
+        """Raise an error: where a part changed after it was sent, the whole sum is formed anew."""
         raise AssertionError("a sum with a part that changed was not formed anew")
 
     def divisor(self, size: int) -> float:
-        """As of `Reducer`."""
         return self.of.divisor(size)
 
     def factor(self, size: int, weight: float) -> float:
-        """As of `Reducer`."""
         return self.of.factor(size, weight)
 
     def wire_bytes(self, size: int) -> int | None:
-        """Bytes one worker sends for one sum among `size` workers that all live; None as of `Reducer`."""
+        """See `Reducer.wire_bytes`, while all workers live."""
         return self.of.wire_bytes(size)
 
 
 @dataclass
 class SumsOfWorker:
-    """Those of all optimizers of one worker."""
+    """The sums of all optimizers of one worker."""
 
     all: list[FaultTolerantSum] = field(default_factory=list)
 
 
 class _Sum:
-    """One sum under way; it moves on while it is waited for, or asked about, or another one is."""
+    """One sum under way; it moves on while this sum or another one is waited for or asked about."""
 
     def __init__(
         self,
@@ -186,14 +181,14 @@ class _Sum:
         *,
         is_whole: bool,
     ) -> None:
-        """`dense` is all of it that was launched, whose end comes before all else; `is_whole`: that is every part."""
+        """Wait for `dense`, all parts that were launched, before all else; `is_whole`: no part is missing."""
         self._reducer, self._wire, self._x, self._kept = reducer, reducer.wire, x, kept
         self._dense: Work[Any] | None = dense
         self._key = f"{reducer.wire.name}/sum/{number}"
         self._before = f"{reducer.wire.name}/sum/{number - 2}/"
         self._has = is_whole
         self._has_changed = False
-        """Whether a part had changed, on any worker."""
+        """Whether a part had changed after it was sent, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
         self._anew: GatherAmongSurvivors | None = None
@@ -209,7 +204,7 @@ class _Sum:
         return True
 
     def look(self) -> None:
-        """Move on without waiting; raises `WireTimeout` where it is not over then, and as `wait`."""
+        """Move on without waiting; raises `WireTimeout` while the sum is not over, and the errors of `wait`."""
         if self._dense is not None and not self._dense.done():
             raise WireTimeout("a sum is under way", ())
         self._move_on(0.0, 0.0)
@@ -258,7 +253,7 @@ class _Sum:
             self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
-        """What has been decided of this sum: it counts, or it is formed anew; None where that is open."""
+        """Return the decision on this sum: it counts, or it is formed anew; None where it is open."""
         board, key = self._wire.board, f"{self._key}/how"
         if self._has and not self._has_counted:
             self._has_counted = True
@@ -269,8 +264,8 @@ class _Sum:
             board.set(f"{self._key}/says/{self._wire.rank}", _ALL if self._has else _LEFT)
         if self._has_said:
             said = [board.get(f"{self._key}/says/{rank}") for rank in self._living()]
-            how = _ALL if all(one == _ALL for one in said) else _LEFT
-            if all(one is not None for one in said) and board.swap(key, None, how):
+            how = _ALL if all(word == _ALL for word in said) else _LEFT
+            if all(word is not None for word in said) and board.swap(key, None, how):
                 board.delete(self._before)
         written = board.get(key)
         if written is None and seconds > 0.0:
@@ -285,12 +280,13 @@ class _Sum:
         board = self._wire.board
         return [rank for rank in self._living() if board.get(f"{self._key}/says/{rank}") is None]
 
-    def _add_up(self, found: dict[int, Message]) -> None:
+    def _add_up(self, messages: dict[int, Message]) -> None:
         wire = self._wire
-        # Not every worker may have learnt by now on which host a newcomer is.
-        hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in found]
-        self._x = self._reducer.of.sum_of([one.tensors for one in found.values()], list(found), hosts, self._x)
-        self._counted = len(found)
+        # Some workers may not know yet on which host a newcomer is.
+        hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in messages]
+        tensors = [message.tensors for message in messages.values()]
+        self._x = self._reducer.of.sum_of(tensors, list(messages), hosts, self._x)
+        self._counted = len(messages)
         self._over()
 
     def _over(self) -> None:

@@ -1,6 +1,6 @@
-"""Buffers that forward passes read and write (codebooks, queues, running centres), and rank 0's of them for everyone.
+"""Buffers that forward passes read and write (codebooks, queues, running centres); all workers get rank 0's.
 
-Batch norm's running statistics are none of them: no forward pass of training reads these.
+The running statistics of batch norm do not belong to them: no forward pass of training reads these.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quorate.wire.current import Place
 from quorate.wire.survivors import Survivors, surviving_replicas
 
 SAME, OTHERS = 1.0, 2.0
-"""Marks in headers: rank 0's buffers have changed; and these are others, or of other shapes, than before."""
+"""Marks in headers: the buffers of rank 0 have changed (`SAME`); also their names or shapes (`OTHERS`)."""
 _USUAL = 2
-"""Looks in which a buffer had changed, from which on it is copied whenever another one is."""
+"""A buffer that had changed at this many looks is copied whenever another one is."""
 
 
 @dataclass
 class _Slot:
-    """One buffer's place in its module, which may put another tensor there."""
+    """The place of one buffer in its module, which may put another tensor there."""
 
     name: str
     buffers: dict[str, Tensor | None]
@@ -39,9 +39,9 @@ class _Slot:
     seen: weakref.ref[Tensor] | None = None
     version: int = 0
     digest: int | None = None
-    """The digest of the numbers when they were last read; None once the version counter has moved since."""
+    """The digest of the numbers when they were last read; None if the version counter has moved since."""
     moves: int = 0
-    """How many looks found the buffer changed."""
+    """The number of looks at which the buffer had changed."""
     is_silent: bool = False
     """Whether the buffer has changed while its version counter stood still."""
 
@@ -52,7 +52,7 @@ class _Slot:
 
 @dataclass
 class ForwardBuffers:
-    """The buffers that the forward pass of one model reads, and which of them have changed since the newest look.
+    """The buffers that the forward pass of one model reads, with those that have changed since the last look.
 
     Cost: each look reads one version counter per buffer. Looks 1, 2, 4, 8 and so on also read a sample of the numbers,
     as writes through `.data` move no counter; a buffer that is written so counts as changed in every later look.
@@ -66,8 +66,8 @@ class ForwardBuffers:
         self.find()
 
     def find(self) -> None:
-        """Look for the buffers of the model, also new ones. Cost: a pass over its modules."""
-        known = {slot.name: slot for slot in self.slots}
+        """Search the model for buffers, also new ones. Cost: a pass over its modules."""
+        before = {slot.name: slot for slot in self.slots}
         self.slots = []
         for prefix, module in self.model.named_modules():
             if isinstance(module, _NormBase):
@@ -75,12 +75,12 @@ class ForwardBuffers:
             for key, x in module._buffers.items():
                 if x is not None and not is_sharded(x) and not x.is_meta:
                     name = f"{prefix}.{key}" if prefix else key
-                    slot = known.get(name)
-                    is_known = slot is not None and slot.buffers is module._buffers
-                    self.slots.append(slot if is_known and slot is not None else _new(name, module._buffers, key, x))
+                    slot = before.get(name)
+                    is_same = slot is not None and slot.buffers is module._buffers
+                    self.slots.append(slot if is_same and slot is not None else _new(name, module._buffers, key, x))
 
     def changed(self) -> list[_Slot]:
-        """The buffers that have changed since the last call of `seen`."""
+        """Return the buffers that have changed since the last call of `seen`."""
         if not self.slots:
             return []
         self._looks += 1
@@ -93,7 +93,7 @@ class ForwardBuffers:
         return changed
 
     def seen(self, *, reads: bool = False) -> None:
-        """All that has changed up to here is known; `reads`: the numbers of all are read."""
+        """Take all buffers as unchanged from here on; `reads`: also take the digests of their numbers."""
         for slot in self.slots:
             if (x := slot.tensor) is not None and (reads or _has_moved(slot)):
                 slot.seen, slot.version, slot.digest = weakref.ref(x), x._version, digest_of([x]) if reads else None
@@ -125,18 +125,18 @@ class _Known:
 
 def forward_buffers(model: Module, place: Place) -> ForwardBuffers:
     """Return the forward buffers of `model`, one object for all optimizers of the worker."""
-    known = place.context(_Known).of_models
-    if model not in known:
-        known[model] = ForwardBuffers(model)
-    return known[model]
+    buffers = place.context(_Known).of_models
+    if model not in buffers:
+        buffers[model] = ForwardBuffers(model)
+    return buffers[model]
 
 
 class BufferCopies:
-    """Gives all workers rank 0's forward buffers as soon as these have changed, as torch DDP does.
+    """Copies the forward buffers of rank 0 to all workers as soon as they have changed, as torch DDP does.
 
-    The header of each mean of gradients says whether they have. Where they have, all workers, also those that take part
-    without stepping, copy them behind it. Cost: one number in each header; where buffers have changed, what
-    `copy_tensors` costs (where the others outlive a death, their bytes to each worker).
+    The header of each mean of gradients says whether they have. If so, all workers copy them behind the mean, also
+    those that take part without stepping. Cost: one number in each header; a copy costs that of `copy_tensors` (where
+    the run tolerates deaths, the bytes of the buffers to each worker).
     """
 
     def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, members: Callable[[], set[int]]) -> None:
@@ -147,7 +147,7 @@ class BufferCopies:
         self._is_source = False
 
     def mark(self) -> float:
-        """Return what goes into this worker's next header of a gradient; called where the model has such buffers."""
+        """Return the mark for the next header of a gradient; call it only where the model has such buffers."""
         self._is_source = self._wire.rank == min(self._members() - self._wire.dead)
         if not self._is_source or not self.buffers.changed():
             return 0.0
@@ -160,7 +160,7 @@ class BufferCopies:
         return SAME if is_same else OTHERS
 
     def copy(self, mark: float) -> None:
-        """Headers have brought this mark (0: nothing is done). Raises `ConfigurationError` for unknown buffers."""
+        """Copy the buffers if `mark` is not 0. Raises `ConfigurationError` for unknown buffers."""
         if not mark:
             return
         left = self._survivors()
@@ -177,22 +177,22 @@ class BufferCopies:
         copy_tensors(self._tensors(), self._wire)
 
     def _copy_among(self, left: Survivors) -> None:
-        mine = Message()
+        own = Message()
         if self._is_source:
-            mine = Message(tuple(x.detach().clone() for x in self._tensors()), {"buffers": self._described})
+            own = Message(tuple(x.detach().clone() for x in self._tensors()), {"buffers": self._described})
         self._is_source = False
-        told = {rank: one for rank, one in left.gather(mine, "buffers").wait().items() if "buffers" in one.header}
-        if not told or min(told) == self._wire.rank:
+        messages = {rank: sent for rank, sent in left.gather(own, "buffers").wait().items() if "buffers" in sent.header}
+        if not messages or min(messages) == self._wire.rank:
             return  # the source has died, or is this worker
-        message = told[min(told)]
-        self._described = [list(one) for one in message.header["buffers"]]
+        message = messages[min(messages)]
+        self._described = [list(described) for described in message.header["buffers"]]
         self._make_room()
         with torch.no_grad():
             for x, numbers in zip(self._tensors(), message.tensors, strict=True):
                 x.copy_(numbers)
 
     def _make_room(self) -> None:
-        """For buffers that have another shape or dtype here than at the source."""
+        """Allocate the buffers that have another shape or dtype here than at the source."""
         if not {slot.name for slot in self.buffers.slots}.issuperset(name for name, *_ in self._described):
             self.buffers.find()
         slots: Mapping[str, _Slot] = {slot.name: slot for slot in self.buffers.slots}

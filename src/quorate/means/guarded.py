@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Guarded(Wrapped):
-    """`inner`, whose sums are of the vectors that are not absurd; where not `skips`, of all, and who is absurd is told.
+    """`inner` without absurd vectors: out of the sums if `skips`, else in them but reported in the outcome.
 
-    All sums are of gradients; workers that have none come with weight 0, the first number of their header.
+    All sums are of gradients; a worker without one has weight 0, the first number of its header.
     """
 
     def __init__(self, inner: Reducer, seed: int, *, skips: bool) -> None:
@@ -51,7 +51,7 @@ class Guarded(Wrapped):
     def part_ready(self, part: int, x: Tensor) -> None:
         self._see(part, x)
         super().part_ready(part, x)
-        self._under_way[part] = None  # type: ignore[assignment]  # it is the other's
+        self._under_way[part] = None  # type: ignore[assignment]  # the inner one's
 
     def _see(self, part: int, x: Tensor) -> None:
         if not self._sketch.numel():
@@ -72,30 +72,30 @@ class Guarded(Wrapped):
                 self._see(part, tensor)
         self._under_way, sketch = {}, self._sketch
         self._sketch = torch.zeros(0, dtype=torch.float64)
-        told = torch.cat([reals(header_in(x))[:1].double().cpu() if x.layout.header else torch.ones(1), sketch])
-        gathered = self.wire.all_gather(told.double())
+        sent = torch.cat([reals(header_in(x))[:1].double().cpu() if x.layout.header else torch.ones(1), sketch])
+        gathered = self.wire.all_gather(sent.double())
         summed = self._inner.start(x, kept)
-        return Together([gathered, summed], lambda found: self._judged(x, kept, *found), self.wire.clock)
+        return Together([gathered, summed], lambda results: self._judged(x, kept, *results), self.wire.clock)
 
-    def _judged(self, x: Flat, kept: Callable[[], Flat] | None, told: Sequence[Tensor], sums: Flat) -> Flat:
-        every = torch.stack([one.cpu() for one in told])
-        absurd = self._judge(every[:, 1:], every[:, 0], range(len(every)))
+    def _judged(self, x: Flat, kept: Callable[[], Flat] | None, gathered: Sequence[Tensor], sums: Flat) -> Flat:
+        sketches = torch.stack([sketch.cpu() for sketch in gathered])
+        absurd = self._judge(sketches[:, 1:], sketches[:, 0], range(len(sketches)))
         if not (absurd and self._skips and kept is not None):
             return sums
         again = kept()
         if self.wire.rank in absurd:
             _empty(again)
-        found = self._inner.start(again, lambda: again).wait()
-        for into, part in zip(x.parts, found.parts, strict=True):
+        formed = self._inner.start(again, lambda: again).wait()
+        for into, part in zip(x.parts, formed.parts, strict=True):
             into.copy_(part)
         return x
 
     def _judge(self, sketches: Tensor, weights: Tensor, ranks: Sequence[int]) -> list[int]:
-        """Sketches of vectors that count `weights`; zero where they have none."""
-        there = [place for place in range(len(ranks)) if weights[place] > 0]
-        seen = sketches[there] / weights[there].unsqueeze(1)
-        absurd = self._peers.absurd(seen, [ranks[place] for place in there])
-        absent = [rank for place, rank in enumerate(ranks) if place not in there]
+        """Return the absurd ranks. Sketches are of vectors times `weights`: zero for a worker without a vector."""
+        present = [place for place in range(len(ranks)) if weights[place] > 0]
+        own = sketches[present] / weights[present].unsqueeze(1)
+        absurd = self._peers.absurd(own, [ranks[place] for place in present])
+        absent = [rank for place, rank in enumerate(ranks) if place not in present]
         size = self.wire.size
         self._newest = Outcome(absent=absent, absurd=absurd, is_told=not self._skips, weights=[1.0] * size)
         return absurd
@@ -113,18 +113,22 @@ class Guarded(Wrapped):
         return None if inner is None else inner + (size - 1) * 8 * (1 + NUMBERS)
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        """As of `Reducer`; the same as if those had not come that are absurd."""
+        """Return the sum of `messages`, if `skips` without those that are absurd."""
         sketches, weights = [], []
-        for parts in found:
+        for parts in messages:
             weights.append(reals(parts[-1][parts[-1].numel() - like.layout.header :])[:1].double().cpu())
             bare = [*parts[:-1], parts[-1][: parts[-1].numel() - like.layout.header]]
             each = (sketch_of(x, self._signs_of(part, x)) for part, x in enumerate(map(reals, bare)))
             sketches.append(torch.stack(list(each)).sum(0))
         absurd = self._judge(torch.stack(sketches), torch.cat(weights), ranks)
-        stay = [place for place, rank in enumerate(ranks) if not (self._skips and rank in absurd)]
-        chosen = [found[place] for place in stay], [ranks[place] for place in stay], [hosts[place] for place in stay]
+        places = [place for place, rank in enumerate(ranks) if not (self._skips and rank in absurd)]
+        chosen = (
+            [messages[place] for place in places],
+            [ranks[place] for place in places],
+            [hosts[place] for place in places],
+        )
         return super().sum_of(*chosen, like)
 
     def follows(self, before: Reducer) -> None:
@@ -134,7 +138,7 @@ class Guarded(Wrapped):
 
 
 def _empty(x: Flat) -> None:
-    """Nothing of it counts: no number, and no weight; the rest of its header is as it was."""
+    """Write zeros into all numbers of `x` and its weight; the other numbers of its header stay."""
     for part in x.bare().parts:
         part.zero_()
     if x.layout.header:

@@ -35,19 +35,18 @@ from quorate.wire.cost import all_reduce_bytes
 
 
 class Hierarchical(Coded):
-    """Dense on each host, written small between hosts."""
+    """A reducer that is dense on each host, and compressed between hosts."""
 
     def __init__(self, layout: Layout, wire: Wire, codec: Codec, seed: int, state: CodedState | None = None) -> None:
         super().__init__(layout, wire, codec, seed, state)
         self._hosts = by_host(wire.host_of, range(wire.size))
         self._owners = min(map(len, self._hosts))
-        """Pieces of a vector: on each host one of its first workers owns one."""
+        """The number of pieces of a vector: each is owned by one of the first workers of each host."""
 
-    # One that joins takes part in sums by messages alone, and is in no group.
+    # A newcomer takes part in sums by messages only, and is in no group.
 
     @cached_property
     def _mates(self) -> list[int]:
-        """The workers of this host."""
         return next(own for own in self._hosts if self.wire.rank in own)
 
     @cached_property
@@ -60,7 +59,7 @@ class Hierarchical(Coded):
 
     @cached_property
     def _counterparts(self) -> list[int]:
-        """Those that own the same piece, one on each host; none where this worker owns none."""
+        """The owners of the same piece, one on each host; empty where this worker owns none."""
         return [own[self._piece] for own in self._hosts] if self._piece < self._owners else []
 
     @cached_property
@@ -68,7 +67,7 @@ class Hierarchical(Coded):
         return self.wire.group(self._counterparts) if self._counterparts else None
 
     def _pieces(self, part: int) -> list[tuple[int, int]]:
-        """Where the piece of each of a host's workers begins and ends; those that own none have an empty one."""
+        """Return where the piece of each worker of a host begins and ends; empty for those that own none."""
         numel, mates = self.layout.parts[part].numel, self._inner.size
         ends = [round(numel * min(place, self._owners) / self._owners) for place in range(mates + 1)]
         return list(pairwise(ends))
@@ -76,15 +75,14 @@ class Hierarchical(Coded):
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         self._next.pop(part, None)
         memory = self._memory(part)
-        given = x + memory[ERROR] if ERROR in memory else x.clone()
-        return self._inner.all_to_all([given[begin:end] for begin, end in self._pieces(part)])
+        numbers = x + memory[ERROR] if ERROR in memory else x.clone()
+        return self._inner.all_to_all([numbers[begin:end] for begin, end in self._pieces(part)])
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, list[Tensor]]) -> None:
-        """Behind the exchange on the host: the one between hosts, and the pieces to all of the host."""
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> None:
         between: dict[int, Work[Any]] = {}
         pieces: dict[int, Tensor] = {}
-        for part, given in found.items():
-            pieces[part] = torch.stack(given).sum(0) if given[0].numel() else given[0]
+        for part, own in results.items():
+            pieces[part] = torch.stack(own).sum(0) if own[0].numel() else own[0]
             if self._outer is not None and self._outer.size > 1:
                 code = self._code_of_piece(part, pieces[part])
                 linear = self.codec.is_linear
@@ -100,16 +98,16 @@ class Hierarchical(Coded):
             torch.cat(work.wait(), out=into[part])
 
     def _draw_of(self, part: int, rank: int) -> Draw:
-        """As of `_draw`; where it is shared it is so among those that own the same piece."""
+        """Return the draw of a piece; a shared one is shared among the owners of the same piece."""
         draw = self._draw(part, rank)
         return Draw(seed=draw.seed, round=draw.round, rank=rank, part=part * self._owners + self._piece)
 
     def _code_of_piece(self, part: int, piece: Tensor) -> Tensor:
-        """Of this worker's piece of its host's sum, errors and all; what it leaves out is remembered."""
+        """Return the code of this worker's piece of its host's sum, errors included; remember what it leaves out."""
         with self.spending("encode"):
             memory = {name: torch.zeros_like(piece) for name in self.codec.memories}
             draw = self._draw_of(part, self.wire.rank)
-            of_sums = self.codec.rescaled(self._inner.size)  # numbers are as large as those of the host's mean, then
+            of_sums = self.codec.rescaled(self._inner.size)  # so its numbers are as large as those of the host's mean
             code, left = self._code_of(piece, ((piece.numel(),),), memory, draw, of_sums)
             if left is not None and ERROR in left:
                 begin, end = self._pieces(part)[self._piece]
@@ -118,16 +116,16 @@ class Hierarchical(Coded):
                 self._next[part] = {ERROR: error}
             return code
 
-    def _decode(self, part: int, piece: Tensor, found: Any) -> None:
+    def _decode(self, part: int, piece: Tensor, result: Any) -> None:
         with self.spending("decode"):
-            codes = [found] if self.codec.is_linear else found
+            codes = [result] if self.codec.is_linear else result
             ranks = [self.wire.rank] if self.codec.is_linear else self._counterparts
             piece.zero_()
             for rank, code in zip(ranks, codes, strict=True):
                 self._add_code(piece, code, ((piece.numel(),),), self._draw_of(part, rank))
 
     def wire_bytes(self, size: int) -> int | None:
-        """As of `Reducer`, what stays on the host among them; of a linear codec as of an all-gather of its codes."""
+        """See `Reducer.wire_bytes`; includes bytes that stay on the host, and counts linear codes as all-gathered."""
         total, others = 0, 1 if self._outer is None else self._outer.size
         for number, part in enumerate(self.layout.parts):
             if number not in self._shapes:

@@ -1,4 +1,4 @@
-"""Forming means among all workers of one optimizer, and what travels with them."""
+"""Means among all workers of one optimizer."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ _POLL = 0.02
 
 @dataclass(frozen=True)
 class Shadow:
-    """What this worker does in means that it takes part in without stepping, as it is paused or has ended."""
+    """The part of this worker in means in which it takes part without stepping, as it has paused or ended."""
 
     contribution: Callable[[], tuple[Flat, float] | None]
-    """What it gives, and its weight."""
+    """Returns a vector and its weight, or None."""
     apply: Callable[[Mean], None]
-    """Takes the mean that came of it; not called if nobody gave anything."""
+    """Takes the mean; not called if no worker contributed."""
     synchronized: Callable[[], None]
-    """Called when all have paused or ended."""
+    """Called when all workers have paused or ended."""
 
 
 @dataclass(frozen=True)
 class Watches:
-    """What watches over the means of an optimizer."""
+    """The observers of the means of an optimizer."""
 
     announced: Announced
     spending: Spending
     beside: list[FaultTolerantSum] | None
-    """The sums of all of this worker's optimizers, where they go on without the dead; None where they do not."""
+    """The sums of all optimizers of this worker, where they continue after a death; None where they do not."""
     exclusions: ExclusionWatch
     within: Wire | None = None
-    """The workers that hold the other pieces of this replica; None where it holds the whole."""
+    """The workers that hold the other pieces of this replica; None where this worker holds all of it."""
 
 
 class MeansOfAll:
-    """Implements `core.means.Means` for one worker.
+    """The implementation of `core.means.Means` for one worker.
 
-    With every vector travel its weight, how many workers have ended or paused, which parameters got a gradient, and
-    which parts changed after they had left. `before` are the means of the same worker when other parameters were
+    With every vector travel its weight, how many workers have ended or paused, which parameters have a gradient, and
+    which parts changed after they were sent. `before` are the means of the same worker when other parameters were
     trained; they are closed.
     """
 
@@ -75,8 +75,8 @@ class MeansOfAll:
     ) -> None:
         self.wire, self.size, self._replica = wire, wire.size, replica
         self.layout, self._parameters = replica.layout, replica.trained
-        known = None if before is None else before.headers
-        self.headers: Headers = Headers(replica, wire, watches.announced, known, watches.within)
+        others = None if before is None else before.headers
+        self.headers: Headers = Headers(replica, wire, watches.announced, others, watches.within)
         reducer.spending = timer.spending
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
@@ -117,7 +117,7 @@ class MeansOfAll:
             self.reducer.follows(before)
 
     def gradient_begins(self, weight: float) -> None:
-        """A backward pass begins whose gradient counts `weight`."""
+        """Begin a backward pass whose gradient counts `weight`."""
         self._weight, self.ready.scale = weight, weight / self._divisor
         self._weighs(weight)
         self.ready.begin()
@@ -150,9 +150,9 @@ class MeansOfAll:
         self._arrive()
         with self._timer.spending("encode"):
             self._weighs(weight)
-            given = self._vector(x, weight)
-            self.headers.sign_vector(header_in(given))
-            sums = self.reducer.start(given, self.reducer.kept(given))
+            sent = self._vector(x, weight)
+            self.headers.sign_vector(header_in(sent))
+            sums = self.reducer.start(sent, self.reducer.kept(sent))
         return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
 
     def of_gradient(self) -> Work[Flat]:
@@ -162,26 +162,26 @@ class MeansOfAll:
 
     def _arrive(self) -> None:
         self._timer.arrived()
-        self._settle_shadow()
+        self._finish_shadow()
 
     def of_number(self, value: Tensor) -> Tensor:
-        """The mean of every worker's `value`; all that train ask for it at the same place."""
+        """Return the mean of the `value` of every worker; all that train call it at the same place."""
         if isinstance(self.reducer, FaultTolerantSum):
-            found = self.reducer.survivors.all_gather(value).wait()
-            return sum_in_order(found) / len(found)
+            values = self.reducer.survivors.all_gather(value).wait()
+            return sum_in_order(values) / len(values)
         return self.wire.all_reduce(value / self.size).wait()
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
-        headers, mine = self.headers, list[float]()
+        headers, numbers = self.headers, list[float]()
         if self._stays:
             self._learn_alone(weight)
             return Done(self.ready.flat)
 
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
-            last, handed_on = self.ready.flat.parts[-1], self.ready.hands_on
-            headers.look(*(() if handed_on else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
-            mine[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
-            header.copy_(torch.tensor(mine, dtype=header.dtype))
+            last, has_sent_parts = self.ready.flat.parts[-1], self.ready.hands_on
+            headers.look(*(() if has_sent_parts else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
+            numbers[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
+            header.copy_(torch.tensor(numbers, dtype=header.dtype))
             if header.device.type != "cpu":
                 headers.put_flag(header)
             for part in dirty:
@@ -189,7 +189,7 @@ class MeansOfAll:
 
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(headers.with_flag(mine)))
+            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(headers.with_flag(numbers)))
 
         def finish(sums: list[Flat]) -> Flat:
             header = self.headers.of_sum(sums[0])
@@ -209,7 +209,7 @@ class MeansOfAll:
         return Together([launched], finish, self.wire.clock)
 
     def _learn_alone(self, weight: float) -> None:
-        """There is nobody to form a mean of gradients with, which stay where they are."""
+        """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""
         self.headers.look(*(local(x).reshape(-1) for x in self._replica.gradients if x is not None))
         header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over()))
         self._learn(header)
@@ -221,7 +221,7 @@ class MeansOfAll:
             self.ready.write(value, self._replica.used)
 
     def _repeat(self, part: int, sums: Flat) -> None:
-        """Some worker's gradient in `part` changed after it had left: sum it again, header and all."""
+        """Sum a part again that changed on some worker after it was sent; the header of the sum stays."""
         header = header_in(sums).clone()
         if not self.ended:
             self.ready.pack(part)
@@ -231,11 +231,11 @@ class MeansOfAll:
         header_in(sums).copy_(header)
 
     def _vector(self, x: Flat, weight: float) -> Flat:
-        """What travels of a vector that is no gradient; without weight, zeros."""
+        """Return the message of a vector that is no gradient; zeros where its weight is 0."""
         into = empty_vector(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
-        mine = scale_into(x, weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
-        self.headers.write_of_vector(header_in(mine), weight)
-        return mine
+        sent = scale_into(x, weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
+        self.headers.write_of_vector(header_in(sent), weight)
+        return sent
 
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
@@ -256,7 +256,7 @@ class MeansOfAll:
         return sums if factor == 1.0 else sums.mul_(factor)
 
     def shadow_until_ended(self, others: Sequence[MeansOfAll]) -> None:
-        """This worker has ended: take part in the means of `others` (this one included) with weight 0 until all have.
+        """Take part in the means of `others` (this one included) with weight 0 until all workers have ended.
 
         Raises as `Work.wait`; the timeout is that of one mean.
         """
@@ -264,12 +264,12 @@ class MeansOfAll:
         self._until(lambda means: means.all_ended, others)
 
     def shadow_until_paused(self, others: Sequence[MeansOfAll]) -> None:
-        """As `shadow_until_ended`, until no worker steps: each has paused or ended. `resume` ends the pause."""
+        """Take part with weight 0 until no worker steps: each has paused or ended. `resume` ends the pause."""
         self.paused = True
         self._until(lambda means: means.all_away, others)
 
     def resume(self) -> None:
-        """This worker steps again, as all that have paused do."""
+        """Step again, as all workers that have paused do."""
         self.paused = self.all_away = False
 
     def _until(self, is_over: Callable[[MeansOfAll], bool], others: Sequence[MeansOfAll]) -> None:
@@ -289,18 +289,18 @@ class MeansOfAll:
                         raise
 
     def _answer(self) -> None:
-        """One more mean with weight 0, if the last one is over."""
+        """Start one more mean with weight 0, if the last one is over."""
         if self._under_way is not None and not self._under_way.done():
             return
-        self._settle_shadow()
+        self._finish_shadow()
         if not (self.all_ended or self.all_away):
             x, weight = self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)
             self._weighs(weight)
-            given = self._vector(x, weight)
-            header_in(given)[ENDED], header_in(given)[PAUSED] = float(self.ended), float(self.paused)
-            self._under_way = self.reducer.start(given, self.reducer.kept(given))
+            sent = self._vector(x, weight)
+            header_in(sent)[ENDED], header_in(sent)[PAUSED] = float(self.ended), float(self.paused)
+            self._under_way = self.reducer.start(sent, self.reducer.kept(sent))
 
-    def _settle_shadow(self) -> None:
+    def _finish_shadow(self) -> None:
         if self._under_way is None:
             return
         under_way, self._under_way = self._under_way, None

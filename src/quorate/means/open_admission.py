@@ -1,9 +1,9 @@
-"""Workers that join where no step brings all together: between two rests anybody may, by a word on the board.
+"""Admission of newcomers to strategies whose steps wait for nobody: the board admits them between two pauses.
 
-Who trains stands in one record there. One that joins has a copy of a replica first, and then writes itself into the
-record, which the first worker that comes to a rest closes: so all that rest together agree on who that is. Who steps
-after a rest opens it again, unless somebody has ended. One that finds it closed, or of a later stretch than its copy,
-waits for another copy.
+A record on the board lists those that have joined. A newcomer first gets a copy of a replica, and then adds itself to
+the record. The first worker that pauses closes the record, so all that pause together agree on its list. The first that
+steps after a pause opens it again, unless a worker has ended. A newcomer that finds the record closed, or of a later
+era than its copy, waits for another copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quorate.means.admission import waiting
 
 @dataclass(frozen=True)
 class _Record:
-    """Who has joined, in which stretch between two rests (from 0), and whether anybody still may."""
+    """The workers that have joined, the era between two pauses (from 0), and whether others may join in it."""
 
     stretch: int = 0
     is_open: bool = True
@@ -25,59 +25,58 @@ class _Record:
 
 
 class OpenAdmission:
-    """That of one optimizer's worker. Cost, where anybody may join: two words with the board in every step of one of
-    them."""
+    """Admission to one optimizer. Cost, where newcomers are possible: two words with the board in every step."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire, self._key = wire, f"{wire.name}/members"
-        self.stretch = 0
-        """Rests so far."""
+        self.era = 0
+        """The number of pauses so far."""
         self._asked: set[tuple[int, int]] = set()
 
     @property
     def is_possible(self) -> bool:
-        """Whether anybody may join at all."""
+        """Whether newcomers are possible."""
         return self._wire.max_size > self._wire.size
 
     def waiting(self) -> list[int]:
-        """Who is to be given a copy of this worker's replica, once in a stretch each; a step has ended, and nobody."""
+        """Return the ranks to send a copy to, each once in an era; call it after a step, not after an end."""
         self._open()
-        found = [(rank, self.stretch) for rank in waiting(self._wire.board, self._wire.name)]
-        new = [one for one in found if one not in self._asked and one[0] not in self._read()[1].joined]
+        entries = [(rank, self.era) for rank in waiting(self._wire.board, self._wire.name)]
+        new = [entry for entry in entries if entry not in self._asked and entry[0] not in self._read()[1].joined]
         self._asked.update(new)
         return [rank for rank, _ in new]
 
     def close(self) -> tuple[int, ...]:
-        """This worker rests, or has ended: nobody joins until all go on. Who has joined by now."""
+        """Close the record, as this worker pauses or has ended, and return the ranks that have joined by now."""
         while True:
             written, record = self._read()
-            closed = _Record(self.stretch, is_open=False, joined=record.joined)
+            closed = _Record(self.era, is_open=False, joined=record.joined)
             if record == closed or self._write(written, closed):
-                self.stretch += 1
+                self.era += 1
                 return closed.joined
 
-    def enter(self, stretch: int) -> tuple[int, ...] | None:
-        """This worker has a copy of that stretch: who has joined, it included, or None where that is over."""
+    def enter(self, era: int) -> tuple[int, ...] | None:
+        """Add this worker, which has a copy of that era; return the ranks that have joined, None if it is over."""
         while True:
             written, record = self._read()
-            if not record.is_open or record.stretch != stretch:
+            if not record.is_open or record.stretch != era:
                 return None
-            mine = replace(record, joined=(*record.joined, self._wire.rank))
-            if self._write(written, mine):
-                self.stretch = stretch
-                return mine.joined
+            longer = replace(record, joined=(*record.joined, self._wire.rank))
+            if self._write(written, longer):
+                self.era = era
+                return longer.joined
 
     def _open(self) -> None:
         written, record = self._read()
-        if record.stretch < self.stretch:
-            self._write(written, _Record(self.stretch, is_open=True, joined=record.joined))
+        if record.stretch < self.era:
+            self._write(written, _Record(self.era, is_open=True, joined=record.joined))
 
     def _read(self) -> tuple[bytes | None, _Record]:
         written = self._wire.board.get(self._key)
         if written is None:
             return None, _Record()
-        found = json.loads(written)
-        return written, _Record(**{**found, "joined": tuple(found["joined"])})
+        fields = json.loads(written)
+        return written, _Record(**{**fields, "joined": tuple(fields["joined"])})
 
     def _write(self, written: bytes | None, record: _Record) -> bool:
         return self._wire.board.swap(self._key, written, json.dumps(asdict(record)).encode())

@@ -28,68 +28,66 @@ from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
 Made = Callable[[int, Rows, Sequence[Tensor]], None]
-"""Writes what is made of the rows (n, c) of a part, one piece (c), to each of these vectors, which may be the rows."""
+"""Writes the combination (c) of the rows (n, c) of a part into each of these vectors, which may be the rows."""
 
 
 class OwnedPieces(Remembering):
-    """What `_decided` says, of the vectors of all workers, in the place of their sum.
+    """A reducer that combines the vectors of all workers as `_decided` says, in place of their sum.
 
     Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
-    and as much in the second, as in an all-reduce; the sum of what is measured between the two. On one host neither is
-    copied on the way: owners read the vectors of others where they lie, and write what they make of them there.
+    and as much in the second, as in an all-reduce; the sum of the measurements between the two. On one host neither is
+    copied on the way: owners read the vectors of others in shared memory, and write their results there.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         super().__init__(layout, wire, range(len(layout.parts)))
         self._of = layout
-        """Of the vector that a sum was begun of last; longer than a gradient where it has moments or numbers."""
+        """The layout of the newest vector; longer than a gradient with moments or numbers."""
         self._counts = torch.ones(wire.size, dtype=torch.float64)
-        """What each worker's newest vector counts."""
+        """The weight of the newest vector of each worker."""
 
     @abstractmethod
     def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
-        """What is measured of the rows of each part, in float64 on the CPU; it adds up over pieces.
+        """Return the measurements of the rows of each part, in float64 on the CPU; those of pieces add up.
 
-        Rows are as if each counted 1, and those of workers count what `counts` says. `draw` is another one for each
-        owner.
+        Rows are divided by their weights, which `counts` has. `draw` is another one for each owner.
         """
 
     @abstractmethod
     def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
-        """What becomes of the vectors of `ranks`, of which all together that was measured."""
+        """Return the combination of the vectors of `ranks`, whose measurements together are `measured`."""
 
     def _formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """What has become of whole vectors of `ranks`, where a sum is formed anew: all parts, with their headers."""
+        """Take the full parts of a sum that was formed anew of the vectors of `ranks`, with their headers."""
 
     @abstractmethod
     def _draw(self) -> Draw:
-        """For what is drawn in the newest sum."""
+        """Return the draw of the newest sum."""
 
     @abstractmethod
     def _measured_numbers(self, size: int) -> int:
-        """How many numbers `_measured` gives."""
+        """Return how many numbers `_measured` gives."""
 
     def _room(self, part: int) -> Tensor | None:
-        """Where else this worker's piece of what becomes of a part is to be written; None: nowhere."""
+        """Return memory into which the result of this worker's piece is written as well; None: there is none."""
         return None
 
     def _centre(self, part: int, here: slice) -> Tensor | None:
-        """From where vectors are looked at: that piece of a part, as real numbers."""
+        """Return the centre of this slice of a part, as real numbers; None: zero."""
         return None
 
     def factor(self, size: int, weight: float) -> float:
-        """The number of workers, by which each has divided."""
+        """Return the number of workers, by which each has divided its vector."""
         return float(size)
 
     def _numbers(self, part: int, layout: Layout) -> int:
-        """Of a part, without the header behind the last one."""
+        """Return the length of a part, without the header behind the last one."""
         return layout.parts[part].numel - (layout.header if part == len(layout.parts) - 1 else 0)
 
     def _pieces(self, numbers: int) -> list[tuple[int, int]]:
-        """Where each worker's piece of so many begins and ends."""
         size = self.wire.size
         cuts = [piece(numbers, rank, size) for rank in range(size)]
-        return [(one.start, one.stop) for one in cuts]
+        return [(cut.start, cut.stop) for cut in cuts]
 
     def _own_piece(self, part: int, layout: Layout) -> slice:
         width = 2 if layout.parts[part].dtype.is_complex else 1
@@ -100,42 +98,42 @@ class OwnedPieces(Remembering):
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         self._of = x.layout
-        found = super().start(x, kept)
+        work = super().start(x, kept)
         self._of = self.layout
-        return found
+        return work
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
         self._of = self.layout
         return super().abandon(x)
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(found)))
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+        self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(results)))
         return x
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
-        self._finish_as(self.layout, into, found)
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+        self._finish_as(self.layout, into, results)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        """Pieces to their owners; of the last part also the weight of each worker, and the sum of headers."""
+        """Send pieces to their owners; with the last part also the weight of each worker, and its header."""
         numbers = self._numbers(part, self._of)
         own = reals(x[:numbers])
-        # They are changed only when the results of all owners are here, who need them no more then.
+        # The numbers are changed only when all owners have sent their results, and need them no more.
         works: list[Work[Any]] = [self.wire.all_to_all_single(own)]
         if numbers < x.numel():
             header = x[numbers:].clone()
             each = torch.zeros(self.wire.size, dtype=torch.float64, device=x.device)
             each[self.wire.rank] = reals(header)[0]
             works += [self.wire.all_reduce(each), self.wire.all_reduce(header)]
-        return Together(works, lambda found: found, self.wire.clock)
+        return Together(works, lambda results: results, self.wire.clock)
 
-    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
         order, everyone = sorted(into), range(self.wire.size)
-        weights = next((some[1] for some in found.values() if len(some) > 1), None)
+        weights = next((own[1] for own in results.values() if len(own) > 1), None)
         if weights is not None:  # else a part is summed again, without the header
             self._counts = weights.cpu()
         counts, pieces = self._counts, {part: self._own_piece(part, layout) for part in order}
         with self.spending("decode"):
-            rows = {part: self._rows(part, found[part][0], counts, pieces[part], compiled_rows) for part in order}
+            rows = {part: self._rows(part, results[part][0], counts, pieces[part], compiled_rows) for part in order}
             draw = self._draw().of(self.wire.rank)
             measured = self._measured(rows, counts, everyone, draw)
         measured = self.wire.all_reduce(measured).wait()
@@ -147,13 +145,13 @@ class OwnedPieces(Remembering):
         for part, work in works.items():
             work.wait()
             numbers = numbers_of[part]
-            if numbers < into[part].numel() and len(found[part]) > 1:
-                into[part][numbers:] = found[part][2]
+            if numbers < into[part].numel() and len(results[part]) > 1:
+                into[part][numbers:] = results[part][2]
 
     def _rows(
         self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]
     ) -> Rows:
-        """Of a piece of a part, as if each counted 1."""
+        """Return the rows of a piece of a part, divided by their weights."""
         is_even = bool(((counts == 1) | (counts <= 0)).all())
         divisors = None if is_even else counts.clamp_min(torch.finfo(torch.float32).tiny)
         centre = self._centre(part, piece)
@@ -168,13 +166,12 @@ class OwnedPieces(Remembering):
         return write
 
     def wire_bytes(self, size: int) -> int:
-        """Bytes this worker sends for one sum among `size` workers."""
-        sent, mine = 0, self.wire.rank
+        sent, rank = 0, self.wire.rank
         for number, part in enumerate(self.layout.parts):
             width = 2 if part.dtype.is_complex else 1
             pieces = self._pieces(width * self._numbers(number, self.layout))
             each = [(end - begin) * part.dtype.itemsize // width for begin, end in pieces]
-            sent += sum(each) - each[mine] + (size - 1) * each[mine]
+            sent += sum(each) - each[rank] + (size - 1) * each[rank]
             if number == len(self.layout.parts) - 1 and self.layout.header:
                 sent += all_reduce_bytes(8 * size, size) + all_reduce_bytes(
                     self.layout.header * part.dtype.itemsize, size
@@ -184,18 +181,18 @@ class OwnedPieces(Remembering):
     # -- for sums that are formed anew
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        """As of `Reducer`, on whole vectors: those of `ranks`."""
+        """Return the combination of the whole vectors of `ranks`; headers are summed."""
         order = sorted(range(len(ranks)), key=lambda place: ranks[place])
         numbers = [self._numbers(part, like.layout) for part in range(len(like.parts))]
         counts = torch.ones(len(order), dtype=torch.float64)
         if like.layout.header:
-            counts = torch.cat([reals(found[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
+            counts = torch.cat([reals(messages[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
         if len(order) == self.wire.size:
             self._counts = counts
         whole = {
-            part: [reals(found[place][part][: numbers[part]].to(into.device)) for place in order]
+            part: [reals(messages[place][part][: numbers[part]].to(into.device)) for place in order]
             for part, into in enumerate(like.parts)
         }
         sums = Flat.zeros(like.layout)
@@ -203,7 +200,7 @@ class OwnedPieces(Remembering):
             into = sums.parts[part]
             reals(into[: numbers[part]]).copy_(result)
             if numbers[part] < into.numel():
-                tails = [found[place][part][numbers[part] :].to(into.device) for place in order]
+                tails = [messages[place][part][numbers[part] :].to(into.device) for place in order]
                 into[numbers[part] :] = sum_in_order(tails, [hosts[place] for place in order])
         self._formed(sums.parts, ranks)
         return sums
@@ -211,22 +208,22 @@ class OwnedPieces(Remembering):
     def _of_whole(
         self, vectors: Mapping[int, Sequence[Tensor]], counts: Tensor, ranks: Sequence[int]
     ) -> Iterator[tuple[int, Tensor]]:
-        """What becomes of these parts of the whole vectors of `ranks`, one after the other."""
-        # Each worker has these from passes of its own: they are torch's, which are the same everywhere.
-        rows = {part: self._rows(part, some, counts, slice(0, len(some[0])), Rows) for part, some in vectors.items()}
+        """Yield the combination of each part of the whole vectors of `ranks`."""
+        # Each worker calculates these by itself, with the passes of torch, which are the same everywhere.
+        rows = {part: self._rows(part, own, counts, slice(0, len(own[0])), Rows) for part, own in vectors.items()}
         made = self._decided(self._measured(rows, counts, ranks, self._draw()), counts, ranks)
-        for part, one in rows.items():
-            found = torch.empty(one.width, dtype=one.dtype, device=one.device)
-            made(part, one, [found])
-            yield part, found
+        for part, x in rows.items():
+            combined = torch.empty(x.width, dtype=x.dtype, device=x.device)
+            made(part, x, [combined])
+            yield part, combined
 
     def part_of(self, part: int, vectors: Sequence[Tensor]) -> Tensor:
-        """What becomes of one part of whole vectors of all, looked at alone; headers are summed."""
+        """Return the combination of one part of the whole vectors of all workers; headers are summed."""
         numbers, everyone = self._numbers(part, self.layout), range(len(vectors))
         if numbers < len(vectors[0]):
             self._counts = torch.cat([reals(x[numbers:])[:1].double().cpu() for x in vectors])
-        found = vectors[0].clone()
+        combined = vectors[0].clone()
         for _, result in self._of_whole({part: [reals(x[:numbers]) for x in vectors]}, self._counts, everyone):
-            reals(found[:numbers]).copy_(result)
-        found[numbers:] = sum_in_order([x[numbers:] for x in vectors], list(everyone))
-        return found
+            reals(combined[:numbers]).copy_(result)
+        combined[numbers:] = sum_in_order([x[numbers:] for x in vectors], list(everyone))
+        return combined

@@ -63,19 +63,19 @@ class PowerSGDSettings:
 
 @dataclass(kw_only=True)
 class PowerSGDState:
-    """What one worker remembers."""
+    """The memory of one worker."""
 
     error: Flat = kept("sum")
-    """What was left out of its own gradients."""
+    """The part of this worker's gradients that was left out."""
     q: dict[str, Tensor] = kept("same")
-    """By the tensor's name, the right thin matrix (m, r) of the newest sum; zeros before there was one."""
+    """By the name of the tensor, the right thin matrix (m, r) of the newest sum; zeros before the first."""
     sums: int = kept("same", default=0)
-    """How many there have been."""
+    """The number of sums so far."""
 
 
 @dataclass
 class _Matrix:
-    """One tensor of a part that is compressed."""
+    """One compressed tensor of a part."""
 
     segment: Segment
     n: int
@@ -83,55 +83,54 @@ class _Matrix:
     rank: int
 
     def of(self, x: Tensor) -> Tensor:
-        """Its numbers in a part, as a matrix (n, m)."""
+        """Return the numbers of the tensor in a part, as a matrix (n, m)."""
         return x[self.segment.offset : self.segment.offset + self.n * self.m].view(self.n, self.m)
 
 
 @dataclass
 class _Part:
-    """What of a coded part is matrices, and where the rest lies."""
+    """The matrices of a coded part, and where its other tensors are."""
 
     matrices: list[_Matrix] = field(default_factory=list)
     others: list[tuple[int, int]] = field(default_factory=list)
 
-    def rest_of(self, x: Tensor) -> list[Tensor]:
-        """Views of what is no matrix."""
+    def others_of(self, x: Tensor) -> list[Tensor]:
         return [x[begin:end] for begin, end in self.others]
 
 
 @dataclass
-class _Given:
-    """One part of a sum under way: M, laid out as the part, and Q by tensor. None: it is dense."""
+class _PartUnderWay:
+    """One part of a sum under way: M, laid out as the part, or None if it is dense; Q by tensor."""
 
     m: Tensor | None
     q: list[Tensor] = field(default_factory=list)
 
 
 class PowerSGD(Remembering):
-    """Each gradient matrix as a product of two thin ones; parts that are not `Part.coded` are summed as they are."""
+    """Each gradient matrix as a product of two thin ones; parts that are not coded are summed unchanged."""
 
     def __init__(self, layout: Layout, wire: Wire, settings: PowerSGDSettings, seed: int) -> None:
         super().__init__(layout, wire, coded_segments(layout))
         self.settings, self._seed = settings, seed
         self._parts = {number: self._cut(inside) for number, inside in coded_segments(layout).items()}
-        matrices = [(one, layout.parts[part]) for part, cut in self._parts.items() for one in cut.matrices]
+        matrices = [(x, layout.parts[part]) for part, cut in self._parts.items() for x in cut.matrices]
         q = {x.segment.name: torch.zeros(x.m, x.rank, dtype=of.dtype, device=of.device) for x, of in matrices}
         self._state = PowerSGDState(error=Flat.zeros(bare_layout(layout)), q=q)
-        self._given: dict[int, _Given] = {}
+        self._parts_under_way: dict[int, _PartUnderWay] = {}
         self._next: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
-        """By part, what is remembered once the newest sum counts: the error, and each Q."""
+        """The memory of each part as it is once the newest sum counts: the error, and each Q."""
 
-    def _cut(self, inside: Sequence[Segment]) -> _Part:
-        found = _Part()
-        for segment in inside:
+    def _cut(self, segments: Sequence[Segment]) -> _Part:
+        part = _Part()
+        for segment in segments:
             n = segment.shape[0] if segment.shape else 1
             m = segment.numel // n if n else 0
             rank = min(n, m, self.settings.rank)
             if rank and (n + m) * rank * self.settings.min_rate <= n * m:
-                found.matrices.append(_Matrix(segment, n, m, rank))
+                part.matrices.append(_Matrix(segment, n, m, rank))
             else:
-                found.others.append((segment.offset, segment.offset + segment.numel))
-        return found
+                part.others.append((segment.offset, segment.offset + segment.numel))
+        return part
 
     @property
     def state(self) -> PowerSGDState:
@@ -139,13 +138,12 @@ class PowerSGD(Remembering):
         return self._state
 
     def commit(self) -> None:
-        """The newest sum counts, if there is one."""
         if self._is_over:
             for part, (error, q) in self._next.items():
                 self._state.error.parts[part].copy_(error)
                 self._state.q.update(q)
             self._state.sums += 1
-            self._next, self._given, self._is_over = {}, {}, False
+            self._next, self._parts_under_way, self._is_over = {}, {}, False
 
     def follows(self, before: Reducer) -> None:
         assert isinstance(before, PowerSGD)
@@ -162,39 +160,40 @@ class PowerSGD(Remembering):
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         cut = self._parts[part]
         if self._state.sums < self.settings.start or not cut.matrices:
-            self._given[part] = _Given(None)
+            self._parts_under_way[part] = _PartUnderWay(None)
             return self.wire.all_reduce(x)
         with self.spending("encode"):
             m = x + self._state.error.parts[part]
-            given = self._given[part] = _Given(m, [self._q_of(one, m) for one in cut.matrices])
-            thin = [one.of(m) @ q for one, q in zip(cut.matrices, given.q, strict=True)]
-            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.rest_of(x))])
+            qs = [self._q_of(matrix, m) for matrix in cut.matrices]
+            self._parts_under_way[part] = _PartUnderWay(m, qs)
+            thin = [matrix.of(m) @ q for matrix, q in zip(cut.matrices, qs, strict=True)]
+            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.others_of(x))])
         return self.wire.all_reduce(sent)
 
-    def _q_of(self, one: _Matrix, like: Tensor) -> Tensor:
-        known = self._state.q.get(one.segment.name) if self.settings.warm_start else None
-        if known is not None and known.shape == (one.m, one.rank) and bool(known.any()):
-            return known.to(like)
-        draw = Draw(seed=self._seed, round=self._state.sums, part=one.segment.part)
-        numbers = torch.randn(one.m, one.rank, generator=draw.generator(torch.device("cpu"), shared=True))
+    def _q_of(self, matrix: _Matrix, like: Tensor) -> Tensor:
+        q = self._state.q.get(matrix.segment.name) if self.settings.warm_start else None
+        if q is not None and q.shape == (matrix.m, matrix.rank) and bool(q.any()):
+            return q.to(like)
+        draw = Draw(seed=self._seed, round=self._state.sums, part=matrix.segment.part)
+        numbers = torch.randn(matrix.m, matrix.rank, generator=draw.generator(torch.device("cpu"), shared=True))
         return numbers.to(like)
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Tensor]) -> None:
-        """Behind the sums of P: those of Q, and the product of both."""
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> None:
+        """Sum Q, and write the products."""
         thin: dict[int, list[Tensor]] = {}
         second: dict[int, Work[Tensor]] = {}
         for part, x in into.items():
-            m, cut = self._given[part].m, self._parts[part]
+            m, cut = self._parts_under_way[part].m, self._parts[part]
             if m is None:
                 continue
             with self.spending("encode"):
-                *sums, rest = found[part].split([one.n * one.rank for one in cut.matrices] + [_rest(cut)])
-                for place, numbers in zip(cut.rest_of(x), rest.split([e - b for b, e in cut.others]), strict=True):
+                *sums, others = results[part].split([matrix.n * matrix.rank for matrix in cut.matrices] + [_rest(cut)])
+                for place, numbers in zip(cut.others_of(x), others.split([e - b for b, e in cut.others]), strict=True):
                     place.copy_(numbers)
                 ps = thin[part] = [
-                    _orthonormal(p.view(-1, one.rank)) for p, one in zip(sums, cut.matrices, strict=True)
+                    _orthonormal(p.view(-1, matrix.rank)) for p, matrix in zip(sums, cut.matrices, strict=True)
                 ]
-                sent = torch.cat([(one.of(m).T @ p).reshape(-1) for p, one in zip(ps, cut.matrices, strict=True)])
+                sent = torch.cat([(matrix.of(m).T @ p).reshape(-1) for p, matrix in zip(ps, cut.matrices, strict=True)])
                 self._remember(part, m, ps, sent)
             second[part] = self.wire.all_reduce(sent)
         for part, work in second.items():
@@ -204,38 +203,38 @@ class PowerSGD(Remembering):
 
     def _qs(self, part: int, numbers: Tensor) -> list[Tensor]:
         matrices = self._parts[part].matrices
-        pieces = numbers.split([one.m * one.rank for one in matrices])
-        return [piece.view(one.m, one.rank) for piece, one in zip(pieces, matrices, strict=True)]
+        pieces = numbers.split([matrix.m * matrix.rank for matrix in matrices])
+        return [piece.view(matrix.m, matrix.rank) for piece, matrix in zip(pieces, matrices, strict=True)]
 
     def _remember(self, part: int, m: Tensor, ps: Sequence[Tensor], own: Tensor) -> None:
-        """What this worker's own product leaves out of M, which becomes the error; a bad part leaves nothing."""
+        """Subtract this worker's product from M, which becomes the error; a non-finite part leaves none."""
         if not is_finite(own):
             self._next.pop(part, None)
             return
         cut = self._parts[part]
-        for one, p, q in zip(cut.matrices, ps, self._qs(part, own), strict=True):
-            one.of(m).sub_(p @ q.T)
-        for place in cut.rest_of(m):
+        for matrix, p, q in zip(cut.matrices, ps, self._qs(part, own), strict=True):
+            matrix.of(m).sub_(p @ q.T)
+        for place in cut.others_of(m):
             place.zero_()
         self._next[part] = (m, {})
 
     def _multiply(self, part: int, into: Tensor, ps: Sequence[Tensor], numbers: Tensor) -> None:
         qs = {}
-        for one, p, q in zip(self._parts[part].matrices, ps, self._qs(part, numbers), strict=True):
-            one.of(into).copy_(p @ q.T)
-            qs[one.segment.name] = q.clone()
+        for matrix, p, q in zip(self._parts[part].matrices, ps, self._qs(part, numbers), strict=True):
+            matrix.of(into).copy_(p @ q.T)
+            qs[matrix.segment.name] = q.clone()
         if part in self._next and is_finite(numbers):
             self._next[part] = (self._next[part][0], qs)
 
     def wire_bytes(self, size: int) -> int:
-        """As of `Reducer`, behind the first `start` sums."""
+        """Return the bytes that one worker sends for one sum after the first `start`."""
         total = 0
         for number, part in enumerate(self.layout.parts):
             numbers = part.numel
             if number in self._parts and self._parts[number].matrices:
                 cut = self._parts[number]
-                numbers = sum(one.n * one.rank for one in cut.matrices) + _rest(cut)
-                second = sum(one.m * one.rank for one in cut.matrices)
+                numbers = sum(matrix.n * matrix.rank for matrix in cut.matrices) + _rest(cut)
+                second = sum(matrix.m * matrix.rank for matrix in cut.matrices)
                 total += all_reduce_bytes(second * part.dtype.itemsize, size)
             total += all_reduce_bytes(numbers * part.dtype.itemsize, size)
         return total
@@ -243,7 +242,7 @@ class PowerSGD(Remembering):
     # -- for sums that are formed anew
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        """Dense: `_next` is left empty, so that the error stays what it was."""
+        """Return the dense parts; `_next` is left empty, so the error does not change."""
         self._next = {}
         return x.parts
 
@@ -253,7 +252,7 @@ def _rest(cut: _Part) -> int:
 
 
 def _orthonormal(p: Tensor) -> Tensor:
-    """A basis of the columns of `p` (n, r), each of length 1; where there are fewer than r, any that complete it."""
+    """Return an orthonormal basis of the columns of `p` (n, r), completed where its rank is below r."""
     if not is_finite(p):
         return torch.full_like(p, math.nan)
     scale = p.abs().max()

@@ -1,4 +1,4 @@
-"""What a reducer is: the protocol that forms one sum of all workers' vectors."""
+"""The base class of reducers: protocols that form one sum of the vectors of all workers."""
 
 from __future__ import annotations
 
@@ -18,59 +18,58 @@ if TYPE_CHECKING:
 
 
 class Reducer(ABC):
-    """The sum of what all workers hand in, formed in place, part by part.
+    """The sum of the vectors of all workers, formed in place, part by part.
 
-    A sum begins with the first `part_ready` since the last `start`. Parts travel as they are ready, and a sum is whole
-    with `start`, which all workers call equally often.
+    A sum begins with the first `part_ready` since the last `start`. Parts travel as they are ready, and a sum is
+    complete with `start`, which all workers call equally often.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         self.layout, self.wire = layout, wire
         self.counted = wire.size
-        """Workers whose contributions are in a sum."""
+        """The number of workers whose contributions are in a sum."""
         self.spending: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]] = lambda on: nullcontext()
-        """Around what is spent on that; whoever measures it sets this."""
+        """A context around encoding and decoding, set by the code that measures their time."""
         self._under_way: dict[int, Work[Any]] = {}
 
     @property
     def state(self) -> Any:
-        """What it remembers from one sum to the next: a dataclass whose fields say their law (`core.resize`), or None;
-        as it is behind the newest sum, which counts."""
+        """The memory between sums, a dataclass whose fields say their law (`core.resize`), or None; the newest sum
+        counts."""
         return None
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the newest sum; None where everything counts in it."""
+        """The outcome of the newest sum; None where all contributions count."""
         return None
 
     def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
-        """The vectors that this worker hands in from here on come times `weight`, above 0, over `divisor`."""
+        """Set the weight, above 0, by which this worker multiplies its next vectors."""
 
     @abstractmethod
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch the exchange of one part; never waits. Parts are launched in order, each once per `start`."""
 
     def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
-        """Launch what `part_ready` has not, and return the sum of all; it is written into `x`. `kept` is not needed."""
+        """Launch the parts that `part_ready` has not, and return the sum, written into `x`. `kept` is not needed."""
         for part, tensor in enumerate(x.parts):
             if part not in self._under_way:
                 self.part_ready(part, tensor)
         works, self._under_way = self._under_way, {}
         return Together(
-            [works[part] for part in range(len(x.parts))], lambda found: self._summed(x, found), self.wire.clock
+            [works[part] for part in range(len(x.parts))], lambda results: self._summed(x, results), self.wire.clock
         )
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        """`x` with the sum in it, from what the works of its parts have given."""
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+        """Return `x` with the sum in it, from the results of the works of its parts."""
         return x
 
     def kept(self, x: Flat) -> Callable[[], Flat]:
-        """What `start` takes as `kept` for a vector that the sum is written into; never asked for here."""
+        """Return the argument `kept` of `start` for a vector that the sum is written into; never called here."""
         return lambda: x
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
-        """What `part_ready` has launched since the last `start`, as one work: no sum comes of it, and `x` goes into one
-        that is formed by messages instead."""
+        """Return the launched parts as one work without a sum; messages carry `x` instead."""
         works, self._under_way = self._under_way, {}
         return Together(list(works.values()), lambda parts: parts, self.wire.clock)
 
@@ -79,43 +78,51 @@ class Reducer(ABC):
         """Sum one part of the newest sum once more, into `x`, as if it had not been summed before."""
 
     def divisor(self, size: int) -> float:
-        """By what each of `size` workers divides its vector, times its weight, before it hands it in: by their number,
-        so that a sum is no longer than the vectors; 1 where vectors are looked at one by one, in their own unit."""
+        """Return the number by which each worker divides its vector, times its weight, before the sum.
+
+        It is `size`, so that sums are no longer than vectors; 1 for a rule that looks at each vector in its own unit.
+        """
         return float(size)
 
     def factor(self, size: int, weight: float) -> float:
-        """What a sum is to be multiplied by to be the mean, where each vector came times its weight over `divisor`, and
-        `weight` is the sum of these weights, above 0."""
+        """Return the factor that makes a sum the mean; `weight` is the sum of the weights of all vectors, above 0."""
         return size / weight
 
     @abstractmethod
     def wire_bytes(self, size: int) -> int | None:
-        """Bytes one worker sends for one sum among `size` workers; None where that depends on the numbers."""
+        """Return the bytes one worker sends for a sum among `size`; None if they depend on the numbers."""
 
     # -- for sums that are formed anew by messages (`means.fault_tolerant_sum`)
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        """What this worker gives to the newest sum, whose contribution is `x`, when all is sent to everyone."""
+        """Return the message of this worker, whose contribution is `x`, where messages go to everyone."""
         return x.parts
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        """The sum of such messages of `ranks`, on `hosts`; laid out as `like`, in new memory."""
+        """Return the sum of the messages of other workers, in new memory.
+
+        Args:
+            messages: For each rank, its `message`.
+            ranks: The workers that have sent them.
+            hosts: The host of each of these workers.
+            like: A vector with the layout of the sum.
+        """
         from quorate.core.vectors import Flat
         from quorate.wire.exchange import sum_in_order
 
-        columns = zip(like.parts, *found, strict=True)
+        columns = zip(like.parts, *messages, strict=True)
         return Flat(
             [sum_in_order([x.to(into.device) for x in all_], list(hosts)) for into, *all_ in columns], like.layout
         )
 
     def follows(self, before: Reducer) -> None:  # noqa: B027  (most remember nothing)
-        """Take over what `before` remembers, which sums no more: other parameters are trained than it was for."""
+        """Take over the memory of `before`, which is closed, as other parameters are trained from here on."""
 
 
 class InParts(Reducer):
-    """A reducer that sums every part unchanged, each by itself and in place; all workers give equal parts in order."""
+    """A reducer that sums every part unchanged, by itself and in place; workers launch equal parts in order."""
 
     @abstractmethod
     def _sum(self, x: Tensor) -> Work[Tensor]:

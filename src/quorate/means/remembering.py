@@ -17,32 +17,31 @@ from quorate.wire.work import Together
 
 
 class Remembering(Reducer):
-    """Of the parts in `own`; all others are summed by the wire's own all-reduce.
+    """A reducer that sums the parts in `own` by itself; the wire's own all-reduce sums all others.
 
-    What is remembered advances when the next sum begins: until then a part may be summed again, or the whole sum formed
-    anew, as if it had not been summed before.
+    The memory advances when the next sum begins: until then a sum may be repeated, in part or anew, with the same
+    memory.
     """
 
     def __init__(self, layout: Layout, wire: Wire, own: Collection[int]) -> None:
         super().__init__(layout, wire)
         self._own_parts = frozenset(own)
         self._is_over = False
-        """Whether the newest sum was started, so that the next part is of another one."""
+        """Whether the newest sum was started, so that the next part belongs to another one."""
 
     @abstractmethod
     def commit(self) -> None:
-        """The newest sum counts, if there is one: remember what was left out of it."""
+        """Make the newest sum count, if there is one: advance the memory by what it left out."""
 
     @abstractmethod
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        """Launch the first exchange of one of the parts of its own; never waits."""
+        """Launch the first exchange of a part in `own`; never waits."""
 
     @abstractmethod
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
-        """Write the sums of these parts `into` them, from what their first exchanges have given; may wait."""
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+        """Write the sums of the parts in `own` into `into`, from the results of their first exchanges; may wait."""
 
     def _begin(self) -> None:
-        """A sum begins."""
         self.commit()
 
     def _first(self, part: int, x: Tensor) -> Work[Any]:
@@ -56,30 +55,30 @@ class Remembering(Reducer):
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         if not self._under_way:
             self._begin()
-        found = super().start(x, kept)
+        work = super().start(x, kept)
         self._is_over = True
-        return found
+        return work
 
     def abandon(self, x: Flat) -> Work[list[Any]]:
         if not self._under_way:
             self._begin()
-        self._is_over = True  # what was launched is given once more, by `message`
+        self._is_over = True  # `message` sends these parts once more
         return super().abandon(x)
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        def finish(found: list[Any]) -> Tensor:
+        def finish(results: list[Any]) -> Tensor:
             if part in self._own_parts:
-                self._finish({part: x}, {part: found[0]})
+                self._finish({part: x}, {part: results[0]})
             return x
 
         return Together([self._first(part, x)], finish, self.wire.clock)
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
         own = sorted(self._own_parts)
-        self._finish({part: x.parts[part] for part in own}, {part: found[part] for part in own})
+        self._finish({part: x.parts[part] for part in own}, {part: results[part] for part in own})
         return x
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether every number is. One pass, which adds up; a sum that is not finite is looked at again."""
+    """Return whether every number is finite. One pass, which adds up; a non-finite sum takes a second one."""
     return math.isfinite(abs(x.sum().item())) or bool(torch.isfinite(x).all())

@@ -45,21 +45,21 @@ from quorate.means.reducer import Reducer
 
 @dataclass(kw_only=True)
 class RobustState:
-    """What the rule looks from."""
+    """The centre of a rule, and the number of its results."""
 
     number: int = kept("same", default=0)
-    """Results so far; what is drawn is drawn for each."""
+    """The number of results so far; random numbers are drawn for each."""
     newest: dict[str, Tensor] = kept("total", default_factory=dict)
-    """The newest result by the tensor's name, flat: what this worker has of it, and zeros. Empty where the rule does
-    not look from it, and once a sum has begun since it was asked for."""
+    """The newest result by tensor, flat: the piece of this worker, and zeros. Empty where the rule has no centre, and
+    once a sum has begun since the state was read."""
 
 
 class Robust(OwnedPieces):
-    """What `rule` makes of the vectors of all workers, in the place of P times their mean.
+    """The result of `rule` for the vectors of all workers, in place of P times their mean.
 
-    Where groups of workers compute the same (`redundancy`), each votes first, and the rule combines what groups have
-    elected. Cost per worker: `wire_bytes` sent; as in an all-reduce, and P^2 + P numbers of 8 bytes; with votes twice
-    as many. Raises `Mismatch` for a group without a majority, unless it may be left out.
+    Where groups of workers compute the same batch (`redundancy`), each group votes first, and the rule combines the
+    elected vectors. Cost per worker: `wire_bytes` sent; as in an all-reduce, and P^2 + P numbers of 8 bytes; with votes
+    twice as many. Raises `Mismatch` for a group without a majority, unless it may be left out.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Robust(OwnedPieces):
         forms_whole_sums: bool = False,
         unit: float = 1.0,
     ) -> None:
-        """With `forms_whole_sums` each worker forms whole ones by itself, of vectors that others give it.
+        """With `forms_whole_sums` each worker forms full results from the vectors of others.
 
-        `unit`: by what vectors were multiplied before they came here; the result is in their unit before.
+        `unit`: the factor by which vectors were multiplied before; the result is divided by it.
         """
         super().__init__(layout, wire)
         self.rule, self._seed, self._state = rule, seed, RobustState()
@@ -86,9 +86,9 @@ class Robust(OwnedPieces):
             self._state.newest = self._from.entries(is_asked=False)
         self._unit = unit
         self._is_formed = False
-        """Whether the newest sum has taken anybody's vector in."""
+        """Whether the newest sum has used the vector of any worker."""
         self.newest = Outcome()
-        """Of the newest sum."""
+        """The outcome of the newest sum."""
 
     @property
     def outcome(self) -> Outcome:
@@ -102,15 +102,14 @@ class Robust(OwnedPieces):
         return self._state
 
     def share(self, state: RobustState) -> None:
-        """Keep what the rule looks from in `state`, which somebody else keeps more in."""
+        """Keep the centre in `state`, in which another reducer keeps more."""
         self._state = state
 
     def end(self) -> None:
-        """A sum that somebody else has begun is over: its result counts when the next one begins."""
+        """End a sum that another reducer has begun: its result counts when the next one begins."""
         self._is_over = True
 
     def follows(self, before: Reducer) -> None:
-        """As of `Reducer`: the newest result of tensors that both have."""
         assert isinstance(before, Robust)
         old = before.state
         self._state.number = old.number
@@ -118,7 +117,7 @@ class Robust(OwnedPieces):
             self._state.newest = dict(old.newest)
 
     def commit(self) -> None:
-        """The newest sum counts: the rule looks from its result."""
+        """Make the newest sum count: its result becomes the centre."""
         if self._from is not None:
             self._from.see(self._state.newest)
             self._state.newest = self._from.entries(is_asked=False)
@@ -129,7 +128,7 @@ class Robust(OwnedPieces):
             self._is_over = False
 
     def divisor(self, size: int) -> float:
-        """1: the rule looks at vectors in the unit of a gradient, in which its settings are."""
+        """Return 1: the rule looks at vectors in the unit of a gradient, in which its settings are."""
         return 1.0
 
     def factor(self, size: int, weight: float) -> float:
@@ -144,15 +143,15 @@ class Robust(OwnedPieces):
         return size * size * (2 if self._redundancy.groups else 1)
 
     def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:
-        """Inner products of all pairs; with votes also how many pieces of a pair differ."""
+        """Return the inner products of all pairs; with votes also how many pieces of a pair differ."""
         groups = self._groups(ranks)
-        found = torch.zeros(2 if groups else 1, len(ranks), len(ranks), dtype=torch.float64)
-        for one in rows.values():
-            found[0] += one.products(is_exact=self.rule.is_exact)
+        measured = torch.zeros(2 if groups else 1, len(ranks), len(ranks), dtype=torch.float64)
+        for x in rows.values():
+            measured[0] += x.products(is_exact=self.rule.is_exact)
             if groups:
-                for _, some in one.slices():
-                    found[1] += differing(matrix(some), groups)
-        return found if groups else found[0]
+                for _, own in x.slices():
+                    measured[1] += differing(matrix(own), groups)
+        return measured if groups else measured[0]
 
     def _rows(
         self, part: int, vectors: Sequence[Tensor], counts: Tensor, piece: slice, made: Callable[..., Rows]
@@ -160,13 +159,13 @@ class Robust(OwnedPieces):
         return super()._rows(part, vectors, counts if self._unit == 1.0 else counts * self._unit, piece, made)
 
     def _groups(self, ranks: Sequence[int]) -> list[list[int]]:
-        """Places, in `ranks`, of the workers of each group that votes."""
-        known = self._redundancy
-        at = [known.group_of(rank, self.wire.size) for rank in ranks] if known.groups else []
-        return [[place for place, one in enumerate(at) if one == group] for group in range(known.groups)]
+        """Return the places in `ranks` of each group that votes."""
+        redundancy = self._redundancy
+        groups = [redundancy.group_of(rank, self.wire.size) for rank in ranks] if redundancy.groups else []
+        return [[place for place, own in enumerate(groups) if own == group] for group in range(redundancy.groups)]
 
     def _decided(self, measured: Tensor, counts: Tensor, ranks: Sequence[int]) -> Made:
-        """Which rows count, and how the rule for so many mixes them."""
+        """Choose the rows that count, and mix them by the rule for so many."""
         groups = self._groups(ranks)
         gram = measured[0] if groups else measured
         here, finite = counts > 0, finite_rows(gram)
@@ -175,11 +174,11 @@ class Robust(OwnedPieces):
         candidates, left_out, outvoted = int(here.sum()), len(wrong), list[int]()
         if groups:
             votes = [vote(measured[1], group, keep.tolist()) for group in groups]
-            alike = {one.winners[0]: list(one.winners) for one in votes if one.winners}
-            for group, one in zip(groups, votes, strict=True):
-                if here[group].any() and not one.winners and self._redundancy.decides == "all":
+            alike = {elected.winners[0]: list(elected.winners) for elected in votes if elected.winners}
+            for group, elected in zip(groups, votes, strict=True):
+                if here[group].any() and not elected.winners and self._redundancy.decides == "all":
                     raise Mismatch(_no_majority([ranks[place] for place in group]))
-                outvoted += [ranks[place] for place in one.voters if place not in one.winners]
+                outvoted += [ranks[place] for place in elected.voters if place not in elected.winners]
             candidates = sum(bool(here[group].any()) for group in groups)
             left_out = candidates - len(alike)
             keep = torch.tensor([place in alike for place in range(len(ranks))])
@@ -201,7 +200,7 @@ class Robust(OwnedPieces):
         places = keep.nonzero().flatten().tolist()
 
         def made(part: int, rows: Rows, into: Sequence[Tensor]) -> None:
-            """Zeros where nobody has a gradient, and NaN where nobody's is finite."""
+            """Write zeros where no worker has a gradient, and NaN where no gradient is finite."""
             if places:
                 mixed_rows(rows, places, mixing, rule, into)
                 return
@@ -226,16 +225,16 @@ class Robust(OwnedPieces):
         return x.parts if self._from is None else (*x.parts, *self._from.message())
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
         count = len(like.parts)
-        rest = [one[count:] for one in found if len(one) > count]
-        if self._from is not None and rest:
-            self._from.gathered(rest)
-        return super().sum_of([one[:count] for one in found], ranks, hosts, like)
+        centres = [message[count:] for message in messages if len(message) > count]
+        if self._from is not None and centres:
+            self._from.gathered(centres)
+        return super().sum_of([message[:count] for message in messages], ranks, hosts, like)
 
     def _rule_of(self, count: int, excluded: int) -> Rule:
-        """For `count` gradients: f is what it was, less what was left out, and no more than so many bear."""
+        """Return the rule for `count` gradients: its f is reduced by `excluded`, and to what `count` tolerate."""
         most = max(0, self.rule.most_of(count))
         return self.rule.with_f(max(0, min(self.rule.f, most) - excluded))
 

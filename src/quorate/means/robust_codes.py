@@ -44,14 +44,14 @@ from quorate.wire.work import Together
 
 @dataclass(kw_only=True)
 class RobustCodesState(RobustState, CodedState):
-    """What the codec of one worker remembers, and what the rule looks from."""
+    """The memory of the codec of one worker, and the centre of the rule."""
 
     newest: dict[str, Tensor] = kept("same", default_factory=dict)
-    """Of `RobustState`, all of it."""
+    """The newest result by tensor, in full."""
 
 
 class RobustCodes(Coded):
-    """What `rule` makes of the decoded vectors of all workers, in the place of P times their mean.
+    """The result of `rule` for the decoded vectors of all workers, in place of P times their mean.
 
     Vectors are of one layout. Cost per worker: every part is sent to each other worker, those of `codec` as codes.
     """
@@ -61,7 +61,7 @@ class RobustCodes(Coded):
     def __init__(
         self, layout: Layout, wire: Wire, codec: Codec, rule: Rule, seed: int, *, divisor: float = 1.0
     ) -> None:
-        """`divisor`: by what workers have divided their vectors; the rule looks at them as they were before."""
+        """`divisor`: the number by which workers have divided their vectors; the rule multiplies by it."""
         super().__init__(layout, wire, codec, seed)
         self._divisor = divisor
         self._robust = Robust(layout, wire, rule, seed, forms_whole_sums=True, unit=1 / divisor)
@@ -73,7 +73,7 @@ class RobustCodes(Coded):
 
     @property
     def rule(self) -> Rule:
-        """The rule, with the f that was asked for."""
+        """The rule, with the f that was set."""
         return self._robust.rule
 
     @property
@@ -83,7 +83,7 @@ class RobustCodes(Coded):
     @property
     def state(self) -> RobustCodesState:
         self.commit()
-        _ = self._robust.state  # it is lent from here on
+        _ = self._robust.state  # lends the centre
         return self._state
 
     def follows(self, before: Reducer) -> None:
@@ -92,7 +92,6 @@ class RobustCodes(Coded):
         self._robust.follows(before._robust)
 
     def commit(self) -> None:
-        """As of `Coded`; and the rule looks from the newest result."""
         super().commit()
         self._robust.commit()
 
@@ -106,60 +105,60 @@ class RobustCodes(Coded):
         return self.wire.all_gather(self._encoded(part, x) if part in self._shapes else x.clone())
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        """As of `Reducer`; the rule is applied to this part alone, as `Robust` does."""
+        """Sum a part again: the rule is applied to this part alone, as `Robust` does."""
 
-        def finish(found: list[Any]) -> Tensor:
+        def finish(codes: list[Any]) -> Tensor:
             with self.spending("decode"):
-                rows = [self._vector(part, code, rank) for rank, code in enumerate(found[0])]
+                rows = [self._vector(part, code, rank) for rank, code in enumerate(codes[0])]
                 x.copy_(self._robust.part_of(part, rows))
             return x
 
         return Together([self._first(part, x)], finish, self.wire.clock)
 
-    def _summed(self, x: Flat, found: Sequence[Any]) -> Flat:
-        messages = list(zip(*found, strict=True))
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+        messages = list(zip(*results, strict=True))
         formed = self.sum_of(messages, range(len(messages)), range(len(messages)), x)
         for part, into in enumerate(x.parts):
             into.copy_(formed.parts[part])
         return x
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
         with self.spending("decode"):
             vectors = [
-                tuple(self._vector(part, code, rank) for part, code in enumerate(one))
-                for rank, one in zip(ranks, found, strict=True)
+                tuple(self._vector(part, code, rank) for part, code in enumerate(message))
+                for rank, message in zip(ranks, messages, strict=True)
             ]
-            if like.layout.header and not self._has_given(vectors, ranks):
-                self._next = {}  # it counts for nothing here: what it has sent is owed as before
+            if like.layout.header and not self._has_weight(vectors, ranks):
+                self._next = {}  # without weight, what its code left out stays as before
             formed = self._robust.sum_of(vectors, ranks, hosts, like)
         self._robust.end()
         return formed
 
-    def _has_given(self, vectors: Sequence[tuple[Tensor, ...]], ranks: Sequence[int]) -> bool:
+    def _has_weight(self, vectors: Sequence[tuple[Tensor, ...]], ranks: Sequence[int]) -> bool:
         own = vectors[list(ranks).index(self.wire.rank)][-1]
         return float(own[len(own) - self.layout.header]) > 0
 
     def _vector(self, part: int, code: Tensor, rank: int) -> Tensor:
-        """What a code stands for; NaN where it stands for nothing. Parts that are not coded are as they came."""
+        """Return the decoded numbers of a code; NaN where it is invalid. Other parts are unchanged."""
         if part not in self._shapes:
             return code
         about, shapes = self.layout.parts[part], self._shapes[part]
-        found = torch.zeros(about.numel, dtype=about.dtype, device=about.device)
-        known = self.codec.wire_bytes(shapes)
-        if code.numel() and known is not None and code.nbytes != known:
-            return found.fill_(math.nan)
+        decoded = torch.zeros(about.numel, dtype=about.dtype, device=about.device)
+        nbytes = self.codec.wire_bytes(shapes)
+        if code.numel() and nbytes is not None and code.nbytes != nbytes:
+            return decoded.fill_(math.nan)
         try:
-            self._add_code(found, code.to(about.device), shapes, self._draw(part, rank))
+            self._add_code(decoded, code.to(about.device), shapes, self._draw(part, rank))
         except (RuntimeError, IndexError, ValueError):  # bytes that no codec has written
-            found.fill_(math.nan)
-        return found
+            decoded.fill_(math.nan)
+        return decoded
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, Any]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
         raise AssertionError("parts are not summed one by one")
 
-    def _of(self, layout: Layout) -> Coded:
+    def _for_layout(self, layout: Layout) -> Coded:
         assert digest_of(layout) == digest_of(self.layout), "a rule over codes is of one layout"
         return self
 

@@ -40,45 +40,43 @@ from quorate.wire.cost import all_reduce_bytes
 
 @dataclass(kw_only=True)
 class TwoPhaseState(CodedState):
-    """What the codec of one worker remembers, and of the pieces that it owns."""
+    """The memory of the codec of one worker, and of the pieces that it owns."""
 
     owned: dict[str, Tensor] = kept("sum", default_factory=dict)
-    """By the tensor's name: what the second encoding left out; zeros where others own it."""
+    """By the name of the tensor: what the second encoding left out; zeros where others own it."""
     size: int = kept("same", default=0)
     """The number of workers among whom pieces were cut."""
 
 
 class TwoPhase(Coded):
-    """Each worker sums one piece of all codes, and writes the sum small again for all."""
+    """Each worker sums one piece of all codes, and encodes the sum again for all."""
 
     _state: TwoPhaseState
 
     def __init__(self, layout: Layout, wire: Wire, codec: Any, seed: int, state: CodedState | None = None) -> None:
         super().__init__(layout, wire, codec, seed, state)
         self._codec_of_sums = self.codec.rescaled(wire.size)
-        """For sums, whose numbers are as large as those of a gradient: workers have divided theirs by their number."""
+        """The codec for sums: workers have divided by their number, so sums are as large as a gradient."""
         if state is None:
             owned = {name: torch.zeros_like(x) for name, x in self._state.memory.get(ERROR, {}).items()}
             self._state = TwoPhaseState(memory=self._state.memory, sums=self._state.sums, owned=owned, size=wire.size)
         self._next_owned: dict[int, Tensor] = {}
-        """By part, what the owner of a piece remembers of it once the newest sum counts."""
+        """For each part, the memory of the piece of this worker as it is once the newest sum counts."""
 
     def follows(self, before: Reducer) -> None:
-        """As of `Coded`; pieces are cut anew."""
+        """Take over the memory of the tensors that both have; pieces are cut anew."""
         assert isinstance(before, TwoPhase)
         before.commit()
         if self._state.owned:
-            before._hand_over()
+            before._release_pieces()
         super().follows(before)
 
     def _pieces(self, part: int) -> list[tuple[int, int]]:
-        """Where each worker's piece of a part begins and ends."""
         numel, size = self.layout.parts[part].numel, self.wire.size
         ends = [round(numel * rank / size) for rank in range(size + 1)]
         return list(pairwise(ends))
 
     def commit(self) -> None:
-        """As of `Coded`; what was left out of the pieces that this worker owns, too."""
         if self._is_over:
             for part, left in self._next_owned.items():
                 whole = torch.zeros(self.layout.parts[part].numel, dtype=left.dtype, device=left.device)
@@ -99,10 +97,10 @@ class TwoPhase(Coded):
     def _begin(self) -> None:
         super()._begin()
         if self._state.size != self.wire.size:
-            self._hand_over()
+            self._release_pieces()
 
-    def _hand_over(self) -> None:
-        """Pieces are owned by others now: what was left out of sums comes with this worker's own errors."""
+    def _release_pieces(self) -> None:
+        """Add the memory of pieces to the errors of this worker, as others own the pieces from here on."""
         self._state.size = self.wire.size
         for tensor, left in self._state.owned.items():
             self._state.memory[ERROR][tensor].add_(left)
@@ -118,45 +116,45 @@ class TwoPhase(Coded):
         return Draw(seed=draw.seed + phase, round=draw.round, rank=rank, part=part * self.wire.size + owner)
 
     def _codes_of_pieces(self, part: int, x: Tensor) -> list[Tensor]:
-        """The code of each owner's piece; where one of them is not finite, what all leave out is as it was."""
+        """Return the code of each owner's piece; if one of them is not finite, the memory does not change."""
         with self.spending("encode"):
-            given = x if is_finite(x) else torch.full_like(x, math.nan)
-            memory, codes, then = self._memory(part), list[Tensor](), list[Memory | None]()
+            numbers = x if is_finite(x) else torch.full_like(x, math.nan)
+            memory, codes, memories = self._memory(part), list[Tensor](), list[Memory | None]()
             for owner, (begin, end) in enumerate(self._pieces(part)):
                 own = {name: vector[begin:end] for name, vector in memory.items()}
                 draw = self._piece_draw(part, owner, self.wire.rank, 1)
-                code, left = self._code_of(given[begin:end], ((end - begin,),), own, draw, self._own_codec)
+                code, left = self._code_of(numbers[begin:end], ((end - begin,),), own, draw, self._own_codec)
                 codes.append(code)
-                then.append(left)
+                memories.append(left)
             self._next.pop(part, None)
-            known = [left for left in then if left is not None]
-            if len(known) == len(then):
-                self._next[part] = {name: torch.cat([left[name] for left in known]) for name in memory}
+            remembered = [left for left in memories if left is not None]
+            if len(remembered) == len(memories):
+                self._next[part] = {name: torch.cat([left[name] for left in remembered]) for name in memory}
             return codes
 
     # -- the second
 
-    def _finish(self, into: Mapping[int, Tensor], found: Mapping[int, list[Tensor]]) -> None:
-        works = {part: self.wire.all_gather(self._of_own_piece(part, codes)) for part, codes in found.items()}
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> None:
+        works = {part: self.wire.all_gather(self._code_of_own_piece(part, codes)) for part, codes in results.items()}
         for part, work in works.items():
             codes = work.wait()
             with self.spending("decode"):
                 for owner, ((begin, end), code) in enumerate(zip(self._pieces(part), codes, strict=True)):
-                    there = into[part][begin:end].zero_()
-                    self._add_code(there, code, ((end - begin,),), self._piece_draw(part, owner, owner, 2))
+                    piece = into[part][begin:end].zero_()
+                    self._add_code(piece, code, ((end - begin,),), self._piece_draw(part, owner, owner, 2))
 
-    def _of_own_piece(self, part: int, codes: Sequence[Tensor]) -> Tensor:
-        """The code of the sum of what all gave to the piece that this worker owns."""
-        mine, like = self.wire.rank, self.layout.parts[part]
-        begin, end = self._pieces(part)[mine]
+    def _code_of_own_piece(self, part: int, codes: Sequence[Tensor]) -> Tensor:
+        """Return the code of the sum of the piece that this worker owns."""
+        owner, like = self.wire.rank, self.layout.parts[part]
+        begin, end = self._pieces(part)[owner]
         shapes = ((end - begin,),)
         total = torch.zeros(end - begin, dtype=like.dtype, device=like.device)
         with self.spending("decode"):
             for rank, code in enumerate(codes):
-                self._add_code(total, code, shapes, self._piece_draw(part, mine, rank, 1))
+                self._add_code(total, code, shapes, self._piece_draw(part, owner, rank, 1))
         with self.spending("encode"):
             memory = {ERROR: self._owned(part)[begin:end]} if isinstance(self.codec, ErrorFeedback) else {}
-            draw = self._piece_draw(part, mine, mine, 2)
+            draw = self._piece_draw(part, owner, owner, 2)
             code, left = self._code_of(total, shapes, memory, draw, self._codec_of_sums)
             self._next_owned.pop(part, None)
             if left is not None and memory:
@@ -179,9 +177,9 @@ class TwoPhase(Coded):
     # -- for sums that are formed anew
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        mine = self._of(x.layout)
-        assert isinstance(mine, TwoPhase)
-        mine._next_owned = {}
+        reducer = self._for_layout(x.layout)
+        assert isinstance(reducer, TwoPhase)
+        reducer._next_owned = {}
         if isinstance(self.codec, ErrorFeedback):
-            self._hand_over()
+            self._release_pieces()
         return super().message(x)

@@ -1,4 +1,4 @@
-"""`Wrapped`: a reducer around another one, that handles what it changes and passes on the rest."""
+"""`Wrapped`: a reducer around another one; it changes some of its operations, and forwards the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Wrapped(Reducer):
-    """`inner`, whose sums, laws and memory these are."""
+    """The reducer `inner`, to which every operation is forwarded."""
 
     def __init__(self, inner: Reducer) -> None:
         super().__init__(inner.layout, inner.wire)
@@ -25,7 +25,7 @@ class Wrapped(Reducer):
 
     @property
     def spending(self) -> Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]:
-        """As of `Reducer`."""
+        """See `Reducer.spending`."""
         return self._inner.spending
 
     @spending.setter
@@ -69,9 +69,9 @@ class Wrapped(Reducer):
         return self._inner.message(x)
 
     def sum_of(
-        self, found: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
+        self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat
     ) -> Flat:
-        return self._inner.sum_of(found, ranks, hosts, like)
+        return self._inner.sum_of(messages, ranks, hosts, like)
 
     def follows(self, before: Reducer) -> None:
         if isinstance(before, type(self)):

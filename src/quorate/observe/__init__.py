@@ -1,1 +1,1 @@
-"""What a step took, whether gradients are finite and replicas equal, and who was asked to stop."""
+"""Observers of steps: their times, finite gradients, equal replicas, and requests to stop."""

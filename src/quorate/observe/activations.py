@@ -1,4 +1,4 @@
-"""What is saved for the backward pass, by the module that saved it."""
+"""Tensors that are saved for the backward pass, by the module that saved them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Extent = tuple[int, int]
 
 
 class Saved:
-    """Bytes that autograd keeps for the backward pass, at their most; storage that several tensors share counts once.
+    """The most bytes that autograd keeps for the backward pass; storage that several tensors share counts once.
 
-    Parameters are left out, and so is what activation checkpointing computes again. Of storage that was there before
-    the forward pass (a batch that is a slice of a data set) only what is saved counts.
+    Parameters are left out, and so are numbers that activation checkpointing computes again. Of storage that existed
+    before the forward pass (a batch that is a slice of a data set) only the saved part counts.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Saved:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Whatever is computed inside, by this thread."""
+        """Count the tensors that computations inside save, in this thread."""
         entering = hooks.register_module_forward_pre_hook(self._enter)
         leaving = hooks.register_module_forward_hook(self._leave, always_call=True)
         try:
@@ -47,13 +47,13 @@ class Saved:
             leaving.remove()
 
     def by_module(self, without: Mapping[Storage, Any]) -> dict[Module | None, int]:
-        """At the most, by the innermost module that was computing; `without` these storages."""
+        """Return the bytes at their most, by the innermost module that was computing, `without` these storages."""
         self._note_most()
-        found: dict[Module | None, int] = defaultdict(int)
+        bytes_of: dict[Module | None, int] = defaultdict(int)
         for storage, (nbytes, module) in self._at_most.items():
             if storage not in without:
-                found[module] += nbytes
-        return dict(found)
+                bytes_of[module] += nbytes
+        return dict(bytes_of)
 
     def _enter(self, module: Module, _: Any) -> None:
         self._inside.append(module)
@@ -100,7 +100,7 @@ class Saved:
 
 
 class _Kept:
-    """A saved tensor, as long as autograd has it."""
+    """A saved tensor, for as long as autograd holds it."""
 
     __slots__ = ("__weakref__", "x")
 
@@ -117,7 +117,7 @@ def _length(extents: Mapping[_Extent, int], each: int) -> int:
 
 
 def storage_of(x: Tensor) -> Storage:
-    """Where the numbers of a dense tensor lie."""
+    """Return a key of the storage of a dense tensor."""
     return str(x.device), x.untyped_storage().data_ptr()
 
 

@@ -35,8 +35,8 @@ def observe_backward(place: current.Place) -> Observers:
 def observed_backward(watching: Observers) -> Iterator[Callable[[Any], None]]:
     """Call the observers around a backward pass, which is run inside.
 
-    Yields a function, which is to be called with what backward is called on as soon as the forward pass has ended. No
-    observer is called while observers are paused.
+    Yields a function, to be called with the arguments of backward as soon as the forward pass has ended. No observer is
+    called while observers are paused.
     """
     if watching.is_paused:
         yield lambda losses: None

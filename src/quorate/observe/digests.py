@@ -1,8 +1,9 @@
-"""Whether replicas that have to be equal are equal: digests of their parameters, compared over the board.
+"""Comparison of replicas that have to be equal: digests of their parameters, compared over the board.
 
-Every worker writes the digest of its replica as it is after a round whose number is a multiple of `every`; who writes
-last compares them all. Nobody waits, and a worker that misses a round (it has ended, or was copied over it) leaves that
-comparison out. Cost: one pass over the parameters, 8 bytes per parameter tensor to the board, and from it for the last.
+Every worker writes the digest of its replica after each round whose number is a multiple of `every`; the last one that
+writes compares them all. Nobody waits, and a worker that misses a round (it has ended, or was copied over it) leaves
+that comparison out. Cost: one pass over the parameters, 8 bytes per parameter tensor to the board, and for the last
+from it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _REASON = (
     "replicas differ between steps and does not say so (`replicas`)"
 )
 _SAMPLE = 1 << 20
-"""Numbers of a tensor that are looked at, about."""
+"""The approximate number of a tensor's elements in a sample."""
 
 
 def digest(x: Tensor) -> int:
-    """The sum of the bits of `x`, read as whole numbers (modulo 2^64): equal for equal bits, NaN or not."""
+    """Return the sum of the bits of `x`, read as integers (modulo 2^64): equal for equal bits, NaN or not."""
     flat = local(x).detach().reshape(-1).contiguous()
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
@@ -44,7 +45,7 @@ def digest(x: Tensor) -> int:
 def digest_of(parts: Sequence[Tensor], sample: int = _SAMPLE) -> int:
     """Return the digest of several tensors (modulo 2^64), each by its place.
 
-    Of tensors with more than `sample` numbers it is that of about so many, evenly spaced: a millisecond by default.
+    For tensors with more than `sample` numbers about so many enter, evenly spaced: a millisecond by default.
     """
     total = 0
     for place, part in enumerate(parts, 1):
@@ -55,7 +56,7 @@ def digest_of(parts: Sequence[Tensor], sample: int = _SAMPLE) -> int:
 
 
 class Digests:
-    """The comparisons of one optimizer's replicas; `named` gives names and parameters as they are now."""
+    """The comparisons of one optimizer's replicas; `named` returns the current names and parameters."""
 
     def __init__(
         self, wire: Wire, strategy: str, every: int, named: Callable[[], tuple[Sequence[str], Sequence[Tensor]]]
@@ -64,26 +65,26 @@ class Digests:
 
     @property
     def compares(self) -> bool:
-        """Whether replicas are compared at all."""
+        """Whether replicas are compared."""
         return self.every > 0
 
     def look(self, number: int) -> None:
-        """The replica is as after round `number`. Raises `Diverged` where it is the last to say so, and one differs."""
+        """Compare replicas after round `number`. Raises `Diverged` on the last worker to write, if one differs."""
         if self.every and number and number % self.every == 0:
             self._compare(number, f"round {number}")
 
     def look_at_end(self, number: int) -> None:
-        """The training has ended, and all replicas are to be equal."""
+        """Compare replicas at the end of the training, where all have to be equal."""
         if self.every:
             self._compare(number, "end")
 
     def look_unstepped(self, after: str = "the end", reason: str | None = None, *, tells: bool = False) -> None:
-        """No worker has made a step: replicas are as they began, or as the script has made them.
+        """Compare replicas before any step: as they began, or as the script has made them.
 
         Args:
-            after: What every worker has made by now, as "6 batches"; workers with equal words are compared.
-            reason: What an error says of how replicas came to differ; None: as of `look`.
-            tells: Whether a difference is said on stderr, and nothing is raised.
+            after: The progress of every worker, as "6 batches"; workers with equal words are compared.
+            reason: The explanation in an error; None: that of `look`.
+            tells: Whether a difference is written to stderr, and nothing is raised.
 
         Raises:
             Diverged: As `look`.
@@ -100,20 +101,20 @@ class Digests:
             return
         alive = wire.alive
         written = [board.get(f"{key}/{rank}") for rank in alive]
-        found = {rank: one for rank, one in zip(alive, written, strict=True) if one is not None}
-        if len(found) < len(alive):
+        texts = {rank: text for rank, text in zip(alive, written, strict=True) if text is not None}
+        if len(texts) < len(alive):
             return
-        if len(set(found.values())) > 1:
-            self._raise(number, names, found, reason or _REASON, tells=tells)
+        if len(set(texts.values())) > 1:
+            self._raise(number, names, texts, reason or _REASON, tells=tells)
         board.delete(key)
 
     def _raise(
         self, number: int, names: Sequence[str], written: Mapping[int, bytes], reason: str, *, tells: bool
     ) -> None:
-        (most, count), *rest = Counter(written.values()).most_common()
-        is_tie = any(other == count for _, other in rest)
-        ranks = ranks_of_world(self._wire, [rank for rank, one in written.items() if is_tie or one != most])
-        first = self._first(names, most, next(one for one in written.values() if one != most))
+        (most, count), *others = Counter(written.values()).most_common()
+        is_tie = any(other == count for _, other in others)
+        ranks = ranks_of_world(self._wire, [rank for rank, text in written.items() if is_tie or text != most])
+        first = self._first(names, most, next(text for text in written.values() if text != most))
         board = self._wire.board
         who = named(board, ranks)
         if len(ranks) == 1:
@@ -130,7 +131,7 @@ class Digests:
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 
-    def _first(self, names: Sequence[str], one: bytes, other: bytes) -> str:
-        places = enumerate(zip(json.loads(one), json.loads(other), strict=False))
+    def _first(self, names: Sequence[str], digests: bytes, others: bytes) -> str:
+        places = enumerate(zip(json.loads(digests), json.loads(others), strict=False))
         at = next((place for place, (a, b) in places if a != b), None)
         return "how many parameters there are" if at is None else names[at]

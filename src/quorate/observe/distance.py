@@ -1,4 +1,4 @@
-"""How far one replica is from the mean of all, and how far outer steps went, into the records."""
+"""Rows about the distance of one replica from the mean of all, and about outer steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from quorate.records.rows import Distance, Outer
 
 
 def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
-    """Write a `distance` row; nothing where no records are kept. Both are the parameters that were averaged.
-
-    Cost: two passes over them, in double precision.
-    """
+    """Write a `distance` row of two lists of parameters, if records are kept. Cost: two passes in double precision."""
     recorder = timer.recorder
     if recorder is not None:
         away = _norm([local(x).detach() - y for x, y in zip(own, mean, strict=True)])
@@ -27,7 +24,7 @@ def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor
 
 
 def note_outer_step(timer: StepTimer, fragment: int, measured: Mapping[str, Any]) -> None:
-    """Write an `outer` row; nothing where no records are kept."""
+    """Write an `outer` row, if records are kept."""
     recorder = timer.recorder
     if recorder is not None:
         now = timer.clock.now()
@@ -35,6 +32,6 @@ def note_outer_step(timer: StepTimer, fragment: int, measured: Mapping[str, Any]
 
 
 def _norm(parts: Sequence[Tensor]) -> float:
-    """The Euclidean norm, in double precision."""
+    """Return the Euclidean norm, in double precision."""
     wide = (part.to(torch.complex128 if part.is_complex() else torch.float64) for part in parts)
     return math.sqrt(sum(float(torch.linalg.vector_norm(part) ** 2) for part in wide))

@@ -1,8 +1,8 @@
-"""Ends of a training that workers tell each other over the board: one wants all to end, or one has ended by itself.
+"""Ends of a training that workers report to each other over the board: a request that all end, or the end of one.
 
-`end/stop` is a JSON object: the rank that wants all to end, and why. `end/first` tells of the first worker that has
-ended an optimizer's training: rank, name of the optimizer, steps, and whether a loader had more. `end/said` is the
-sentence about it, which the first worker that is left writes on stderr.
+`end/stop` is a JSON object: the rank that wants all to end, and its reason. `end/first` describes the first worker that
+has ended an optimizer's training: rank, name of the optimizer, steps, and whether a loader had more. `end/said` is the
+sentence about it, which the first living worker writes on stderr.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from quorate.wire.current import Place
 
 _STOP, _FIRST, _SAID = KEYS = ("end/stop", "end/first", "end/said")
 _SEVERAL = 3
-"""Steps that workers make after another has ended, as long as its loader had no more."""
+"""Steps that workers make after another has ended before it is reported, if its loader had no more."""
 
 
 class Ends:
-    """One of each worker. `is_attended` where a thread beside the training looks at the board."""
+    """The ends as one worker knows them. `is_attended` if a thread beside the training reads the board."""
 
     def __init__(self) -> None:
         self.is_attended = False
@@ -36,7 +36,7 @@ class Ends:
         self.watches: list[EndWatch] = []
 
     def look(self, place: Place) -> None:
-        """Learn what is on the board, as far as it is known here."""
+        """Read the keys of the board that are known here."""
         stop, first, said = map(place.wire.board.peek, KEYS)
         with self._lock:
             if first is not None and self._first is None:
@@ -44,21 +44,21 @@ class Ends:
                 for watch in self.watches:
                     watch.due = 0
             if stop is not None and not self._knows_stop:
-                told, self._knows_stop = json.loads(stop), True
-                stop_of(place).end(told["reason"])
-                reason = f": {told['reason']}" if told["reason"] else ""
-                _speak(place, f"rank {told['rank']} ends the training{reason}")
+                request, self._knows_stop = json.loads(stop), True
+                stop_of(place).end(request["reason"])
+                reason = f": {request['reason']}" if request["reason"] else ""
+                _speak(place, f"rank {request['rank']} ends the training{reason}")
             if said is not None and not self._knows_end:
                 self._knows_end = True
                 _speak(place, said.decode())
 
     def look_unattended(self, place: Place) -> None:
-        """`look`, where no thread does."""
+        """Read the board, unless a thread does."""
         if not self.is_attended:
             self.look(place)
 
     def stop(self, place: Place, reason: str) -> None:
-        """All workers are to end; the reason goes into this worker's records."""
+        """Request that all workers end; the reason goes into this worker's records."""
         recorder, timers = timing(place).recorder, timing(place).timers
         if recorder is not None:
             values = {"stop": reason}
@@ -68,18 +68,18 @@ class Ends:
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
-        """This worker has ended the training of optimizer `name` after so many steps; `had_more` is of its loader."""
+        """Report that this worker has ended the training of optimizer `name`; `had_more` is about its loader."""
         if place.wire.size > 1 and not _is_asked(place):
             about = {"rank": place.wire.rank, "name": name, "steps": steps, "had_more": had_more}
             place.wire.board.swap(_FIRST, None, json.dumps(about).encode())
 
     @property
     def has_nothing_to_say(self) -> bool:
-        """Whether nobody has ended, as far as this worker knows, or it has been said."""
+        """Whether no worker has ended, as far as this one knows, or its end was reported."""
         return self._first is None or self._knows_end
 
     def stepped(self, place: Place, name: str, steps: int) -> None:
-        """This worker has made a step: say it if another has ended and this one trains on."""
+        """Report after a step that another worker has ended and this one trains on, when it is time."""
         self.look_unattended(place)
         first = self._first
         if first is None or self._knows_end or first["name"] != name or _is_asked(place):
@@ -93,17 +93,17 @@ class Ends:
 
 
 class EndWatch(StepObserver):
-    """Say after a step that another worker has ended its training, and this one trains on."""
+    """Reports after a step that another worker has ended its training, and this one trains on."""
 
     phase = Phase.CHECK
 
     def __init__(self, place: Place, optimizer: str, steps: Callable[[], int]) -> None:
-        """`steps` gives the number of steps of the optimizer so far."""
+        """`steps` returns the number of steps of the optimizer so far."""
         self.optimizer, self._place, self._ends, self._steps = optimizer, place, ends_of(place), steps
         self._ends.watches.append(self)
 
     def step_ended(self) -> None:
-        """Not called while a thread looks at the board, and finds nothing there."""
+        """Not called while a thread reads the board, and finds nothing there."""
         assert self.optimizer is not None
         self._ends.stepped(self._place, self.optimizer, self._steps())
         self.due = NEVER  # the thread may wake this observer from here on
@@ -130,5 +130,5 @@ def _sentence(rank: int, name: str, steps: int, *, had_more: bool) -> str:
 
 
 def ends_of(place: Place) -> Ends:
-    """Those of the worker in this place."""
+    """Return the ends of the worker of `place`."""
     return place.context(Ends)

@@ -1,4 +1,4 @@
-"""Whose gradients rules and codes have left out, counted over some sums at a time, into the records."""
+"""Records of the gradients that rules and codes have left out, counted over several sums."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from quorate.observe.step_times import StepTimer
 from quorate.records.exclusion_rows import Excluded
 
 SUMS = 10
-"""In one row."""
+"""Sums in one row."""
 OFTEN, WITHIN = 20, 100
-"""A worker whose gradients were absurd so often in so many sums is to be looked at."""
+"""A worker with `OFTEN` absurd gradients in at most `WITHIN` sums is reported."""
 
 
 class ExclusionWatch:
-    """Of one optimizer's worker; the first rank that is left writes. Off where nobody reads the records."""
+    """The exclusions of one optimizer; the first living rank writes them. Off where records are not kept."""
 
     def __init__(self, timer: StepTimer, losses: Losses) -> None:
         self._timer, self._losses = timer, losses
@@ -29,7 +29,7 @@ class ExclusionWatch:
         """By rank, the numbers of the last sums in which it was absurd."""
 
     def saw(self, outcome: Outcome | None) -> None:
-        """What became of a sum; None where everything counts in sums."""
+        """Count the outcome of a sum; None: it used all contributions."""
         self._all += 1
         if outcome is None or len(outcome.absent) == len(outcome.weights):
             return
@@ -38,7 +38,7 @@ class ExclusionWatch:
         self._count(outcome.excluded)
 
     def saw_round(self, excluded: Iterable[Sequence[Any]]) -> None:
-        """Whom a round has left out: rank and why of each."""
+        """Count the ranks that a round has left out, each with the reason."""
         self._count((rank, why) for rank, why in excluded)
 
     def _count(self, excluded: Iterable[tuple[int, str]]) -> None:
@@ -50,24 +50,24 @@ class ExclusionWatch:
             self.tell()
 
     def _offends(self, rank: int, *, is_told: bool) -> None:
-        """The first time is told of, and that it is time to look at the worker."""
-        known = self._offences.setdefault(rank, deque(maxlen=OFTEN))
-        known.append(self._all)
-        does, over = "counts like any other" if is_told else "is left out", known[-1] - known[0] + 1
+        """Report the first absurd gradient of a worker, and when it has had many."""
+        numbers = self._offences.setdefault(rank, deque(maxlen=OFTEN))
+        numbers.append(self._all)
+        does, over = "counts like any other" if is_told else "is left out", numbers[-1] - numbers[0] + 1
         update = self._timer.rounds + 1
-        if self._losses.is_first and len(known) == 1:
+        if self._losses.is_first and len(numbers) == 1:
             tell(
                 f"quorate: rank {rank}'s gradient in update {update} is far out of proportion to the other "
                 f"gradients; it {does}\n"
             )
-        elif self._losses.is_first and len(known) == OFTEN and over <= WITHIN:
+        elif self._losses.is_first and len(numbers) == OFTEN and over <= WITHIN:
             seen = f"rank {rank}'s gradients were absurd in {OFTEN} of {over} updates"
             tell(f"quorate: {seen}; look at that worker, or train without it\n")
-            known.clear()
-            known.append(self._all)
+            numbers.clear()
+            numbers.append(self._all)
 
     def tell(self) -> None:
-        """Write what was counted since the last row, if anybody was left out."""
+        """Write the counts since the last row, if any rank was left out."""
         recorder, counts, sums = self._timer.recorder, self._counts, self._sums
         self._sums, self._counts = 0, Counter()
         if recorder is None or not counts or not self._losses.is_first:

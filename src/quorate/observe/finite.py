@@ -1,4 +1,4 @@
-"""Gradients that are NaN or infinite: seen where they arise, told with the exchange, answered by all alike."""
+"""Gradients that are NaN or infinite: detected where they arise, sent with the exchange, treated alike by all."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quorate.core.telling import tell
 from quorate.wire.failure import host_of
 
 _SMALL = 1 << 18
-"""Numbers that are all looked at: some 20 µs."""
+"""The largest tensor whose numbers are all checked: some 20 µs."""
 _BLOCK, _BETWEEN = 1 << 13, 1 << 9
 OnNonfinite = Literal["warn", "raise", "skip", "ignore"]
 
 
 def check_policy(policy: str) -> None:
-    """Raise `ConfigurationError` for what is none."""
+    """Raise `ConfigurationError` for an unknown policy."""
     if policy not in get_args(OnNonfinite):
         raise ConfigurationError(f'on_nonfinite="{policy}" is unknown; known: ignore, raise, skip, warn')
 
 
 def is_finite(parts: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite. Cost: one pass, which adds up; a sum that is not finite is looked at again."""
+    """Return whether all numbers are finite. Cost: one pass, which adds up; a non-finite sum takes a second one."""
     total = sum(float(abs(part.sum())) if part.is_complex() else float(part.sum()) for part in parts)
     if math.isfinite(total):
         return True
@@ -36,9 +36,9 @@ def is_finite(parts: Sequence[Tensor]) -> bool:
 
 
 def seems_finite(parts: Sequence[Tensor]) -> bool:
-    """As `is_finite`, from the beginning, the end and some numbers between of what is large.
+    """Return whether all numbers of small tensors are finite, and a sample of large ones.
 
-    What goes wrong in a loss is nearly everywhere in its gradient. Cost: some 30 µs per part, whatever its size.
+    A non-finite loss makes nearly all of a gradient non-finite. Cost: some 30 µs per part, whatever its size.
     """
     return is_finite([piece for part in parts for piece in _sample(part)])
 
@@ -52,33 +52,34 @@ def _sample(part: Tensor) -> Sequence[Tensor]:
 
 
 class Finite:
-    """What one optimizer's worker does about gradients that are not finite."""
+    """The treatment of one optimizer's gradients that are not finite."""
 
     def __init__(
         self, wire: Wire, strategy: str, policy: OnNonfinite, replicas: Sequence[Sequence[int]] | None = None
     ) -> None:
-        """`replicas` are the workers of each, where a replica is spread over several, whose gradients are summed."""
+        """`replicas` are the workers of each replica, where several workers hold one, and their gradients are
+        summed."""
         self._wire, self._strategy, self.policy, self._replicas = wire, strategy, policy, replicas
         self.looks = policy != "ignore"
-        """Whether gradients are looked at."""
+        """Whether gradients are checked."""
         self.first = ""
-        """The parameter in which this worker's own was not finite."""
+        """The first parameter whose gradient was not finite on this worker."""
         self._seen = 0
 
     def sees(self, parts: Sequence[Tensor]) -> bool:
-        """Whether `parts` seem finite; whoever is to answer for it looks at every number."""
+        """Return whether `parts` seem finite; policies that act on the answer check every number."""
         return seems_finite(parts) if self.policy == "warn" else is_finite(parts)
 
     def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
-        """This worker's gradient is not finite: remember where."""
-        found = (name for name, x in zip(names, gradients, strict=True) if x is not None and not is_finite([local(x)]))
-        self.first = next(found, "")
+        """Remember the first parameter whose gradient is not finite."""
+        pairs = zip(names, gradients, strict=True)
+        self.first = next((name for name, x in pairs if x is not None and not is_finite([local(x)])), "")
 
     def leaves_out(self, ranks: Sequence[int], number: int, *, is_scaled: bool) -> bool:
-        """`ranks` have brought such a gradient to round `number`; all workers call this alike.
+        """Return whether the update of round `number` is left out, as `ranks` have sent non-finite gradients.
 
-        Whether its update is to be left out. Under a GradScaler infinities are ordinary, and it sees to them itself.
-        Raises `NotFinite` where that was asked for.
+        All workers call this alike. Under a GradScaler infinities are ordinary, and the scaler handles them. Raises
+        `NotFinite` if the policy is "raise".
         """
         if not ranks or is_scaled:
             return False

@@ -1,4 +1,4 @@
-"""How noisy gradients are, measured where means of them are formed, into the records."""
+"""Records of the noise of gradients, measured where means of them are formed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quorate.observe.step_times import StepTimer
 from quorate.records.noise_rows import Noise
 
 EVERY = 16
-"""Updates from one measurement to the next where all workers form each mean; the 16th is the first."""
+"""Updates between measurements where all workers form each mean; the 16th is the first."""
 ROUNDS, SPAN = 32, 4
-"""Of so many rounds, the last few are measured: a gradient that is late is measured like those it is added to."""
+"""The last `SPAN` of `ROUNDS` rounds are measured: a late gradient is measured like those it is added to."""
 
 
 def square_of(parts: Sequence[Tensor]) -> float:
-    """The squared Euclidean norm of all of them. Cost: one pass."""
+    """Return the squared Euclidean norm of all parts together. Cost: one pass."""
     return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
 
 
@@ -31,20 +31,19 @@ def next_span(number: int) -> int:
 
 
 class Asked(Protocol):
-    """Who else wants to know."""
+    """Another reader of the measurements."""
 
     is_wanted: bool
 
-    def measured(self, found: Squares) -> None:
-        """One measurement."""
+    def measured(self, squares: Squares) -> None:
+        """Take one measurement."""
 
 
 class NoiseWatch:
-    """Measures the gradients of one optimizer's worker, and the means of them, every so often.
+    """Measures the gradients of one optimizer, and the means of them, at intervals.
 
-    All workers measure the same ones, as they go by the number of the update. It is off where nobody reads the records,
-    and nobody has `asked`.
-    Cost: two passes over the gradient every `EVERY` updates.
+    All workers measure the same updates, as they go by their number. It is off if nobody reads the records, and `asked`
+    wants no measurements. Cost: two passes over the gradient every `EVERY` updates.
     """
 
     def __init__(self, timer: StepTimer, losses: Losses, size: int, *, is_on: bool, asked: Asked) -> None:
@@ -64,16 +63,17 @@ class NoiseWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether the gradients of the update that is being made are measured."""
+        """Whether the gradients of the current update are measured."""
         return self._is_on and self._losses.version % EVERY == EVERY - 1
 
     def look(self, parts: Sequence[Tensor]) -> None:
-        """Parts of this worker's contribution, before they travel; each is shown once."""
+        """Measure parts of this worker's contribution, before they are sent; call it once for each."""
         if self.is_due:
-            self._norms += map(torch.linalg.vector_norm, parts)  # a GPU is asked when all have gone
+            self._norms += map(torch.linalg.vector_norm, parts)  # a GPU is synchronized after all were sent
 
     def take(self, weight: float) -> tuple[float, float]:
-        """What goes into the header: `weight` times the squared norm of the gradient, and `weight`; (0, 0) of none.
+        """Return `weight` times the squared norm of the gradient, and `weight`, for the header; (0, 0) without a
+        gradient.
 
         A contribution is the gradient times its weight over the number of workers.
         """
@@ -84,7 +84,7 @@ class NoiseWatch:
         return (sum(float(x) ** 2 for x in norms) * self._size**2 / weight, weight) if weight > 0 else (0.0, 0.0)
 
     def saw(self, square: float, measured: float, weight: float, gradients: int, mean: Sequence[Tensor]) -> None:
-        """The sums of what `take` has given, those of the weights, and the mean that has come of `gradients`."""
+        """Take the sums of the numbers of `take`, the sum of weights, and the mean of `gradients` gradients."""
         if self._losses.is_first and self.counts(measured, weight, gradients):
             self._note(Squares(gradients=gradients, own=square / weight, mean=square_of(mean)))
 
@@ -92,11 +92,11 @@ class NoiseWatch:
 
     @property
     def spans(self) -> bool:
-        """Whether the round that comes next is one that is measured."""
+        """Whether the next round is measured."""
         return self._is_on and self._losses.version % ROUNDS >= ROUNDS - SPAN
 
     def take_of(self, contribution: Sequence[Tensor], weight: float) -> tuple[float, float]:
-        """As `take`, of a whole contribution."""
+        """Return the numbers of `take` for a full contribution."""
         if not self.spans or weight <= 0:
             return 0.0, 0.0
         return square_of(contribution) * self._size**2 / weight, weight
@@ -104,34 +104,34 @@ class NoiseWatch:
     def saw_sum(
         self, square: float, measured: float, weight: float, gradients: int, sums: Sequence[Tensor], smoothing: float
     ) -> None:
-        """As `saw`, of the sum of contributions; `smoothing` is how much of the noise of gradients is left in them."""
+        """Take the same as `saw` for a sum of contributions, in which a share `smoothing` of the noise is left."""
         if self._losses.is_first and self.counts(measured, weight, gradients):
             mean = square_of(sums) * (self._size / weight) ** 2
-            found = Squares(gradients=gradients, own=square / weight, mean=mean)
-            lost = found.noise * (1 / smoothing - 1)  # what momentum has taken out of each, and n-th of it of the mean
-            self._note(Squares(gradients=gradients, own=found.own + lost, mean=found.mean + lost / gradients))
+            squares = Squares(gradients=gradients, own=square / weight, mean=mean)
+            lost = squares.noise * (1 / smoothing - 1)  # out of each contribution; an n-th of it out of the mean
+            self._note(Squares(gradients=gradients, own=squares.own + lost, mean=squares.mean + lost / gradients))
 
     def counts(self, measured: float, weight: float, gradients: int) -> bool:
-        """Whether all that is in a sum was measured, and is of two gradients at least."""
+        """Return whether all contributions to a sum were measured, and two gradients or more."""
         return self._is_on and gradients > 1 and weight > 0 and math.isclose(measured, weight, rel_tol=1e-4)
 
-    def _note(self, found: Squares) -> None:
-        if not math.isfinite(found.own + found.mean):
+    def _note(self, squares: Squares) -> None:
+        if not math.isfinite(squares.own + squares.mean):
             return
         if self._asked.is_wanted:
-            self._asked.measured(found)
+            self._asked.measured(squares)
         recorder = self.timer.recorder
         if recorder is None:
             return
-        smoothed = self._smoothing.add(found)
+        smoothed = self._smoothing.add(squares)
         recorder.write(
             Noise(
                 step=self.timer.steps + 1,
                 time=self.timer.clock.now(),
                 optimizer=self.timer.name,
-                gradients=found.gradients,
-                own=found.own,
-                mean=found.mean,
+                gradients=squares.gradients,
+                own=squares.own,
+                mean=squares.mean,
                 signal=smoothed.signal,
                 noise=smoothed.noise,
             )

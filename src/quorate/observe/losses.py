@@ -1,4 +1,4 @@
-"""Who has died and who has joined, told to the records."""
+"""Records of deaths and newcomers."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from quorate.wire.failure import read_deaths
 
 
 class Losses(StepObserver):
-    """Tell the records, on the first worker that is left, who has died since the step before and who has joined.
+    """Records, on the first living worker, the workers that have died since the step before, and newcomers.
 
-    The others hold these rows, and write them where those before them die: whoever reads takes the earliest of each.
+    The others hold these rows, and write them if those before them die: readers take the earliest row of each.
     """
 
     phase = Phase.RECORD
 
     def __init__(self, wire: Wire, timer: StepTimer, version: Callable[[], int]) -> None:
-        """`version` counts the updates that this worker has applied."""
+        """`version` returns the number of updates that this worker has applied."""
         self.optimizer = timer.name
         self._wire, self._timer, self._version = wire, timer, version
-        self._told: set[int] = set()
+        self._recorded: set[int] = set()
         self._joined: set[int] = set()
         self._held: list[Gone | Joined] = []
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker is the first that is left."""
+        """Whether this worker is the first living one."""
         wire = self._wire
         return wire.rank == 0 or (bool(wire.dead) and wire.rank == wire.alive[0])
 
     @property
     def version(self) -> int:
-        """How many updates this worker has applied."""
+        """The number of updates that this worker has applied."""
         return self._version()
 
     def step_ended(self) -> None:
         self.look()
 
     def look(self) -> None:
-        """Called now and then, between two rounds."""
+        """Read deaths; call it between two rounds."""
         wire = self._wire
-        if len(wire.dead) == len(self._told):
+        if len(wire.dead) == len(self._recorded):
             return
-        for one in read_deaths(wire.board):
-            if one.rank in self._told or one.rank not in wire.dead:
+        for death in read_deaths(wire.board):
+            if death.rank in self._recorded or death.rank not in wire.dead:
                 continue
-            self._told.add(one.rank)
+            self._recorded.add(death.rank)
             self._held.append(
                 Gone(
                     time=self._timer.clock.now(),
-                    rank=one.rank,
-                    host=one.host,
-                    reason=one.reason,
+                    rank=death.rank,
+                    host=death.host,
+                    reason=death.reason,
                     round=self._version(),
-                    generation=len(self._told),
-                    left=len(wire.alive) + len(wire.dead) - len(self._told),
+                    generation=len(self._recorded),
+                    left=len(wire.alive) + len(wire.dead) - len(self._recorded),
                 )
             )
         self._write()
 
     def joined(self, ranks: Collection[int], number: int) -> None:
-        """Called with every round that this worker applies, and all that have joined by then: they step from it on."""
+        """Note the newcomers of a round that this worker applies; they step from it on. `ranks` are all so far."""
         wire = self._wire
         new = sorted(set(ranks) - self._joined)
         if not new:

@@ -1,4 +1,4 @@
-"""What memory this process takes, and rows that say so while it trains."""
+"""The memory of this process, and rows about it during the training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorate.sharding.boundary import Boundary
 from quorate.wire.current import Place
 
 ROW_EVERY, LOOK_EVERY = 5.0, 0.05
-"""Seconds between two rows, and between two looks, at least."""
+"""The least seconds between two rows, and between two readings."""
 
 
 _NAMES = (
@@ -30,15 +30,15 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def _mallinfo2() -> ctypes._NamedFuncPointer | None:
-    """That of the C library; None where it is not glibc, or one before 2.33."""
+    """Return `mallinfo2` of the C library; None if it is not glibc, or one before 2.33."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found = ctypes.CDLL("libc.so.6").mallinfo2
+        function = ctypes.CDLL("libc.so.6").mallinfo2
     except (OSError, AttributeError):
         return None
-    found.restype = _Mallinfo2
-    return found
+    function.restype = _Mallinfo2
+    return function
 
 
 _INFO = _mallinfo2()
@@ -46,27 +46,27 @@ _INFO = _mallinfo2()
 
 @dataclass(frozen=True)
 class InUse:
-    """Bytes; None where the system does not say."""
+    """Bytes in use; None where the system does not report them."""
 
     resident: int | None
-    """In memory of what the process has, programs included."""
+    """Resident memory of the process, programs included."""
     allocated: int | None
-    """Asked of the C library, and not given back."""
+    """Memory of the C library that was allocated and not freed."""
     shared: int | None
-    """Shared memory that is resident; what other workers share counts with this one too, where it has looked at it."""
+    """Resident shared memory; shared memory of other workers counts once this process has read it."""
 
     @property
     def live(self) -> int | None:
-        """What is in use."""
+        """Allocated and shared memory."""
         return None if self.allocated is None or self.shared is None else self.allocated + self.shared
 
 
 def in_use() -> InUse:
-    """Of this process, now. Cost: some 30 µs."""
-    told = _status()
-    if told is None:
+    """Return the memory of this process. Cost: some 30 µs."""
+    status = _status()
+    if status is None:
         return InUse(None, None, None)
-    resident, shared = told
+    resident, shared = status
     if _INFO is None:
         return InUse(resident, None, shared)
     info = _INFO()
@@ -74,7 +74,7 @@ def in_use() -> InUse:
 
 
 def _status() -> tuple[int, int] | None:
-    """What is resident, and of that shared memory; None where there is no /proc."""
+    """Return resident memory and resident shared memory; None without /proc."""
     try:
         with open("/proc/self/status", "rb") as file:
             text = file.read()
@@ -90,67 +90,67 @@ def _kilobytes(text: bytes, name: bytes) -> int:
 
 @dataclass
 class MemoryUse:
-    """Of each worker: looks at the end of forward passes and of steps, and writes rows, where it was told to."""
+    """The memory of one worker: read at the end of forward passes and of steps, and written as rows after `begin`."""
 
     recorder: Recorder | None = None
     is_on_gpu: bool = False
     peak: int | None = None
-    """Greatest live bytes that were seen."""
+    """The most live bytes that were read."""
     boundaries: list[Boundary] = field(default_factory=list)
-    """Of what is offloaded."""
-    told: set[int] = field(default_factory=set)
-    """Tensors that are in what was foreseen of some optimizer."""
+    """The boundaries of offloaded tensors."""
+    foreseen: set[int] = field(default_factory=set)
+    """Ids of the tensors in the forecast of some optimizer."""
     look_at: float = math.inf
-    """When the next look is due, in seconds of the clock; inf where no rows are written."""
+    """The time of the next reading, in seconds of the clock; inf where no rows are written."""
     _row_at: float = 0.0
 
     def begin(self, recorder: Recorder, now: float, *, is_on_gpu: bool) -> None:
-        """Write rows from now on, the first one now: what there is before there is a model."""
+        """Write rows from now on, the first one now: the memory before there is a model."""
         self.recorder, self.is_on_gpu, self.look_at = recorder, is_on_gpu, now
         self.write(now, 0)
 
     def look(self, now: float) -> None:
-        """Keep what is in use, if it is more than ever."""
+        """Read the memory in use, and keep the peak."""
         if now >= self.look_at:
             self.look_at = now + LOOK_EVERY
             self._see()
 
     def stepped(self, now: float, step: int) -> None:
-        """A step has ended: a row, if it is time."""
+        """Write a row at the end of a step, if it is time."""
         if self.recorder is not None:
             self.look(now)
             if now >= self._row_at:
                 self.write(now, step)
 
     def write(self, now: float, step: int) -> None:
-        """A row, with what comes after it. Nothing where no rows are kept."""
+        """Write a row together with the next one, if rows are kept."""
         if self.recorder is None:
             return
         self._row_at = now + ROW_EVERY
-        found, on_gpu = self._see(), None
+        use, on_gpu = self._see(), None
         if self.is_on_gpu:
             on_gpu = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
         self.recorder.hold(
             Memory(
                 time=now,
                 step=step,
-                resident=found.resident,
-                live=found.live,
+                resident=use.resident,
+                live=use.live,
                 peak_live=self.peak,
                 gpu=on_gpu and on_gpu[0],
                 peak_gpu=on_gpu and on_gpu[1],
-                to_host=sum(one.to_host_bytes for one in self.boundaries) if self.boundaries else None,
-                to_device=sum(one.to_device_bytes for one in self.boundaries) if self.boundaries else None,
+                to_host=sum(boundary.to_host_bytes for boundary in self.boundaries) if self.boundaries else None,
+                to_device=sum(boundary.to_device_bytes for boundary in self.boundaries) if self.boundaries else None,
             )
         )
 
     def _see(self) -> InUse:
-        found = in_use()
-        if found.live is not None:
-            self.peak = max(found.live, self.peak or 0)
-        return found
+        use = in_use()
+        if use.live is not None:
+            self.peak = max(use.live, self.peak or 0)
+        return use
 
 
 def memory_use(place: Place) -> MemoryUse:
-    """That of the worker."""
+    """Return the memory of the worker of `place`."""
     return place.context(MemoryUse)

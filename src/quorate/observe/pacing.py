@@ -1,7 +1,7 @@
-"""Making a worker late on purpose: injected imbalance and pace, spent once a step before its backward pass.
+"""Deliberate lateness of a worker: injected imbalance and pace, spent once a step before its backward pass.
 
-Before the backward pass, because exchanges that overlap with it begin inside: a worker that is slow shows what it has
-later. It is the same place for every strategy and for torch DDP.
+Exchanges overlap with the backward pass, so a worker that is slow sends its gradients later if it waits before it. The
+place is the same for every strategy and for torch DDP.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from quorate.wire.current import Place
 
 
 class Pacing:
-    """Holds one worker back, step by step: at least the pace since the step began, and then the imbalance on top, and
-    what a `slow` time adds.
+    """Holds one worker back in each step: to the pace since the step began, then for the imbalance and a `slow` time.
 
-    What is said in multiples is of the pace; without one, of the time since the step began, taken as
-    `FORWARD_SHARE` of the whole step.
+    Multiples are of the pace; without one, of the time since the step began, taken as `FORWARD_SHARE` of the full step.
     """
 
     def __init__(
@@ -33,7 +31,7 @@ class Pacing:
         self._held = 0
 
     def hold(self, timer: StepTimer) -> None:
-        """Called before every outermost backward pass; sleeps at the first one of each of `timer`'s steps."""
+        """Sleep at the first backward pass of each of `timer`'s steps; call it before every outermost one."""
         if not timer.is_first or self._held > timer.steps:
             return
         step, self._held = timer.steps, timer.steps + 1
@@ -61,12 +59,11 @@ class Pacing:
 
 @dataclass
 class Injected:
-    """One of each worker; `injected(place)` gives it."""
+    """The lateness of one worker; `injected(place)` returns it."""
 
     pacing: Pacing | None = None
-    """Where something is injected."""
 
 
 def injected(place: Place) -> Injected:
-    """That of the worker."""
+    """Return the injected lateness of the worker of `place`."""
     return place.context(Injected)

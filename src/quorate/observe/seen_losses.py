@@ -1,8 +1,8 @@
-"""The losses that backward is called on, as the script means them: kept without waiting for a GPU, and unscaled.
+"""The losses of backward passes, as the script means them: read without waiting for a GPU, and unscaled.
 
-A loss on a GPU is copied into pinned host memory behind what the GPU does already; nobody waits for the copy, and the
-record of the step is written when it is there. `GradScaler.scale` multiplies a loss with its scale; that product is the
-last operation of the graph, which has kept the scale, so dividing by it gives the loss back.
+A loss on a GPU is copied into pinned host memory behind the GPU's current work; nobody waits for the copy, and the
+record of the step is written when it is complete. `GradScaler.scale` multiplies a loss with its scale; that product is
+the last operation of the graph, which has kept the scale, so dividing by it returns the loss.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from quorate.records.records import LateNumber
 
 Copy = tuple[Tensor, torch.cuda.Event]
-"""One number in host memory, and what has happened when it is there."""
+"""One number in host memory, and the event after which it is valid."""
 
 
 @dataclass(frozen=True)
 class CopiedLosses:
-    """Mean of losses that are still on their way from a GPU: a `LateNumber`."""
+    """The mean of losses that are being copied from a GPU: a `LateNumber`."""
 
     copies: list[Copy]
 
@@ -36,13 +36,13 @@ class CopiedLosses:
 
 @dataclass
 class SeenLosses:
-    """Those of one step: of each the number that backward was called on, and the one before a GradScaler, if any."""
+    """The losses of one step: for each the argument of backward, and the loss before a GradScaler, if any."""
 
     _on_cpu: list[tuple[float, float | None]] = field(default_factory=list)
     _copied: list[tuple[Copy, Copy | None]] = field(default_factory=list)
 
     def add(self, losses: Any) -> None:
-        """What backward is called on: one number on the CPU or a CUDA device counts, anything else does not."""
+        """Add an argument of backward: one number on the CPU or a CUDA device counts, anything else does not."""
         loss = losses[0] if isinstance(losses, list | tuple) and len(losses) == 1 else losses
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             return
@@ -56,21 +56,21 @@ class SeenLosses:
 
     @property
     def known(self) -> float | None:
-        """The mean of what is known already; None on a GPU."""
+        """The mean so far; None on a GPU."""
         return None if self._copied or not self._on_cpu else sum(x for x, _ in self._on_cpu) / len(self._on_cpu)
 
     def of_script(self, *, is_scaled: bool) -> tuple[float | None, LateNumber | None]:
-        """The mean, as the script means it, or what it will be; None and None where that is not known."""
+        """Return the mean before scaling, or its future value; None and None where it is unknown."""
         place = 1 if is_scaled else 0
         if self._copied:
-            copies = [copy for one in self._copied if (copy := one[place]) is not None]
+            copies = [copy for pair in self._copied if (copy := pair[place]) is not None]
             return None, None if self._on_cpu or len(copies) < len(self._copied) else CopiedLosses(copies)
-        known = [x for one in self._on_cpu if (x := one[place]) is not None]
-        return (sum(known) / len(known) if known and len(known) == len(self._on_cpu) else None), None
+        losses = [x for pair in self._on_cpu if (x := pair[place]) is not None]
+        return (sum(losses) / len(losses) if losses and len(losses) == len(self._on_cpu) else None), None
 
 
 def scale_of(loss: Tensor) -> Tensor | None:
-    """What the last operation has multiplied `loss` with, if it is a product with one number that is no parameter."""
+    """Return the factor of the last operation, if that is a product with one number that is no parameter."""
     last = loss.grad_fn
     if last is None or last.name() != "MulBackward0":
         return None
@@ -80,7 +80,7 @@ def scale_of(loss: Tensor) -> Tensor | None:
 
 
 def copied(number: Tensor) -> Copy:
-    """A copy that is under way."""
+    """Start a copy to host memory."""
     host = torch.empty((), dtype=number.dtype, pin_memory=True)
     host.copy_(number, non_blocking=True)
     event = torch.cuda.Event()

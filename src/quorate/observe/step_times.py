@@ -1,4 +1,4 @@
-"""Where the time of one optimizer's steps goes, told to the worker's recorder row by row."""
+"""The times of one optimizer's steps, row by row in the worker's records."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ Spent = Literal["delay", "encode", "wait", "decode", "update"]
 
 @dataclass
 class Timing:
-    """One of each worker; `timing(place)` gives it."""
+    """The timers of one worker; `timing(place)` returns them."""
 
     recorder: Recorder | None = None
-    """Where it keeps records."""
+    """The records of the worker; None: it keeps none."""
     timers: list[StepTimer] = field(default_factory=list)
-    """All of the worker, the first optimizer's first."""
+    """The timers of the worker, the first optimizer's first."""
 
 
 def timing(place: Place) -> Timing:
-    """That of the worker."""
+    """Return the timers of the worker of `place`."""
     return place.context(Timing)
 
 
 class StepTimer:
-    """Stops the time of one optimizer's steps. A step begins where the one before it ended.
+    """Measures the time of one optimizer's steps. A step begins where the one before it ended.
 
-    The first optimizer's timer answers for the worker: what was loaded and injected stands in its rows.
+    The rows of the first optimizer include the worker's loading time and injected delays.
     """
 
     def __init__(self, place: Place, name: str, meter: Meter) -> None:
         self.recorder = timing(place).recorder
-        """Where rows go; None: nowhere."""
+        """The receiver of rows; None: there is none."""
         self.is_first = not timing(place).timers
         timing(place).timers.append(self)
         self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
@@ -56,7 +56,7 @@ class StepTimer:
         self._memory = memory_use(place)
         self.begin = self._clock.now()
         self.waited_before = 0.0
-        """Seconds that were waited in the step before."""
+        """Seconds of waiting in the step before."""
         self._bytes_out = self._bytes_in = 0
         self._traffic: Traffic | None = None
         self._stages_before: tuple[float, int, int] = 0.0, 0, 0
@@ -69,20 +69,20 @@ class StepTimer:
         self._busy_before = 0.0
         self._losses = SeenLosses()
         self.pace: float | None = None
-        """Seconds of this step's delay that brought it to the pace; None where there is none."""
+        """Seconds of this step's delay that brought it to the pace; None without a pace."""
         self.contributors, self.staleness = 1, 0
 
     @property
     def clock(self) -> Clock:
-        """That of the worker."""
+        """The clock of the worker."""
         return self._clock
 
     def follow(self, traffic: Traffic) -> None:
-        """What is waited for within a replica is this optimizer's."""
+        """Count waiting within a replica as this optimizer's."""
         self._traffic, traffic.waited = traffic, partial(self.spent, "wait")
 
     def saw(self, losses: Any) -> None:
-        """What backward is called on: a scalar is the loss (the mean, of several)."""
+        """Add an argument of backward: a scalar is the loss (the mean, of several)."""
         self._losses.add(losses)
         now = self._clock.now()
         if now >= self._memory.look_at:
@@ -90,7 +90,7 @@ class StepTimer:
 
     @contextmanager
     def spending(self, on: Spent) -> Iterator[None]:
-        """What the block takes is spent on that; a block inside another one belongs to the outer one."""
+        """Count the time of the block as spent on `on`; a block inside another one belongs to the outer one."""
         if self._is_spending:
             yield
             return
@@ -102,7 +102,7 @@ class StepTimer:
             self._is_spending = False
 
     def spent(self, on: Spent, seconds: float) -> None:
-        """So many seconds went into that."""
+        """Count `seconds` as spent on `on`."""
         self._spent[on] += seconds
 
     @property
@@ -111,7 +111,7 @@ class StepTimer:
         return self._spent["encode"] + self._spent["decode"]
 
     def arrived(self, at: float | None = None) -> None:
-        """The worker has come to the meeting point of this step (by default now); only the first time counts."""
+        """Note that the worker is at the meeting point of this step (by default now); only the first call counts."""
         if self._arrive is None:
             self._arrive = self._clock.now() if at is None else at
             self._busy_before = self._spent["update"] + self._spent["encode"] + self._spent["wait"]
@@ -123,7 +123,7 @@ class StepTimer:
 
     @property
     def loss(self) -> float | None:
-        """Of this step so far; None where it is not known (yet)."""
+        """The loss of this step so far; None if it is unknown."""
         return self._losses.known
 
     @property
@@ -133,7 +133,7 @@ class StepTimer:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """What the block spends, and whom it meets, belongs to no step."""
+        """Count the time and the contributors of the block in no step."""
         kept = self._arrive, self._busy_before, dict(self._spent), self.contributors, self.staleness, self.pace
         try:
             yield
@@ -141,13 +141,13 @@ class StepTimer:
             self._arrive, self._busy_before, self._spent, self.contributors, self.staleness, self.pace = kept
 
     def set_out_again(self) -> None:
-        """What was until now (an evaluation) belongs to no step."""
+        """Count the time up to now (an evaluation) in no step."""
         self.begin = self._clock.now()
         self._bytes_out, self._bytes_in = self._exchanged()
         self._between_stages()
 
     def _between_stages(self) -> Mapping[str, Any]:
-        """Of a model in stages, since the last call: what a row says of them."""
+        """Return the entries of a row about a model in stages, since the last call."""
         now = None if self._traffic is None else self._traffic.along
         if now is None:
             return {}
@@ -159,7 +159,7 @@ class StepTimer:
         return sum(self._meter.bytes_out.values()), sum(self._meter.bytes_in.values())
 
     def ended(self, *, is_scaled: bool = False) -> None:
-        """The step is over; with `is_scaled` a GradScaler has multiplied the loss that was seen."""
+        """End the step; with `is_scaled` a GradScaler has multiplied the loss that was seen."""
         now, begin, spent = self._clock.now(), self.begin, self._spent
         self.arrived(now)
         assert self._arrive is not None
@@ -172,7 +172,7 @@ class StepTimer:
             examples, tokens = examples and 0, tokens and 0
         if self.recorder is not None:
             sent, received = self._exchanged()
-            told: dict[str, Any] = spent if self._traffic is None else {**spent, **self._between_stages()}
+            times: dict[str, Any] = spent if self._traffic is None else {**spent, **self._between_stages()}
             loss, late = self._losses.of_script(is_scaled=is_scaled)
             self.recorder.step(
                 Step(
@@ -192,7 +192,7 @@ class StepTimer:
                     contributors=self.contributors,
                     staleness=self.staleness,
                     pace=self.pace,
-                    **told,
+                    **times,
                 ),
                 late,
             )
@@ -204,7 +204,7 @@ class StepTimer:
 
 
 class Timed(Generic[T]):
-    """A work whose waiting is the timer's `wait`, but for what codecs take meanwhile."""
+    """A work whose waiting counts as the timer's `wait`, apart from the time of codecs meanwhile."""
 
     def __init__(self, work: Work[T], timer: StepTimer) -> None:
         self._work, self._timer = work, timer

@@ -1,8 +1,8 @@
-"""Leaving when asked to: all workers after the same step, with equal replicas.
+"""Leaving on request: all workers after the same step, with equal replicas.
 
-Who was asked says so in the header of its next exchange, so that all learn of it in the same mean; under rounds, where
-no mean has everyone, all are asked and settle. Nobody leaves in the middle of a step: workers leave where the next one
-begins, so that schedulers and logs behind `optimizer.step()` have had their turn.
+A worker that was asked to leave says so in the header of its next exchange, so that all learn of it in the same mean;
+under rounds, where no mean has all workers, all are asked and pause. No worker leaves in the middle of a step: they
+leave where the next one begins, so that schedulers and logs behind `optimizer.step()` have run.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from quorate.observe.step_observer import StepObserver
 from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
-"""Exit statuses: of who was interrupted by a person; of who was told to make room, and may well be started again."""
+"""Exit statuses: interrupted by a person; asked to make room, so that a restart makes sense."""
 _RETRY_MARK = 4096.0
-"""In the header, which is summed: how many want a retry is told from how many were interrupted."""
+"""In the summed header: the number of workers that want a retry is a multiple of it."""
 
 
 _END_MARK = 2.0**-20
-"""In the same sum: of who knows that the training is to end."""
+"""In the same sum: the mark of workers that know that the training is to end."""
 
 
 class Stop:
-    """Whether this worker was asked to leave. `asked` is the exit status that it then has."""
+    """The request to this worker to leave. `asked` is its exit status."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
         self.is_due = False
-        """All have agreed: this worker leaves where its next step begins."""
+        """Whether all have agreed: this worker leaves where its next step begins."""
         self.is_agreed = False
-        """It is due by agreement only: others hold pieces of this worker's replica, and leave after the same step."""
+        """Whether it is due by agreement only: workers with other pieces of the replica leave with it."""
         self.reason: str | None = None
-        """Why all are to end their loops, once this worker knows."""
+        """The reason to end all loops, once this worker knows it."""
         self.mark = 0.0
         """The number in the headers of this worker."""
         self.wakes: list[StepObserver] = []
         """Observers that are called once this worker was asked to leave."""
         self.is_over = False
-        """All have learnt in the same mean that their loops are to end."""
+        """Whether all have learnt in the same mean that their loops are to end."""
         self.since: list[int] | None = None
         """The optimizers' steps when it was due, where several make unequally many."""
         self.left_with: int | None = None
-        """The status with which it is leaving."""
+        """The exit status, once it leaves."""
         self.trainings = 0
         """Distributed optimizers that have not finished; without one there is no step to wait for."""
         self.before: list[Callable[[], object]] = []
-        """Called, in order, on a worker that is about to leave: it may save."""
+        """Called, in order, on a worker that is about to leave, to save."""
 
     def ask(self, status: int) -> None:
-        """Leave, with this status; the first one counts. A signal handler and another thread may call this."""
+        """Request to leave with this status; the first one counts. Signal handlers and other threads may call this."""
         if self.asked is None:
             self.asked = status
             self._sign()
@@ -70,7 +70,7 @@ class Stop:
         self.mark = leaves if self.reason is None else leaves + _END_MARK
 
     def learn(self, marks: float) -> None:
-        """The sum of everyone's marks, which all workers have learnt in the same exchange."""
+        """Take the sum of everyone's marks, which all workers learn in the same exchange."""
         self.is_over |= marks % 1.0 > 0
         if marks >= 1.0:
             self.ask(RETRY if marks >= _RETRY_MARK else INTERRUPTED)
@@ -78,12 +78,12 @@ class Stop:
 
 
 def stop_of(place: Place) -> Stop:
-    """That of the worker in this place."""
+    """Return the request of the worker of `place`."""
     return place.context(Stop)
 
 
 class Finishes(Protocol):
-    """What is to end before a worker leaves."""
+    """A training that ends before its worker leaves."""
 
     def finish(self) -> None: ...
 
@@ -91,7 +91,7 @@ class Finishes(Protocol):
 def leave(place: Place, trainings: Sequence[Finishes], *, settles: bool = False) -> None:
     """End the training in order and raise `Stopped`; once.
 
-    What is done before leaving is done where all are after the same step; with `settles`, when nobody steps any more.
+    Actions before leaving are done where all are after the same step; with `settles`, when no worker steps any more.
     """
     stop = stop_of(place)
     if stop.left_with is not None:

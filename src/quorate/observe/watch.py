@@ -1,4 +1,4 @@
-"""Optimizers that are not ours to drive: records and injected lateness for a baseline, and for a worker alone."""
+"""Optimizers that are not distributed: records and injected lateness for a baseline, and for a single worker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quorate.wire.metered import Meter
 
 
 class Watch(StepObserver):
-    """Stops the time of a plain optimizer's steps by hooks around `backward` and `step`.
+    """Measures the time of a plain optimizer's steps by hooks around `backward` and `step`.
 
-    With `model`, gradients are summed by somebody else (torch DDP) during the backward pass: the worker has come to
-    the meeting point when its own last gradient is there, what follows until the end of the pass is waiting, and the
-    bytes are those of one all-reduce of every gradient. Cost then: one call of a Python function per parameter.
+    With `model`, other code (torch DDP) sums gradients during the backward pass: the worker is at the meeting point
+    when its own last gradient is ready, the remaining time of the pass is waiting, and the bytes are those of one
+    all-reduce of every gradient. Cost then: one call of a Python function per parameter.
     """
 
     phase = Phase.TRAIN
@@ -48,13 +48,13 @@ class Watch(StepObserver):
         self._ready = self.timer.clock.now()
 
     def forward_ended(self, losses: Any) -> None:
-        """What backward was called on; a worker that is to be late is late here."""
+        """Note the losses, and hold the worker back if it is to be late."""
         self.timer.saw(losses)
         if self._pacing is not None:
             self._pacing.hold(self.timer)
 
     def backward_ended(self) -> None:
-        """Gradients are there, and summed where somebody does that."""
+        """Note the end of the exchange, if gradients are summed by other code."""
         if self._is_exchanged:
             self.timer.arrived(self._ready)
             self.timer.spent("wait", self.timer.clock.now() - self._ready)

@@ -15,14 +15,14 @@ from quorate.core.vectors import Flat, Layout
 from quorate.replica.worker_momentum import TINY, OwnMoment, WorkerMomentum, beta_of, is_decoupled
 
 BLOCK = 1 << 16
-"""Numbers of the vector and of the momentum that are worked on at a time: 256 KiB of each in float32."""
+"""Numbers of the vector and of the momentum in a block: 256 KiB of each in float32."""
 
 
 class FlatMomentum:
     """`WorkerMomentum.ahead` for SGD, written into a vector: the same numbers in half the time and without memory.
 
-    The momenta of `momentum` become views of one vector, which they stay for all other methods. Cost of a step: the
-    gradient is read once, and the vector and the momentum are read and written twice and once, in blocks.
+    The momenta of `momentum` become views of one vector, also for all other methods. Cost of a step: the gradient is
+    read once, and the vector and the momentum are read and written twice and once, in blocks.
     """
 
     def __init__(self, momentum: WorkerMomentum, parameters: Sequence[Tensor], layout: Layout) -> None:
@@ -38,14 +38,14 @@ class FlatMomentum:
     def takes(self, gradients: Sequence[Tensor | None]) -> bool:
         """Return whether `step` can be made: parameters have the same options and dense gradients on the CPU, in the
         dtype of the vector, and either all have a momentum or none. Else `WorkerMomentum.ahead` does it."""
-        group, known = self._common_group(), self._momentum.own
+        group, moments = self._common_group(), self._momentum.own
         if group is None or beta_of(group) == 0.0 or not self._are_plain(gradients):
             return False
-        begun = sum(p in known for p in self._parameters)
+        begun = sum(p in moments for p in self._parameters)
         return begun in (0, len(self._parameters))
 
     def numbers_of(self, vector: Flat) -> list[Tensor]:
-        """The parts of a vector without its header."""
+        """Return the parts of a vector without its header."""
         return [x[:end] for x, end in zip(vector.parts, self._ends, strict=True)]
 
     def step(self, vector: Flat, *, weight: float, scale: float) -> list[float]:
@@ -89,9 +89,9 @@ class FlatMomentum:
         return True
 
     def _adopt(self) -> bool:
-        """Let momenta be views of one vector; return whether they have begun."""
-        known = self._momentum.own
-        owns = [own for p in self._parameters if (own := known.get(p)) is not None]
+        """Make the momenta views of one vector, and return whether they have begun."""
+        moments = self._momentum.own
+        owns = [own for p in self._parameters if (own := moments.get(p)) is not None]
         if owns and len(owns) == len(self._owns) and all(map(is_, owns, self._owns)):
             return True
         if self._numbers is None:
@@ -99,12 +99,12 @@ class FlatMomentum:
         views = self._numbers.segments()
         has_begun = bool(owns)
         for index, p in enumerate(self._parameters):
-            if p in known:
-                views[index].copy_(known[p].m)
-                known[p].m = views[index]
+            if p in moments:
+                views[index].copy_(moments[p].m)
+                moments[p].m = views[index]
             else:
-                known[p] = OwnMoment(views[index].zero_())
-        self._owns = [known[p] for p in self._parameters]
+                moments[p] = OwnMoment(views[index].zero_())
+        self._owns = [moments[p] for p in self._parameters]
         return has_begun
 
 

@@ -1,4 +1,4 @@
-"""A worker's own momentum in a checkpoint, and in the state of its optimizer as torch keeps it."""
+"""The momentum of a worker in a checkpoint, and in the state of its optimizer in torch's form."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from quorate.replica.worker_momentum import AVERAGE, HEAVY_BALL, TINY, OwnMoment
 def kept_moments(
     momentum: WorkerMomentum, parameters: Sequence[Tensor], into: Flat
 ) -> tuple[Flat, list[list[float | None]]]:
-    """Those of `parameters`, over which `into` is a vector of zeros, and the numbers of each."""
+    """Return the momenta of `parameters`, written into `into`, a vector of zeros, and the numbers of each."""
     none = OwnMoment(torch.empty(0))
-    found = [momentum.own.get(p, none) for p in parameters]
-    for own, place in zip(found, into.segments(), strict=True):
+    moments = [momentum.own.get(p, none) for p in parameters]
+    for own, place in zip(moments, into.segments(), strict=True):
         if own is not none:
             place.copy_(own.m)
-    return into, [own.numbers for own in found]
+    return into, [own.numbers for own in moments]
 
 
 def restore_moments(
     momentum: WorkerMomentum, parameters: Sequence[Tensor], kept: Sequence[tuple[Flat, list[list[Any]]]]
 ) -> None:
-    """They are the mean of what several workers had kept; of one, what that was."""
+    """Set the momenta to the mean of the `kept` of several workers; one worker's are unchanged."""
     momentum.own.clear()
     for place, p in enumerate(parameters):
-        found = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
-        if found:
+        pairs = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
+        if pairs:
             m = torch.zeros_like(local(p))
-            for x, _ in found:
+            for x, _ in pairs:
                 m.add_(x.to(p.dtype), alpha=1.0 if len(kept) == 1 else 1 / len(kept))
-            count, left, ahead, cosine = found[0][1]
+            count, left, ahead, cosine = pairs[0][1]
             momentum.own[p] = OwnMoment(m, int(count), float(left), float(ahead), cosine)
 
 
 def follow_plain(momentum: WorkerMomentum) -> None:
-    """From now on it is in the optimizer's `state_dict()`, and what that optimizer loads is this worker's."""
+    """Put the momentum into the `state_dict()` of the optimizer, and take it from the state that it loads."""
     _from_plain(momentum)
     momentum.optimizer.register_state_dict_post_hook(lambda _, state: _into_plain(momentum, state))
     momentum.optimizer.register_load_state_dict_post_hook(lambda _: _from_plain(momentum))
 
 
 def _key(momentum: WorkerMomentum) -> str | None:
-    """What torch calls it; None where torch's is of another kind (RMSprop's is of gradients over their size)."""
+    """Return torch's name for it; None where torch's is of another kind (RMSprop's is of scaled gradients)."""
     if momentum.kind in ("rmsprop", "scale-free"):
         return None
     return HEAVY_BALL if momentum.kind in ("sgd", "muon") else AVERAGE
@@ -57,8 +57,8 @@ def _key(momentum: WorkerMomentum) -> str | None:
 def _into_plain(momentum: WorkerMomentum, state: dict[str, Any]) -> dict[str, Any]:
     key, kept = _key(momentum), dict(state["state"])
     numbers = [number for group in state["param_groups"] for number in group["params"]]
-    every = [p for group in momentum.optimizer.param_groups for p in group["params"]]
-    for number, p in zip(numbers, every, strict=True):
+    parameters = [p for group in momentum.optimizer.param_groups for p in group["params"]]
+    for number, p in zip(numbers, parameters, strict=True):
         own = momentum.own.get(p)
         if own is None or key is None:
             continue

@@ -1,4 +1,4 @@
-"""What a model and an optimizer keep besides parameters, as plain JSON and tensors, and back."""
+"""The state of a model and an optimizer besides parameters, as plain JSON and tensors, and back."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from quorate.replica.plain_step import step_unseen
 
 
 def beside(model: Module, every: list[Any]) -> list[Tensor]:
-    """What a model has besides the parameters of `every`: those that no optimizer has, and buffers."""
-    known = {id(p) for p in every}
-    return [*(p for p in model.parameters() if id(p) not in known), *model.buffers()]
+    """Return the parameters of a model that are not in `every`, and its buffers."""
+    own = {id(p) for p in every}
+    return [*(p for p in model.parameters() if id(p) not in own), *model.buffers()]
 
 
 def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
-    """Write `numbers`, one after the other, into `tensors`; as `write_numbers`."""
+    """Write `numbers`, one after the other, into `tensors`; see `write_numbers`."""
     pieces = [local(x) for x in tensors]
     for x, part in zip(pieces, numbers.split([x.numel() for x in pieces]), strict=True):
         write_numbers(x, part)
 
 
 def write_numbers(x: Tensor, numbers: Tensor) -> None:
-    """Write `numbers`, in any shape, into `x`; one that is expanded gets those that it holds."""
-    there, given = x, numbers.view(x.shape)
+    """Write `numbers`, in any shape, into `x`; an expanded `x` gets those that it holds."""
+    target, source = x, numbers.view(x.shape)
     for place in range(x.dim()):
         if x.stride(place) == 0 and x.shape[place] > 1:
-            there, given = there.narrow(place, 0, 1), given.narrow(place, 0, 1)
-    there.copy_(given)
+            target, source = target.narrow(place, 0, 1), source.narrow(place, 0, 1)
+    target.copy_(source)
 
 
 def optimizer_to_plain(optimizer: Optimizer) -> tuple[dict[str, Any], list[Tensor]]:
-    """An optimizer's state and options, and those of the optimizers inside, as JSON and tensors, which are its own."""
+    """Return an optimizer's state and options, those inside included, as JSON and its own tensors."""
     tensors: list[Tensor] = []
-    inner = {path: _one_to_plain(one, tensors) for path, one in inner_optimizers(optimizer).items()}
-    about = _one_to_plain(optimizer, tensors)
+    inner = {path: _own_to_plain(held, tensors) for path, held in inner_optimizers(optimizer).items()}
+    about = _own_to_plain(optimizer, tensors)
     return {**about, "inner": inner} if inner else about, tensors
 
 
-def _one_to_plain(optimizer: Optimizer, tensors: list[Tensor]) -> dict[str, Any]:
+def _own_to_plain(optimizer: Optimizer, tensors: list[Tensor]) -> dict[str, Any]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {
         "states": [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters],
@@ -58,13 +58,13 @@ def _one_to_plain(optimizer: Optimizer, tensors: list[Tensor]) -> dict[str, Any]
 
 
 _ATTRIBUTES = "_quorate_attributes"
-"""The attribute of an optimizer that holds its numbers as they were when it was distributed."""
+"""The attribute of an optimizer that holds its numbers at the time it was distributed."""
 
 
 def note_attributes(optimizer: Optimizer) -> None:
-    """Remember the numbers among the attributes of an optimizer, and of those inside: a step may count in them."""
-    for one in (optimizer, *inner_optimizers(optimizer).values()):
-        vars(one)[_ATTRIBUTES] = _numbers_among(vars(one))
+    """Remember the numbers among an optimizer's attributes, and of those inside: steps may count in them."""
+    for held in (optimizer, *inner_optimizers(optimizer).values()):
+        vars(held)[_ATTRIBUTES] = _numbers_among(vars(held))
 
 
 def _numbers_among(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,26 +72,26 @@ def _numbers_among(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_parameters(optimizer: Optimizer, tensors: list[Tensor] | None = None) -> dict[str, Any]:
-    """What an optimizer keeps beside parameters and options, as JSON: state under names, and attributes that changed.
+    """Return an optimizer's state beside parameters and options, as JSON: named state, and changed attributes.
 
-    Tensors are put behind `tensors`; without these they are left out.
+    Tensors are appended to `tensors`; without it they are left out.
     """
     state: dict[str, Any] = {}
     names: Any = optimizer.state
     for key, x in names.items():
-        found: list[Tensor] = [] if tensors is None else tensors
-        count = len(found)
+        behind: list[Tensor] = [] if tensors is None else tensors
+        count = len(behind)
         if isinstance(key, str):
-            written = _plain(x, found)
-            if tensors is not None or len(found) == count:
+            written = _plain(x, behind)
+            if tensors is not None or len(behind) == count:
                 state[key] = written
-    begun = vars(optimizer).get(_ATTRIBUTES, {})
-    changed = {key: x for key, x in _numbers_among(vars(optimizer)).items() if key in begun and begun[key] != x}
+    before = vars(optimizer).get(_ATTRIBUTES, {})
+    changed = {key: x for key, x in _numbers_among(vars(optimizer)).items() if key in before and before[key] != x}
     return {"state": state, "attributes": changed}
 
 
 def put_beside_parameters(optimizer: Optimizer, beside: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
-    """Let an optimizer keep what `beside_parameters` gave."""
+    """Restore the state that `beside_parameters` returned."""
     names: Any = optimizer.state
     for key, written in beside.get("state", {}).items():
         names[key] = _rebuilt(written, tensors, names.get(key))
@@ -99,7 +99,7 @@ def put_beside_parameters(optimizer: Optimizer, beside: Mapping[str, Any], tenso
 
 
 def states_to_plain(optimizer: Optimizer, parameters: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
-    """What an optimizer keeps of these, as JSON (None: nothing) and tensors, which are its own."""
+    """Return an optimizer's state of `parameters`, as JSON (None: there is none) and its own tensors."""
     tensors: list[Tensor] = []
     return [_plain(optimizer.state[p], tensors) if p in optimizer.state else None for p in parameters], tensors
 
@@ -107,7 +107,7 @@ def states_to_plain(optimizer: Optimizer, parameters: Sequence[Tensor]) -> tuple
 def states_from_plain(
     optimizer: Optimizer, parameters: Sequence[Tensor], states: Sequence[Any], tensors: Sequence[Tensor]
 ) -> None:
-    """Let an optimizer keep of these what `states_to_plain` wrote; the tensors are its own from then on."""
+    """Restore the state that `states_to_plain` returned; the tensors are the optimizer's from then on."""
     for p, state in zip(parameters, states, strict=True):
         if state is None:
             optimizer.state.pop(p, None)
@@ -116,15 +116,15 @@ def states_from_plain(
 
 
 def optimizer_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-    """Become what `optimizer_to_plain` wrote; the tensors are the optimizer's from then on."""
-    there = inner_optimizers(optimizer)
+    """Restore the state that `optimizer_to_plain` returned; the tensors are the optimizer's from then on."""
+    own = inner_optimizers(optimizer)
     for path, inner in about.get("inner", {}).items():
-        if path in there:
-            _one_from_plain(there[path], inner, tensors)
-    _one_from_plain(optimizer, about, tensors)
+        if path in own:
+            _own_from_plain(own[path], inner, tensors)
+    _own_from_plain(optimizer, about, tensors)
 
 
-def _one_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+def _own_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor]) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states_from_plain(optimizer, parameters, about["states"], tensors)
     for group, options in zip(optimizer.param_groups, about["options"], strict=True):
@@ -133,15 +133,17 @@ def _one_from_plain(optimizer: Optimizer, about: dict[str, Any], tensors: Sequen
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
-    """Of a parameter group: all but its parameters."""
+    """Return the entries of a parameter group without its parameters."""
     return {name: value for name, value in group.items() if name != "params"}
 
 
 def optimizer_from_other(
     optimizer: Optimizer, about: dict[str, Any], tensors: Sequence[Tensor], written: Sequence[set[str]] = ()
 ) -> None:
-    """As `optimizer_from_plain`, of another worker's; the options (the learning rate and the rest) stay what this
-    worker's own scheduler has made of them, but for those that the optimizer's steps have `written`."""
+    """Restore the state of another worker's optimizer, as `optimizer_from_plain`.
+
+    Options stay as this worker's scheduler has set them, apart from those that the optimizer's steps have `written`.
+    """
     by_steps = [*written, *(set() for _ in range(len(optimizer.param_groups) - len(written)))]
     own = [
         {name: x for name, x in options_of(group).items() if name not in names}
@@ -153,7 +155,7 @@ def optimizer_from_other(
 
 
 def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` as JSON: everything becomes a marked list, tensors are put aside, the unknown is only a mark."""
+    """Return `value` as JSON: everything becomes a marked list, tensors are put aside, others leave only a mark."""
     if isinstance(value, Tensor):
         tensors.append(local(value).detach())
         return ["tensor", len(tensors) - 1]
@@ -166,45 +168,44 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     return ["kept"]
 
 
-def _rebuilt(written: Any, tensors: Sequence[Tensor], mine: Any, of: Tensor | None = None) -> Any:
-    """What `_plain` wrote (`of` a parameter); where it could not, `mine`."""
+def _rebuilt(written: Any, tensors: Sequence[Tensor], before: Any, of: Tensor | None = None) -> Any:
+    """Return the value of what `_plain` wrote (`of` a parameter), or `before` where it wrote only a mark."""
     kind = written[0]
     if kind == "tensor":
         x = tensors[written[1]]
         return x if of is None or not is_sharded(of) or x.shape != local(of).shape else as_piece_of(of, x)
     if kind == "dict":
-        old = mine if isinstance(mine, dict) else {}
+        old = before if isinstance(before, dict) else {}
         return {key: _rebuilt(item, tensors, old.get(key), of) for key, item in written[1].items()}
     if kind in ("list", "tuple"):
         items = [_rebuilt(item, tensors, None, of) for item in written[1]]
         return tuple(items) if kind == "tuple" else items
-    return written[1] if kind == "value" else mine
+    return written[1] if kind == "value" else before
 
 
 def trial_of(
     plain: type[Optimizer], group: Mapping[str, Any], parameters: list[Parameter], **options: Any
 ) -> Optimizer:
-    """An optimizer of class `plain` on these small `parameters`, with the options of `group` but for `options`.
+    """Return an optimizer of class `plain` on these small `parameters`, with the options of `group` and `options`.
 
-    Flags of `group` that its constructor does not take are put in, and one with a `train()` is in train mode. Raises
-    whatever the class raises.
+    Flags of `group` that its constructor lacks are added, and `train()` is called. Raises the errors of the class.
     """
     takes = inspect.signature(plain).parameters
     chosen = {key: copy.deepcopy(x) for key, x in group.items() if key in takes and key != "params"}
     chosen |= {key: x for key, x in options.items() if key in takes}
-    made: Any = plain(parameters, **chosen)
-    for own in made.param_groups:
+    optimizer: Any = plain(parameters, **chosen)
+    for own in optimizer.param_groups:
         own.update({key: x for key, x in group.items() if isinstance(x, bool | str) and key in own.keys() - chosen})
-    if callable(switch := getattr(made, "train", None)):
+    if callable(switch := getattr(optimizer, "train", None)):
         switch()
-    return cast("Optimizer", made)
+    return cast("Optimizer", optimizer)
 
 
 def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> list[str]:
-    """The names of what an optimizer of class `plain` keeps in the shape of a parameter, with the options of `group`.
+    """Return the names of the state that an optimizer of class `plain` keeps in the shape of a parameter.
 
-    They are seen from one step on a few numbers: a vector, or a matrix where it cannot step on vectors. Raises
-    `ConfigurationError` where it makes none.
+    They are seen from one step on a vector, or on a matrix where that fails, with the options of `group`. Raises
+    `ConfigurationError` where both fail.
     """
     failure = ""
     for shape in ((3,), (2, 3)):
@@ -213,7 +214,7 @@ def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> li
         try:
             alone = trial_of(plain, group, [tried])
             step_unseen(alone)
-        except Exception as error:  # the class is a stranger's, and may assert whatever it likes
+        except Exception as error:  # the class is foreign code, and may raise anything
             failure = failure or str(error) or type(error).__name__
             continue
         kept = alone.state[tried]

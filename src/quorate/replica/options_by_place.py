@@ -1,4 +1,4 @@
-"""Which numbers of an optimizer (learning rate, betas, decay) are for which place in the training."""
+"""Options of an optimizer (learning rate, betas, decay) by the place in the training that they are meant for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class OptionsByPlace:
-    """Which of an optimizer's options are for which place in the training, in synchronous steps.
+    """The options of an optimizer for each place in the training, in synchronous steps.
 
-    A scheduler is stepped as often as the training has made steps (`train.schedules`), so what it says is for where the
-    worker's replica is. A script that writes other numbers before every step of its own says them for that step: where
-    this worker has made more steps than the training, those of its step of the same number count.
+    A scheduler is stepped as often as the training has made steps (`train.schedules`), so its options are for the place
+    of the worker's replica. A script that writes other numbers before every step of its own means that step: where this
+    worker has made more steps than the training, the options of its step of the same number count.
     """
 
     def __init__(self) -> None:
@@ -20,15 +20,15 @@ class OptionsByPlace:
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether the script writes them before every step."""
+        """Whether the script writes the options before every step."""
         return self._in_a_row > 1
 
     def of(
         self, options: list[dict[str, Any]], step: int, progress: float, moved: int
     ) -> tuple[list[dict[str, Any]], float]:
-        """Options to give with the contribution of this worker's `step` (from 1), and the place that they are for.
+        """Return the options for the contribution of this worker's `step` (from 1), and the place that they mean.
 
-        `options` are those in force; `moved` counts what schedulers have done.
+        `options` are those in force; `moved` counts the steps of schedulers.
         """
         is_written = self._last is not None and options != self._last and moved == self._moved
         if options != self._last:

@@ -1,9 +1,10 @@
 """The options in force in a step of an optimizer that several workers share, and those that its own steps write.
 
 Optimizers of other packages keep counts, estimates and flags in their parameter groups, and some lower their learning
-rate in `step`. An option that a step was seen to write is the optimizer's own from then on: what the newest step has
-left is in force in the next one, on every worker. It travels only after the script has written it between two steps.
-All other options are the script's: those of the round are in force during the step, and the worker's own come back.
+rate in `step`. An option that a step was seen to write belongs to the optimizer from then on: its value after the
+newest step is in force in the next one, on every worker. It travels only after the script has written it between two
+steps. All other options are the script's: those of the round are in force during the step, and the worker's own come
+back.
 """
 
 from __future__ import annotations
@@ -19,64 +20,60 @@ from torch.optim import Optimizer
 from quorate.replica.plain_step import number_of, options_of
 
 Options = list[dict[str, Any]]
-"""Of each parameter group, by name, as JSON."""
+"""For each parameter group the options by name, as JSON."""
 
 WRITES = " writes"
-"""Behind the name of an own option: how often the script had written it."""
+"""Suffix of the name of an own option, for the number of times the script had written it."""
 
 
 class OptionsInForce:
     """The options of one optimizer whose steps several workers have in common.
 
-    All workers make the same steps, so they find the same options to be the optimizer's own. Cost: a look at each
-    option of each parameter group before and after a step.
+    All workers make the same steps, so the same options are written on all. Cost: two comparisons per option and step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self.moved = 0
-        """The number of steps of schedulers: what they write is the script's, also inside a step."""
+        """The number of steps of schedulers: options that they write are the script's, also inside a step."""
         self._left: Options = []
-        """What the newest step has left of the optimizer's own options."""
+        """The optimizer's own options after the newest step."""
         self._others: list[set[str]] = []
-        """Own options that are no numbers."""
-        self._told: Options = []
-        """What contributions have said last of each option."""
-        self._given: Options = []
-        """What the script has written over own options since the newest step, as it was given."""
+        """Own options that are not numbers."""
+        self._received: Options = []
+        """The newest value of each option in contributions."""
+        self._edits: Options = []
+        """The values that the script has written over own options since the newest step."""
         self._writes: dict[tuple[int, str], int] = {}
 
     def to_give(self) -> Options:
-        """The options that go with a contribution."""
+        """Return the options for a contribution."""
         self._extend()
-        found = options_of(self._optimizer)
-        for place, (options, own) in enumerate(zip(found, self._left, strict=True)):
+        groups = options_of(self._optimizer)
+        for place, (options, own) in enumerate(zip(groups, self._left, strict=True)):
             for key in own.keys() & options.keys():
-                value, given = options.pop(key), self._given[place]
+                value, edits = options.pop(key), self._edits[place]
                 if _is_same(value, own[key]):
                     continue
-                if key not in given or not _is_same(given[key], value):
-                    given[key], self._writes[place, key] = value, self._writes.get((place, key), 0) + 1
+                if key not in edits or not _is_same(edits[key], value):
+                    edits[key], self._writes[place, key] = value, self._writes.get((place, key), 0) + 1
                 options |= {key: value, key + WRITES: self._writes[place, key]}
-        return found
+        return groups
 
     def complete(self, options: Sequence[dict[str, Any]]) -> Options:
-        """The options of a round and the optimizer's own; call it once for each step."""
+        """Return the options of a round and the optimizer's own; call it once for each step."""
         self._extend()
-        found = []
-        for place, told in enumerate(options[: len(self._left)]):  # the last groups may have come since
-            known, own = self._told[place], self._left[place]
-            stays = {key: x for key, x in own.items() if key not in told or not _is_written(key, told, known)}
-            found.append({key: x for key, x in told.items() if not key.endswith(WRITES)} | stays)
-            known.update(told)
-        return found
+        groups = []
+        for place, received in enumerate(options[: len(self._left)]):  # groups may have been added since
+            before, own = self._received[place], self._left[place]
+            stays = {key: x for key, x in own.items() if key not in received or not _is_written(key, received, before)}
+            groups.append({key: x for key, x in received.items() if not key.endswith(WRITES)} | stays)
+            before.update(received)
+        return groups
 
     @contextmanager
     def in_force(self, complete: Options, changed: Options | None = None) -> Iterator[None]:
-        """Inside, these options are in force, as `changed` for this step: a rate that is multiplied, a momentum of 0.
-
-        What the step writes stays. Other options are again what they were.
-        """
+        """Put `complete` or, for this step, `changed` in force inside; restore what the step has not written."""
         forced, moved = complete if changed is None else changed, self.moved
         groups = self._optimizer.param_groups
         before = [{key: _before(x) for key, x in group.items() if key != "params"} for group in groups]
@@ -88,9 +85,9 @@ class OptionsInForce:
             by_scheduler = self.moved != moved
             for place, group in enumerate(groups):
                 base = complete[place] if place < len(complete) else {}
-                there = forced[place] if place < len(forced) else {}
-                self._take_over(place, group, before[place], seen[place], (base, there), by_scheduler=by_scheduler)
-                self._given[place].clear()
+                put = forced[place] if place < len(forced) else {}
+                self._take_over(place, group, before[place], seen[place], (base, put), by_scheduler=by_scheduler)
+                self._edits[place].clear()
 
     def _take_over(
         self,
@@ -102,7 +99,7 @@ class OptionsInForce:
         *,
         by_scheduler: bool,
     ) -> None:
-        """Keep what the step has written into one group, and let the rest be what it was."""
+        """Keep the options that the step has written into one group, and restore the others."""
         own, others, (base, forced) = self._left[place], self._others[place], options
         for key, value in list(group.items()):
             if key == "params":
@@ -122,20 +119,20 @@ class OptionsInForce:
     # -- copies of a replica, checkpoints, servers
 
     def kept(self) -> dict[str, Any]:
-        """The own options and what has been told, as JSON; the values of other options are in the groups."""
+        """Return the own options and the received ones, as JSON; the values of other options are in the groups."""
         self._extend()
         return {
             "left": [dict(group) for group in self._left],
-            "others": [sorted(some) for some in self._others],
-            "told": [dict(group) for group in self._told],
+            "others": [sorted(names) for names in self._others],
+            "told": [dict(group) for group in self._received],
         }
 
     def go_on(self, kept: dict[str, Any]) -> None:
-        """Be where `kept` was given."""
-        self._left, self._told = ([dict(group) for group in kept[name]] for name in ("left", "told"))
-        self._others, self._given, self._writes = [set(some) for some in kept["others"]], [], {}
-        for place, told in enumerate(self._told):
-            self._writes |= {(place, key[: -len(WRITES)]): x for key, x in told.items() if key.endswith(WRITES)}
+        """Continue from the return value of `kept`."""
+        self._left, self._received = ([dict(group) for group in kept[name]] for name in ("left", "told"))
+        self._others, self._edits, self._writes = [set(names) for names in kept["others"]], [], {}
+        for place, received in enumerate(self._received):
+            self._writes |= {(place, key[: -len(WRITES)]): x for key, x in received.items() if key.endswith(WRITES)}
         self._extend()
         put_options(self._optimizer.param_groups, self._left)
 
@@ -146,7 +143,7 @@ class OptionsInForce:
 
     @property
     def left(self) -> Options:
-        """What the newest step has left of the optimizer's own options, as far as JSON has it."""
+        """The optimizer's own options after the newest step, as far as JSON represents them."""
         self._extend()
         groups = self._optimizer.param_groups
         return [
@@ -155,21 +152,21 @@ class OptionsInForce:
         ]
 
     def _extend(self) -> None:
-        """Groups may have been added."""
-        for _ in range(len(self._optimizer.param_groups) - len(self._told)):
-            self._told.append({})
-        for some in (self._left, self._given):
-            some += [{} for _ in range(len(self._told) - len(some))]
-        self._others += [set() for _ in range(len(self._told) - len(self._others))]
+        """Make room for parameter groups that were added."""
+        for _ in range(len(self._optimizer.param_groups) - len(self._received)):
+            self._received.append({})
+        for groups in (self._left, self._edits):
+            groups += [{} for _ in range(len(self._received) - len(groups))]
+        self._others += [set() for _ in range(len(self._received) - len(self._others))]
 
 
 def own_options_in(kept: dict[str, Any]) -> list[set[str]]:
-    """The names of the optimizer's own options in what `OptionsInForce.kept` gave, by group."""
+    """Return the names of own options in a return value of `OptionsInForce.kept`, by group."""
     return [set(left) | set(others) for left, others in zip(kept["left"], kept["others"], strict=True)]
 
 
 def put_options(groups: Sequence[dict[str, Any]], options: Sequence[dict[str, Any]]) -> None:
-    """Let `options` be those of these parameter groups."""
+    """Set the options of these parameter groups."""
     for group, numbers in zip(groups, options, strict=False):
         for key, number in numbers.items():
             if key not in group:
@@ -179,7 +176,7 @@ def put_options(groups: Sequence[dict[str, Any]], options: Sequence[dict[str, An
 
 
 def _like(value: Any, number: Any) -> Any:
-    """`number` as an option that is `value` now."""
+    """Return `number` in the type of the option `value`."""
     if isinstance(value, Tensor) and isinstance(number, int | float):
         return value.fill_(number)
     if isinstance(number, list):
@@ -188,7 +185,7 @@ def _like(value: Any, number: Any) -> Any:
 
 
 def _before(value: Any) -> Any:
-    """An option with its number, where it is a tensor, which steps may write in place."""
+    """Return an option with its number, if it is a tensor, which steps may write in place."""
     return (value, number_of(value)) if isinstance(value, Tensor) else (value, None)
 
 
@@ -198,12 +195,12 @@ def _restored(value: Any, before: tuple[Any, Any]) -> Any:
 
 
 def _seen(value: Any) -> tuple[Any, Any]:
-    """An option as a step finds it: itself, and its version or its number."""
+    """Return an option before a step, with its version or its number."""
     return value, value._version if isinstance(value, Tensor) else number_of(value)
 
 
 def _is_unwritten(value: Any, seen: tuple[Any, Any]) -> bool:
-    """Whether an option is what the step has found."""
+    """Return whether the step has left an option as it was."""
     old, mark = seen
     if isinstance(value, Tensor):
         return value is old and bool(value._version == mark)
@@ -212,19 +209,19 @@ def _is_unwritten(value: Any, seen: tuple[Any, Any]) -> bool:
 
 
 def _unchanged(number: Any, base: dict[str, Any], forced: dict[str, Any], key: str) -> Any:
-    """What a step has left of an option, without what was changed for this step alone."""
+    """Return the value of an option after a step, without the change for this step alone."""
     was, put = base.get(key), forced.get(key)
     if _is_same(was, put) or not all(type(x) in (int, float) for x in (number, was, put)) or not put:
         return number
     return was * (number / put)
 
 
-def _is_written(key: str, told: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Whether contributions tell of an own option what they have not told before."""
-    writes = told.get(key + WRITES)
+def _is_written(key: str, received: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Return whether contributions carry a new value of an own option."""
+    writes = received.get(key + WRITES)
     if writes is None:
-        return known.get(key + WRITES) is None and not _is_same(told[key], known.get(key))
-    return not (_is_same(told[key], known.get(key)) and writes == known.get(key + WRITES))
+        return before.get(key + WRITES) is None and not _is_same(received[key], before.get(key))
+    return not (_is_same(received[key], before.get(key)) and writes == before.get(key + WRITES))
 
 
 def _is_same(some: Any, other: Any) -> bool:

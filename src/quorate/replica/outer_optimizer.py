@@ -1,7 +1,7 @@
 """An optimizer of its own over a vector: the outer step of local-step methods, or a server's share of the parameters.
 
-It is made anew for every gradient, from what it remembers: a plain dict, so that it is in checkpoints, may lie on
-another device, and has nothing to do with the user's optimizer.
+It is made anew for every gradient, from a plain dict as its memory, which goes into checkpoints and may lie on another
+device. The user's optimizer has no part in it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from quorate.core.vectors import Flat
 from quorate.replica.plain_step import step_unseen
 
 KINDS: dict[str, type[Optimizer]] = {"adagrad": Adagrad, "adam": Adam, "adamw": AdamW, "sgd": SGD}
-"""By the name that settings give them."""
+"""By their names in settings."""
 
 
 def updater(vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any) -> Callable[[Flat], None]:
-    """What takes a gradient and updates `vector` with it, in place; `options` are those of torch's optimizer.
+    """Return a function that updates `vector` with a gradient, in place; `options` are those of torch's optimizer.
 
-    `memory` holds, from one gradient to the next, what the optimizer keeps: by name, a number, or a tensor for each
-    part of the vector. Headers of the vectors are left out. Raises `ConfigurationError` for an unknown kind, and for
-    options that it does not take.
+    `memory` is the optimizer's state between gradients, by name: a number, or a tensor for each part of the vector.
+    Headers are left out. Raises `ConfigurationError` for an unknown kind, and for options that it does not accept.
     """
     if kind not in KINDS:
         raise unknown("outer optimizer", kind, KINDS)
@@ -62,10 +61,10 @@ def _part_of(value: Any, place: int, p: Tensor) -> Any:
 
 
 def _remembered(optimizer: Any, numbers: list[Parameter]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
     for name, value in optimizer.state[numbers[0]].items():
         if isinstance(value, Tensor) and value.shape == numbers[0].shape:
-            found[name] = [optimizer.state[p][name] for p in numbers]
+            memory[name] = [optimizer.state[p][name] for p in numbers]
         else:
-            found[name] = None if value is None else float(value)
-    return found
+            memory[name] = None if value is None else float(value)
+    return memory

@@ -1,4 +1,4 @@
-"""A `step` that a script has put on an optimizer itself, in the place of its class's."""
+"""A `step` that a script has put on an optimizer object, in place of that of its class."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 OWN_STEP = "_quorate_own_step"
-"""The attribute of a distributed optimizer that holds it."""
+"""The attribute of a distributed optimizer that holds this step."""
 
 
 def own_step_of(optimizer: Optimizer) -> Callable[..., Any] | None:
-    """The step that stands on `optimizer` itself; None where there is none, or only what an LR scheduler put there."""
+    """Return the `step` that a script has put on `optimizer`; None: there is none, or a scheduler's."""
     step: Any = optimizer.__dict__.get("step")
     if step is None or not hasattr(step, "_wrapped_by_lr_sched"):
         return cast("Callable[..., Any] | None", step)

@@ -1,4 +1,4 @@
-"""One step of the user's own optimizer class, also under a GradScaler: on which gradient, with which options, where."""
+"""One step of the user's own optimizer class, also under a GradScaler: its gradient, options and parameters."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from quorate.replica.own_step import OWN_STEP
 
 @dataclass(frozen=True)
 class StepArguments:
-    """What a script has given to `step` besides a closure."""
+    """The arguments of a script's call of `step` besides a closure."""
 
-    given: tuple[Any, ...] = ()
+    positional: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.given or self.named)
+        return bool(self.positional or self.named)
 
 
 NO_ARGUMENTS = StepArguments()
 _HOW_COMPUTED = frozenset({"foreach", "fused", "capturable", "differentiable"})
-"""Options that say how a step is computed."""
+"""Options that choose the implementation of a step."""
 Elsewhere = Callable[[Callable[[Optimizer], None]], None]
-"""Makes a step, which is given, of an optimizer in the place of the one that lies here."""
+"""Makes the given step of an optimizer in another place than that of the parameters."""
 
 
 def plain_step(
@@ -48,12 +48,12 @@ def plain_step(
     elsewhere: Elsewhere | None = None,
     arguments: StepArguments = NO_ARGUMENTS,
 ) -> Any:
-    """`plain.step`, or the step that the script has put on `optimizer` itself, as it would run without us.
+    """Call `plain.step`, or the step that the script has put on `optimizer`, as it would run without us.
 
-    Not `is_scaled`: on gradients that no GradScaler has scaled; not `is_seen`: no hook sees it; with `elsewhere` it is
-    made there. It gets the `arguments` besides the closure.
+    Not `is_scaled`: no GradScaler has scaled the gradients; not `is_seen`: no hook sees the step; `elsewhere` makes it
+    in another place. It gets the `arguments` besides the closure.
 
-    A GradScaler hands `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
+    A GradScaler passes `grad_scale` and `found_inf` to optimizers that support it, and a distributed optimizer always
     does, so that `step` is called on every worker. Where the plain class does not, they are hidden from it: the
     gradients are unscaled here, and the step is left out if one of them is not finite.
     """
@@ -86,9 +86,9 @@ def _call(
     if not is_seen and own is None:
         return step_unseen(optimizer, plain)
     step: Any = partial(plain.step, optimizer) if own is None else own
-    if closure is None and (not arguments.given or not takes_closure(plain)):
-        return step(*arguments.given, **arguments.named)
-    return step(closure, *arguments.given, **arguments.named)
+    if closure is None and (not arguments.positional or not takes_closure(plain)):
+        return step(*arguments.positional, **arguments.named)
+    return step(closure, *arguments.positional, **arguments.named)
 
 
 def _call_elsewhere(
@@ -98,7 +98,7 @@ def _call_elsewhere(
     is_seen: bool,
     elsewhere: Elsewhere,
 ) -> Any:
-    """Hooks see the parameters that lie here; so does the closure, which is called once, before the step."""
+    """Make the step elsewhere. Hooks see these parameters; the closure is called once, before it."""
     loss: Any = None
 
     def does() -> None:
@@ -116,14 +116,14 @@ def _call_elsewhere(
 
 
 def step_unseen(optimizer: Optimizer, plain: type[Optimizer] | None = None) -> None:
-    """`step` of an optimizer's class (or of `plain`) that no hook sees, torch's global ones included."""
+    """Call `step` of an optimizer's class (or of `plain`) without any hook, torch's global ones included."""
     step: Any = (type(optimizer) if plain is None else plain).step
     unseen = step.__wrapped__ if getattr(step, "hooked", False) else step  # hooks are in torch's wrapper
     unseen(optimizer)
 
 
 def seen_as_a_step(optimizer: Optimizer, does: Callable[[], None]) -> None:
-    """Let hooks see what `does` does as one step of `optimizer`."""
+    """Call `does` as one step of `optimizer` with its hooks."""
     Optimizer.profile_hook_step(lambda _: does())(optimizer)
 
 
@@ -146,14 +146,14 @@ class Agreeing(Protocol):
     """Whether a worker had paused or ended when the newest mean was formed."""
 
     def of_number(self, value: Tensor) -> Tensor:
-        """The mean of every worker's `value`; all ask for it at the same place."""
+        """Return the mean of the `value` of every worker; all call it at the same place."""
 
 
 def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Optimizer]) -> Callable[[], Any]:
-    """`closure` with its loss averaged over all workers, so that all take the same decisions from it.
+    """Return `closure` with its loss averaged over all workers, so that all take the same decisions from it.
 
-    Workers that are away have no loss. Without them an optimizer that makes do without a closure gets this worker's
-    own, by which it decides nothing; another one gets a `ConfigurationError`.
+    Workers that are away have no loss. Then an optimizer that needs no closure gets this worker's own loss, by which it
+    decides nothing; for another one the closure raises `ConfigurationError`.
     """
 
     def agreed() -> Any:
@@ -173,7 +173,7 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
 
 
 def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationError | None:
-    """The sentence for a step that differentiates gradients, of which it has the numbers alone; None: another error."""
+    """Return the error for a step that differentiates gradients, of which only numbers exist; else None."""
     if "does not require grad and does not have a grad_fn" not in str(error):
         return None
     return ConfigurationError(
@@ -185,7 +185,7 @@ def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationEr
 
 
 def takes_closure(plain: type[Optimizer]) -> bool:
-    """Whether the first argument of its step is a closure, or it takes whatever is given."""
+    """Return whether the first argument of its `step` is a closure, or any argument."""
     names = list(inspect.signature(plain.step).parameters.values())[1:2]
     return not names or names[0].name == "closure" or names[0].kind is inspect.Parameter.VAR_POSITIONAL
 
@@ -197,9 +197,9 @@ def needs_closure(plain: type[Optimizer]) -> bool:
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Every number of every parameter group (learning rate, betas, decay), as JSON: they travel with every round.
+    """Return every number of every parameter group (learning rate, betas, decay), as JSON; tensors are numbers.
 
-    A learning rate held in a tensor is its number.
+    They travel with every round.
     """
     return [
         {key: number for key, value in group.items() if (number := number_of(value)) is not None}
@@ -208,7 +208,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def options_in_force(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Those of `options_of` that decide what comes of a step, sorted by name: not how a step is computed."""
+    """Return the options of `options_of` that influence the result of a step, sorted by name."""
     return [
         {key: value for key, value in sorted(group.items()) if key not in _HOW_COMPUTED}
         for group in options_of(optimizer)
@@ -216,7 +216,7 @@ def options_in_force(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def number_of(value: Any) -> Any:
-    """An option as JSON, where it is a number, a flag, a tensor of one number or a list of numbers; else None."""
+    """Return an option as JSON: a number, a flag, a tensor of one number or a list of numbers; else None."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, int | float):
@@ -228,10 +228,7 @@ def number_of(value: Any) -> Any:
 
 @contextmanager
 def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[None]:
-    """Inside, `parameters` are the numbers of `at`, which what becomes of them is written to; after it, what they were.
-
-    None: they stay where they are. Numbers of another dtype than the parameters' are rounded to it on the way.
-    """
+    """Exchange the numbers of `parameters` for those of `at` inside, in their dtypes, and write those back to it."""
     if at is None:
         yield
         return
@@ -263,5 +260,5 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
 
 
 def has_gradient(parameters: Sequence[Parameter]) -> bool:
-    """Whether there is a gradient, be it zeros: the numbers differ between workers, and must not decide."""
+    """Return whether any gradient exists, even of zeros: numbers differ between workers, and must not decide."""
     return any(p.grad is not None for p in parameters)

@@ -1,7 +1,7 @@
-"""One worker's replica as numbers: parameters, what the optimizer keeps of them, and steps of the optimizer.
+"""The replica of one worker as numbers: parameters, the optimizer's state of them, and steps of the optimizer.
 
-Vectors go over an optimizer's parameters in an order that is the same on every worker. Tables of embeddings are
-marked: their rows have directions, and they have none.
+Vectors are over the parameters of an optimizer, in an order that is the same on every worker. Tables of embeddings are
+marked: their rows have directions, and the tables have none.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NUMBERS = "numbers"
 class Replica:
     """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
-    `plain` is the optimizer's own class. `header` gives the number of elements that vectors over the parameters have
-    behind them, from the number of tensors and of parts. `is_coded` says which are written small; `host` makes steps.
+    `plain` is the optimizer's own class. `header` returns the length of a header, from the number of tensors and of
+    parts. `is_coded` says which parameters are compressed; `host` makes steps on the host.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Replica:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded = host, is_coded
         self.spread: WholeTensors | OnPieces | None = None
-        """Makes steps where the model is in pieces."""
+        """Makes steps of a model in pieces."""
         note_attributes(optimizer)
         self.options = OptionsInForce(optimizer)
-        """Those of steps that all workers make, and what these steps write."""
+        """The options of steps that all workers make, and those that these steps write."""
         can_switch = all(callable(getattr(plain, name, None)) for name in ("train", "eval"))
         self.switch = WeightSwitch(optimizer, plain) if can_switch else None
-        """Of an optimizer that has other weights to be evaluated."""
+        """The switch of an optimizer that has other weights for evaluation."""
         self.is_stepping = False
-        """Whether the optimizer's own class makes a step."""
+        """Whether a step of the optimizer's own class is being made."""
         self.momentum: WorkerMomentum | None = None
-        """Of this worker's own gradients, where the shared optimizer has none."""
+        """The momentum of this worker's own gradients, where the shared optimizer has none."""
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self.lay_out()
@@ -77,12 +77,12 @@ class Replica:
         self.is_trained = [p.requires_grad for p in self.every]
         named = trained_in_order(self.every, self.model)
         self.trained = [p for _, p in named]
-        """The parameters that vectors are over, in their order."""
+        """The parameters in vectors, in their order."""
         tensors: list[tuple[str, Tensor]] = list(named)
         parts = len(layout_of(tensors, coded=self.is_coded).parts)
         self.layout = layout_of(tensors, header=self._header(len(tensors), parts), coded=self.is_coded)
         self.used = [False] * len(named)
-        """Which of them any worker had a gradient for, in the newest mean of gradients."""
+        """For each of them, whether any worker had a gradient in the newest mean of gradients."""
 
     @property
     def is_laid_out(self) -> bool:
@@ -99,12 +99,12 @@ class Replica:
 
     @property
     def names(self) -> list[str]:
-        """Of the trained parameters."""
+        """The names of the trained parameters."""
         return [segment.name for segment in self.layout.segments]
 
     @property
     def names_now(self) -> list[str]:
-        """Of the parameters that are to be trained, as they are now."""
+        """The names of the parameters whose `requires_grad` is set now."""
         return [name for name, _ in trained_in_order(self._parameters_now(), self.model)]
 
     @property
@@ -113,12 +113,12 @@ class Replica:
 
     @property
     def gradients(self) -> list[Tensor | None]:
-        """As they stand in `.grad`."""
+        """The `.grad` of each trained parameter."""
         return [p.grad for p in self.trained]
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the step that is being made is a GradScaler's."""
+        """Whether the current step is called by a GradScaler."""
         return "found_inf" in self.optimizer.__dict__
 
     @property
@@ -131,7 +131,7 @@ class Replica:
 
     @property
     def gradient(self) -> Flat:
-        """A copy of the gradient as it stands in `.grad`; zeros where there is none."""
+        """A copy of the gradient in `.grad`; zeros where there is none."""
         return self._packed(self.gradients)
 
     def _packed(self, tensors: Sequence[Tensor | None]) -> Flat:
@@ -148,12 +148,13 @@ class Replica:
         is_seen: bool = True,
         arguments: StepArguments = NO_ARGUMENTS,
     ) -> Any:
-        """One step of the optimizer's own class; returns what that returned.
+        """Make one step of the optimizer's own class, and return its return value.
 
-        On the gradient as it stands in `.grad`, or on `gradient`, while `.grad` stays; with the optimizer's own
-        options, or with these, which are those of a round (`SharedOptions` where this worker keeps the momentum of its
-        gradients): then parameters that no worker `used` are left out.
-        With `at` those numbers are updated, in place, and the model stays as it is. Not `is_seen`: no hook sees it.
+        Args:
+            gradient: The gradient of this step, while `.grad` stays; None: the gradient in `.grad`.
+            at: The numbers to be updated, in place, while the model stays; None: those of the model.
+            options: The options of a round, which leaves out unused parameters; None: the optimizer's own.
+            is_seen: Whether hooks see the step.
         """
         is_of_round = options is not None
         around: AbstractContextManager[None] = nullcontext()
@@ -180,12 +181,12 @@ class Replica:
             self.is_stepping = False
 
     def in_training(self) -> AbstractContextManager[None]:
-        """Inside, parameters are the weights that are trained, where the optimizer has others to be evaluated."""
+        """Show the trained weights inside, where the optimizer has others for evaluation."""
         return nullcontext() if self.switch is None else self.switch.in_training()
 
     @property
     def steps_elsewhere(self) -> bool:
-        """Whether steps are made in the place of the parameters' own: on pieces, on whole tensors or on the host."""
+        """Whether steps are made on pieces, on whole tensors or on the host, and not on the parameters."""
         return self._elsewhere is not None
 
     @property
@@ -195,10 +196,7 @@ class Replica:
         return None if self.spread is None else partial(self.spread.step, self.optimizer)
 
     def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
-        """Let this worker keep the momentum of its own gradients, if that is the `choice` and known how, among `size`.
-
-        Returns what is to be said of it.
-        """
+        """Let this worker, one of `size`, keep its momentum, if chosen and known; return a notice or None."""
         groups, name = self.optimizer.param_groups, self.plain.__name__
         kind = None if choice == "common" else kind_of(self.plain, groups, self._keys_or_none())
         if kind is not None:
@@ -253,21 +251,21 @@ class Replica:
                         local(x).copy_(numbers)
 
     def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
-        found = False
+        is_edited = False
         with torch.no_grad():
-            for p, was, there in zip(map(local, self.trained), shown.segments(), into.segments(), strict=False):
+            for p, was, target in zip(map(local, self.trained), shown.segments(), into.segments(), strict=False):
                 before = was.to(p.dtype)
                 if not torch.equal(p, before):
-                    there.add_(p - before, alpha=scale)
-                    found = True
-        return found
+                    target.add_(p - before, alpha=scale)
+                    is_edited = True
+        return is_edited
 
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
-        found = Flat.zeros(self.layout)
-        there = found.segments()
-        for place, numbers in zip(range(len(there)) if only is None else only, mean.segments(), strict=False):
-            there[place].copy_(numbers)
-        return found
+        parameters = Flat.zeros(self.layout)
+        segments = parameters.segments()
+        for place, numbers in zip(range(len(segments)) if only is None else only, mean.segments(), strict=False):
+            segments[place].copy_(numbers)
+        return parameters
 
     def numbers_of(self, mean: Flat) -> tuple[float, ...]:
         last = mean.layout.segments[-1]
@@ -279,10 +277,10 @@ class Replica:
 
     def by_group(self, vector: Flat, factors: Sequence[float]) -> Flat:
         group_of = {id(p): place for place, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
-        found = vector.clone()
-        for p, numbers in zip(self.trained, found.segments(), strict=True):
+        scaled = vector.clone()
+        for p, numbers in zip(self.trained, scaled.segments(), strict=True):
             numbers.mul_(factors[group_of[id(p)]])
-        return found
+        return scaled
 
     def shift(self, way: Flat) -> None:
         with torch.no_grad():
@@ -293,15 +291,15 @@ class Replica:
 
     @property
     def _wide(self) -> torch.dtype:
-        """Of numbers that travel with the parameters: float64 where a parameter has as much precision."""
+        """The dtype of numbers beside parameters: float64 where a parameter has as much precision."""
         return torch.float64 if {torch.float64, torch.complex128} & {p.dtype for p in self.trained} else torch.float32
 
     def chosen(self, only: Sequence[int] | None = None) -> Sequence[Parameter]:
-        """The trained parameters, or these of them."""
+        """Return the trained parameters, or those at the places `only`."""
         return self.trained if only is None else [self.trained[place] for place in only]
 
     def layout_with(self, *, moments: bool = False, numbers: int = 0, only: Sequence[int] | None = None) -> Layout:
-        """Of what `read` returns."""
+        """Return the layout of the vector that `read` returns."""
         own = self.layout
         if not moments and not numbers and only is None:
             return own
@@ -318,14 +316,14 @@ class Replica:
         return self._layouts[key]
 
     def _coded_among(self, names: Sequence[str]) -> Callable[[str, Tensor], bool] | None:
-        is_coded, known = self.is_coded, frozenset(names)
-        return None if is_coded is None else lambda name, x: name in known and is_coded(name, x)
+        is_coded, own = self.is_coded, frozenset(names)
+        return None if is_coded is None else lambda name, x: name in own and is_coded(name, x)
 
     def _moments(self, only: Sequence[int] | None = None) -> list[Tensor | None]:
         return [self.optimizer.state.get(p, {}).get(key) for key in self._kept_keys() for p in self.chosen(only)]
 
     def check_moments(self) -> None:
-        """Raise `ConfigurationError` where it is not known what the optimizer keeps of each parameter."""
+        """Raise `ConfigurationError` where the optimizer's state of a parameter is unknown."""
         self._kept_keys()
 
     def _kept_keys(self) -> list[str]:
@@ -338,9 +336,9 @@ _: type[OwnReplica] = Replica
 
 
 def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:
-    """Those of an optimizer's parameters that are trained, by name, in the model's order.
+    """Return the trained parameters of an optimizer by name, in the order of the model.
 
-    Those that the model does not know come last, in the optimizer's order.
+    Those that are not in the model come last, in the order of the optimizer.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     order = {key: place for place, key in enumerate(names)}
@@ -349,6 +347,6 @@ def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[st
 
 
 def tables_in(model: Module, trained: Sequence[Parameter]) -> frozenset[int]:
-    """The places among `trained` of the weights of `Embedding` and `EmbeddingBag`, also if a layer shares them."""
-    found = {id(module.weight) for module in model.modules() if isinstance(module, Embedding | EmbeddingBag)}
-    return frozenset(place for place, p in enumerate(trained) if id(p) in found)
+    """Return the places in `trained` of the weights of `Embedding` and `EmbeddingBag`, also shared ones."""
+    weights = {id(module.weight) for module in model.modules() if isinstance(module, Embedding | EmbeddingBag)}
+    return frozenset(place for place, p in enumerate(trained) if id(p) in weights)

@@ -1,12 +1,12 @@
 """One step of the optimizer that all workers share, where each keeps the momentum of its own gradients.
 
-It runs without momentum, on the mean of what has come (see `worker_momentum`). An optimizer that does not go by the
-scale of a gradient would make a whole step of a round that has but one worker's: its learning rate is multiplied by the
-share of workers that have come, and what it remembers fades by that share of a step. Its counts of steps grow by the
-share, too, so they are synchronous steps, and the correction of what began with 0 stays right.
+It runs without momentum, on the mean of the contributions (see `worker_momentum`). An optimizer whose steps do not
+scale with the gradient would make a full step from a round of one worker: its learning rate is multiplied by the share
+of workers that contributed, and its memory fades by that share of a step. Its counts of steps grow by the share, too,
+so they are synchronous steps, and the correction of averages that began with 0 stays right.
 
-The mean square of gradients (of Adam and RMSprop) takes in what synchronous training would see: square sums that
-workers tell. Those of what they give are others, as momentum has taken most of the noise out of it.
+The mean square of gradients (of Adam and RMSprop) takes in the squares of synchronous training, which workers send as
+square sums. The squares of contributions are others, as momentum has taken most of the noise out of them.
 """
 
 from __future__ import annotations
@@ -24,52 +24,51 @@ from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled, numbers_of
 
 _SQUARES = ("exp_avg_sq", "square_avg")
-"""What torch calls the mean square."""
+"""torch's names for the mean square."""
 LEAST = 1e-3
-"""What workers' squares count at least, over that of what they give: the step adds the latter, which was taken off
-before, and of a difference of nearly equal numbers a mean square below 0 could be left."""
+"""The least ratio of sent squares to those of contributions. The step adds the latter, which were subtracted before; a
+difference of nearly equal numbers could leave a mean square below 0."""
 
 
 @dataclass(frozen=True)
 class SharedOptions:
-    """What a round is applied with, where workers keep their momentum: the options of their optimizers, and
-    how many of the workers have come (as a share), with which square sums for each parameter, in the mean."""
+    """The options of a round where workers keep their momentum, the share of workers, and square sums."""
 
     options: Sequence[dict[str, Any]]
     share: float
     energies: Sequence[float]
 
 
-def without_momentum(momentum: WorkerMomentum, given: SharedOptions) -> list[dict[str, Any]]:
-    """The options of the shared optimizer."""
-    return [_of_group(momentum, group, given.share) for group in given.options]
+def without_momentum(momentum: WorkerMomentum, shared: SharedOptions) -> list[dict[str, Any]]:
+    """Return the options of the shared optimizer."""
+    return [_of_group(momentum, group, shared.share) for group in shared.options]
 
 
 def _of_group(momentum: WorkerMomentum, group: dict[str, Any], share: float) -> dict[str, Any]:
-    kind, found = momentum.kind, dict(group)
+    kind, options = momentum.kind, dict(group)
     if not is_decoupled(group, momentum.plain):
-        found["weight_decay"] = 0.0
+        options["weight_decay"] = 0.0
     if kind == "sgd":
         off = {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
-        return {**found, **{name: value for name, value in off.items() if name in group}}
+        return {**options, **{name: value for name, value in off.items() if name in group}}
     rate = share
     if "betas" in group:
         second = float(group["betas"][1])
-        found["betas"] = [0.0, second if kind == "lion" else second**share]
+        options["betas"] = [0.0, second if kind == "lion" else second**share]
     for name in ("alpha", "rho"):  # of RMSprop, of Adadelta
         if name in group:
-            found[name] = float(group[name]) ** share
+            options[name] = float(group[name]) ** share
     beta = float(group.get("momentum") or 0.0)
     if "share" in group:  # LARS
-        return {**found, "share": share}
+        return {**options, "share": share}
     if beta:
-        found["momentum"] = 0.0
-        if kind == "rmsprop":  # its momentum is a sum that begins with 0, and what is given is a mean
+        options["momentum"] = 0.0
+        if kind == "rmsprop":  # its momentum is a sum that begins with 0, and contributions are means
             rate = share * (1 - beta ** (_steps(momentum) + 1)) / (1 - beta)
     if "lr_decay" in group:  # Adagrad, whose sum of squares grows by `share` of a square: see `shared_step`
         rate = share**0.5
-    found["lr"] = float(group["lr"]) * rate
-    return found
+    options["lr"] = float(group["lr"]) * rate
+    return options
 
 
 def _steps(momentum: WorkerMomentum) -> float:
@@ -78,13 +77,13 @@ def _steps(momentum: WorkerMomentum) -> float:
 
 @contextmanager
 def shared_step(
-    momentum: WorkerMomentum, parameters: Sequence[Tensor], mean: Flat, given: SharedOptions
+    momentum: WorkerMomentum, parameters: Sequence[Tensor], mean: Flat, shared: SharedOptions
 ) -> Iterator[None]:
-    """Around one step of the plain class on `mean`, which is in `.grad` of the `parameters` that are used."""
+    """Prepare and complete one step of the plain class on `mean`, which is in `.grad` of the used `parameters`."""
     if momentum.kind == "sgd":
         yield
         return
-    share, state = given.share, momentum.optimizer.state
+    share, state = shared.share, momentum.optimizer.state
     used = [place for place, p in enumerate(parameters) if p.grad is not None]
     steps = {}
     for place in used:
@@ -96,7 +95,7 @@ def shared_step(
             grad = parameters[place].grad
             assert grad is not None
             grad.mul_(share**0.5)
-    _take_in_squares(momentum, parameters, mean, given, used)
+    _take_in_squares(momentum, parameters, mean, shared, used)
     yield
     for place in used:
         own = state.get(parameters[place], {})
@@ -105,19 +104,19 @@ def shared_step(
 
 
 def _take_in_squares(
-    momentum: WorkerMomentum, parameters: Sequence[Tensor], mean: Flat, given: SharedOptions, used: Sequence[int]
+    momentum: WorkerMomentum, parameters: Sequence[Tensor], mean: Flat, shared: SharedOptions, used: Sequence[int]
 ) -> None:
-    """Let the mean square be right when the step has taken in that of `mean`: its sum is to be what workers tell."""
+    """Correct the mean square before the step, so that it takes in the sent squares, not those of `mean`."""
     state = momentum.optimizer.state
-    there = [
+    targets = [
         (place, key)
         for place in used
         for key in _SQUARES
         if key in state.get(parameters[place], {})
         and "grad_avg" not in state[parameters[place]]
-        and given.energies[place] > 2 * TINY
+        and shared.energies[place] > 2 * TINY
     ]
-    if not there or momentum.kind not in ("adam", "nadam", "rmsprop"):
+    if not targets or momentum.kind not in ("adam", "nadam", "rmsprop"):
         return
     decay_of = {
         p: float(group["betas"][1] if "betas" in group else group["alpha"])
@@ -126,16 +125,16 @@ def _take_in_squares(
     }
     numbers = mean.segments()
     with torch.no_grad():
-        lengths = numbers_of([torch.linalg.vector_norm(numbers[place]) for place, _ in there])
+        lengths = numbers_of([torch.linalg.vector_norm(numbers[place]) for place, _ in targets])
         squares = momentum.sums([length**2 for length in lengths])
-        for (place, key), total in zip(there, squares, strict=True):
+        for (place, key), total in zip(targets, squares, strict=True):
             if total > 0:
                 p, x = parameters[place], numbers[place]
-                fades = decay_of[p] ** given.share
+                fades = decay_of[p] ** shared.share
                 square = local(state[p][key])
                 x = x.to(square.dtype)
-                told = max(LEAST, given.energies[place] / total)
-                square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (told - 1))
+                factor = max(LEAST, shared.energies[place] / total)
+                square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (factor - 1))
 
 
 def _put_step(state: dict[str, Any], count: float) -> None:

@@ -1,16 +1,15 @@
 """Momentum of one worker's own gradients, where gradients come late; the optimizer that all share runs without any.
 
 A shared optimizer whose momentum takes in gradients that are rounds old is damped too little: in a quadratic, learning
-rate times curvature times delay has to stay below 1 - beta. So each worker remembers its own gradients g, and gives
-what its momentum comes to, one step ahead, in the place of g; all workers apply the mean of what comes (`shared_step`):
+rate times curvature times delay has to stay below 1 - beta. So each worker remembers its own gradients g, and sends
+its momentum, one step ahead, in place of g; all workers apply the mean of the contributions (`shared_step`):
 
-    SGD    v = beta v + g                      gives g + beta v
-    Adam   m = beta1 m + (1 - beta1) g         gives (beta1 m + (1 - beta1) g) / (1 - beta1^(k + 1)), k its gradients
+    SGD    v = beta v + g                      sends g + beta v
+    Adam   m = beta1 m + (1 - beta1) g         sends (beta1 m + (1 - beta1) g) / (1 - beta1^(k + 1)), k its gradients
 
-Where nobody is late the first is SGD with Nesterov's momentum on the mean gradient, whichever of both was asked for.
-Where gradients are late by D synchronous steps in the mean, momentum is given 1 + D steps ahead: what is left of it is
-less, and the newest gradient counts more (the sum of all that a gradient ever moves stays the same). L2 decay is a part
-of g.
+Where no worker is late the first is SGD with Nesterov's momentum on the mean gradient, whichever of both was chosen.
+Where gradients are late by D synchronous steps in the mean, the momentum is taken 1 + D steps ahead: less of it is
+left, and the newest gradient counts more (the sum of all moves by a gradient stays the same). L2 decay is a part of g.
 
 Source: Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment", 2019 (DANA, its
 slim form), for SGD; the rest is ours, see docs/decisions/momentum.md#0018. Memory: a number for each
@@ -32,28 +31,28 @@ from quorate.core.local_tensor import local
 from quorate.optim.lars import LARS
 
 MomentumChoice = Literal["auto", "worker", "common"]
-"""Who keeps the momentum: the workers, where an optimizer has some; the workers; or the shared optimizer."""
+"""The keeper of the momentum: the workers, if there is one; the workers; or the shared optimizer."""
 Sums = Callable[[Sequence[float]], Sequence[float]]
 Kind = Literal["sgd", "adam", "nadam", "rmsprop", "lion", "muon", "scale-free"]
 
 HEAVY_BALL = "momentum_buffer"
 AVERAGE = "exp_avg"
-"""What torch calls the momentum, of some optimizers one and of some the other."""
+"""torch's names for the momentum, depending on the optimizer."""
 _DELAYS = 0.9
-"""How much of a mean of delays stays with each."""
+"""The factor of the old value in the running mean of delays."""
 _COSINES = 0.95
-"""How much of a mean of cosines stays with each gradient."""
+"""The factor of the old value in the running mean of cosines."""
 _WITH_L2 = {"SGD", "Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta"}
 """torch's classes whose decay is a part of the gradient, unless a group says otherwise."""
 TINY = 1e-30
-"""The energy of a gradient of which it is not known: above 0, as the parameter is used."""
+"""The energy of a gradient if it is unknown: above 0, as the parameter is used."""
 
 
 def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Sequence[str]) -> Kind | None:
-    """How workers keep the momentum of an optimizer of class `plain`; None where it has none, or it is not known how.
+    """Return how workers keep the momentum of an optimizer of class `plain`; None: it has none, or it is unknown.
 
-    `keeps` names what the optimizer has of each parameter. "scale-free": it does not go by the scale of a gradient, and
-    has no momentum, or keeps it (LARS, whose momentum is of steps that are scaled already).
+    `keeps` are the names of its state of each parameter. "scale-free": steps do not scale with the gradient, and it has
+    no momentum, or keeps it (LARS, whose momentum is of steps that are scaled already).
     """
     if issubclass(plain, LARS):
         return "scale-free"
@@ -79,14 +78,14 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
 
 
 def in_words(kind: Kind, name: str) -> str:
-    """What is said of an optimizer of the class `name` whose momentum workers keep, or which is free of scale."""
+    """Return the notice for an optimizer of class `name` whose momentum workers keep, or which is scale-free."""
     if kind == "scale-free":
         return f'a round is as much of a step of {name} as it has of the workers (momentum="worker")'
     return f'each worker keeps the momentum of its own gradients in {name} (momentum="worker")'
 
 
 def has_moments(plain: type[Optimizer], groups: Sequence[dict[str, Any]]) -> bool:
-    """Whether an optimizer remembers gradients, or may."""
+    """Return whether an optimizer remembers gradients, or may."""
     if "SGD" in {base.__name__ for base in plain.__mro__} or issubclass(plain, LARS):
         return any(group.get("momentum") for group in groups)
     return True
@@ -94,27 +93,27 @@ def has_moments(plain: type[Optimizer], groups: Sequence[dict[str, Any]]) -> boo
 
 @dataclass
 class OwnMoment:
-    """Of one parameter."""
+    """The momentum of one parameter."""
 
     m: Tensor
     count: int = 0
-    """Gradients that are in it."""
+    """The number of gradients in it."""
     left: float = 1.0
-    """How much of its beginning, which was 0, is left: the product of all factors."""
+    """The share of its beginning, which was 0, that is left: the product of all factors."""
     ahead: float = 1.0
-    """Of NAdam: the product of its momenta."""
+    """NAdam: the product of its momenta."""
     cosine: float | None = None
-    """Between a gradient and the momentum before it, in the mean."""
+    """The running mean of the cosine between a gradient and the momentum before it."""
 
     @property
     def numbers(self) -> list[float | None]:
-        """All but the tensor."""
+        """All fields but the tensor."""
         return [self.count, self.left, self.ahead, self.cosine]
 
 
 @dataclass
 class WorkerMomentum:
-    """That of one of `size` workers, by parameter."""
+    """The momenta of one of `size` workers, by parameter."""
 
     optimizer: Optimizer
     plain: type[Optimizer]
@@ -122,23 +121,22 @@ class WorkerMomentum:
     size: int
     own: dict[Tensor, OwnMoment] = field(default_factory=dict)
     delay: float = 0.0
-    """Synchronous steps that the training makes between this worker's copy of the parameters and its gradient, in the
-    mean."""
+    """The mean number of synchronous steps between this worker's parameters and its gradient's round."""
     sums: Sums = list
-    """Of a whole replica, of numbers of this worker's piece of it."""
+    """Sums numbers of this worker's piece over all pieces of its replica."""
 
     def was_late(self, steps: float) -> None:
-        """A round has taken in a gradient of this worker's, so many synchronous steps after its parameters."""
+        """Note that a round has taken in a gradient of this worker, `steps` synchronous steps after its parameters."""
         self.delay = _DELAYS * self.delay + (1 - _DELAYS) * steps
 
     @property
     def lead(self) -> float:
-        """How many steps ahead momentum is given: one, and as many as gradients are late."""
+        """How many steps ahead the momentum is taken: one, and as many as gradients are late."""
         return 1.0 + self.delay
 
     @property
     def smoothing(self) -> float:
-        """How much of the noise of a gradient (its variance over its squared mean) is left in what is given."""
+        """The share of the noise of a gradient (its variance over its squared mean) in a contribution."""
         if self.kind == "scale-free":
             return 1.0
         beta = beta_of(self.optimizer.param_groups[0])
@@ -150,27 +148,29 @@ class WorkerMomentum:
     def ahead(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], weight: float = 1.0
     ) -> tuple[list[Tensor | None], list[float]]:
-        """What is given in the place of `gradients`, which count `weight` and stay as they are; and their energies.
+        """Return contributions in place of `gradients`, which count `weight` and do not change; and their energies.
 
-        The energy of a gradient is the square sum that synchronous training would see there, in the mean.
+        The energy of a gradient is its expected square sum in synchronous training.
         """
         group_of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
-        there = [(p, local(g)) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+        pairs = [(p, local(g)) for p, g in zip(parameters, gradients, strict=True) if g is not None]
         with torch.no_grad():
-            found = [self._with_decay(p, g, group_of[p]) for p, g in there]
-            energies = dict(zip((p for p, _ in there), self._energies([p for p, _ in there], found), strict=True))
-            given = {p: self._one(p, g, group_of[p], weight) for (p, _), g in zip(there, found, strict=True)}
-        return [given.get(p) for p in parameters], [energies.get(p, 0.0) for p in parameters]
+            decayed = [self._with_decay(p, g, group_of[p]) for p, g in pairs]
+            energies = dict(zip((p for p, _ in pairs), self._energies([p for p, _ in pairs], decayed), strict=True))
+            contributions = {
+                p: self._contribution(p, g, group_of[p], weight) for (p, _), g in zip(pairs, decayed, strict=True)
+            }
+        return [contributions.get(p) for p in parameters], [energies.get(p, 0.0) for p in parameters]
 
     def _with_decay(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        """`gradient`, dense, with L2 decay of the parameter as this worker has it."""
+        """Return `gradient`, dense, with L2 decay of this worker's parameter."""
         g = gradient.to_dense() if gradient.layout != torch.strided else gradient
         decay = float(group.get("weight_decay") or 0.0)
         if decay and not is_decoupled(group, self.plain):
             g = g.add(local(p), alpha=-decay if group.get("maximize") else decay)
         return g
 
-    def _one(self, p: Tensor, g: Tensor, group: dict[str, Any], weight: float) -> Tensor:
+    def _contribution(self, p: Tensor, g: Tensor, group: dict[str, Any], weight: float) -> Tensor:
         if self.kind == "scale-free":
             return g * weight
         if self.kind == "sgd":
@@ -178,35 +178,37 @@ class WorkerMomentum:
         own = self.own.get(p) or self.own.setdefault(p, OwnMoment(torch.zeros_like(g)))
         beta = beta_of(group)
         if self.kind == "lion":
-            given = (own.m * beta).add_(g, alpha=1 - beta)
+            contribution = (own.m * beta).add_(g, alpha=1 - beta)
             beta = float(group["betas"][1])
         own.m.lerp_(g, 1 - beta)
         own.count += 1
         own.left *= beta
         if self.kind == "nadam":
-            given = _nadam(own, g, beta, group)
+            contribution = _nadam(own, g, beta, group)
         elif self.kind != "lion":
             old = math.pow(beta, self.lead)
-            given = (own.m * old).add_(g, alpha=1 - old * beta - old * (1 - beta)).div_(1 - own.left * old)
-        return given.mul_(weight) if weight != 1.0 else given
+            contribution = (own.m * old).add_(g, alpha=1 - old * beta - old * (1 - beta)).div_(1 - own.left * old)
+        return contribution.mul_(weight) if weight != 1.0 else contribution
 
     def _heavy_ball(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> Tensor:
         beta, taken = beta_of(group), 1 - float(group.get("dampening") or 0.0)
         if beta == 0.0:
             return g
-        if p not in self.own:  # torch takes the first as it is
+        if p not in self.own:  # torch takes the first unchanged
             self.own[p], taken = OwnMoment(torch.zeros_like(g)), 1.0
         own = self.own[p]
         own.m.mul_(beta)
         old = math.pow(beta, self.lead)
-        given = (own.m * old).add_(g, alpha=taken * (1 - old * beta) / (1 - beta))
+        contribution = (own.m * old).add_(g, alpha=taken * (1 - old * beta) / (1 - beta))
         own.m.add_(g, alpha=taken)
         own.count += 1
-        return given
+        return contribution
 
     def _energies(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[float]:
-        """How much of a gradient is signal follows from its cosine with the momentum before it, where noise has
-        cancelled out: with a share x of signal, and c of the noise in the momentum, cos^2 = x^2 / (x + c (1 - x)).
+        """Return the energies. The signal in a gradient follows from its cosine with the momentum before it, where
+        noise has cancelled out. With x the share of signal, and c that of the noise in the momentum:
+
+        cos^2 = x^2 / (x + c (1 - x)).
         """
         if self.kind not in ("adam", "nadam", "rmsprop") or not gradients:
             return [TINY] * len(gradients)
@@ -214,54 +216,55 @@ class WorkerMomentum:
         sums: list[Tensor] = []
         for g, own in zip(gradients, before, strict=True):
             sums += [_dot(g, g), *((_dot(g, own.m), _dot(own.m, own.m)) if own is not None else ())]
-        found = iter(self.sums(numbers_of(sums)))
+        numbers = iter(self.sums(numbers_of(sums)))
         return [
-            self._energy(own, next(found), *((next(found), next(found)) if own is not None else ())) for own in before
+            self._energy(own, next(numbers), *((next(numbers), next(numbers)) if own is not None else ()))
+            for own in before
         ]
 
     def _energy(self, own: OwnMoment | None, square: float, product: float = 0.0, momentum: float = 0.0) -> float:
         if own is None or not own.count:
-            return max(TINY, square * (1 + 1 / self.size) / 2)  # nobody knows yet
+            return max(TINY, square * (1 + 1 / self.size) / 2)  # the signal is unknown yet
         cosine = product / math.sqrt(square * momentum) if square * momentum > 0 else 0.0
         own.cosine = cosine if own.cosine is None else _COSINES * own.cosine + (1 - _COSINES) * cosine
         beta = mean_factor(own)
         c = (1 - beta) / (1 + beta) * (1 + own.left) / max(1 - own.left, TINY)
-        known = max(0.0, own.cosine) ** 2
-        signal = min(1.0, (known * (1 - c) + math.sqrt(known**2 * (1 - c) ** 2 + 4 * known * c)) / 2)
+        squared = max(0.0, own.cosine) ** 2
+        signal = min(1.0, (squared * (1 - c) + math.sqrt(squared**2 * (1 - c) ** 2 + 4 * squared * c)) / 2)
         return max(TINY, square * (signal + (1 - signal) / self.size))
 
 
 def mean_factor(own: OwnMoment) -> float:
-    """The factor by which what is remembered faded with each gradient, in the mean."""
+    """Return the factor by which the memory has faded with each gradient, in the geometric mean."""
     return math.exp(math.log(max(own.left, TINY)) / own.count)
 
 
 def beta_of(group: dict[str, Any]) -> float:
-    """The factor of the momentum of a parameter group."""
+    """Return the factor of the momentum of a parameter group."""
     return float(group["betas"][0] if "betas" in group else group.get("momentum") or 0.0)
 
 
 def is_decoupled(group: dict[str, Any], plain: type[Optimizer]) -> bool:
-    """Whether the weight decay of a parameter group is not a part of its gradient."""
+    """Return whether the weight decay of a parameter group is not a part of its gradient."""
     if "decoupled_weight_decay" in group:
         return bool(group["decoupled_weight_decay"])
     return not _WITH_L2 & {base.__name__ for base in plain.__mro__}
 
 
 def numbers_of(sums: Sequence[Tensor]) -> list[float]:
-    """Their values; a device is asked once."""
+    """Return the values of `sums`; a device is synchronized once."""
     if len({x.device for x in sums}) > 1:
         return [float(x) for x in sums]
     return [float(x) for x in torch.stack([x.double() for x in sums]).tolist()] if sums else []
 
 
 def _nadam(own: OwnMoment, g: Tensor, beta: float, group: dict[str, Any]) -> Tensor:
-    """What torch's NAdam divides by the root of the mean square."""
+    """Return the numerator of a step of torch's NAdam."""
     decay = float(group["momentum_decay"])
-    now, then = (beta * (1 - 0.5 * 0.96 ** (count * decay)) for count in (own.count, own.count + 1))
+    now, following = (beta * (1 - 0.5 * 0.96 ** (count * decay)) for count in (own.count, own.count + 1))
     own.ahead *= now
-    given: Tensor = own.m * (then / (1 - own.ahead * then))
-    return given.add_(g, alpha=(1 - now) / (1 - own.ahead))
+    numerator: Tensor = own.m * (following / (1 - own.ahead * following))
+    return numerator.add_(g, alpha=(1 - now) / (1 - own.ahead))
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:

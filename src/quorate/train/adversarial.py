@@ -23,7 +23,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """How the worst inputs are looked for; `steps` of `step_size` inside the ball of `epsilon`."""
+    """The search for the worst inputs: `steps` of `step_size` inside the ball of `epsilon`."""
 
     epsilon: float
     steps: int
@@ -33,47 +33,47 @@ class _Search:
     bounds: tuple[float, float] | None
 
     def worst(self, x: Tensor, loss_at: Callable[[Tensor], Tensor]) -> Tensor:
-        """The input that the search ends at: x^{t+1} = P(x^t + step_size direction(gradient)), P the projection."""
+        """Return the last input of the search: x^{t+1} = P(x^t + step_size direction(gradient)), P the projection."""
         plain = x.detach()
-        found = self._inside(plain, plain + self._random(plain)) if self.starts_inside else plain
+        changed = self._inside(plain, plain + self._random(plain)) if self.starts_inside else plain
         for _ in range(self.steps):
-            found = found.detach().requires_grad_()
+            changed = changed.detach().requires_grad_()
             with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(loss_at(found), found, allow_unused=True)
+                (gradient,) = torch.autograd.grad(loss_at(changed), changed, allow_unused=True)
             if gradient is None:
                 raise ConfigurationError(
                     "the loss does not depend on the input that adversarial() changes; name the input"
                 )
-            found = self._inside(plain, found.detach() + self.step_size * self._direction(gradient))
-        return found
+            changed = self._inside(plain, changed.detach() + self.step_size * self._direction(gradient))
+        return changed
 
     def _direction(self, gradient: Tensor) -> Tensor:
         if self.norm == "inf":
             return gradient.sign()
         return gradient / _lengths(gradient).clamp_min(1e-12)
 
-    def _inside(self, x: Tensor, there: Tensor) -> Tensor:
-        way = there - x
+    def _inside(self, x: Tensor, moved: Tensor) -> Tensor:
+        change = moved - x
         if self.norm == "inf":
-            way = way.clamp(-self.epsilon, self.epsilon)
+            change = change.clamp(-self.epsilon, self.epsilon)
         else:
-            way = way * (self.epsilon / _lengths(way).clamp_min(1e-12)).clamp_max(1.0)
-        found = x + way
-        return found if self.bounds is None else found.clamp(*self.bounds)
+            change = change * (self.epsilon / _lengths(change).clamp_min(1e-12)).clamp_max(1.0)
+        changed = x + change
+        return changed if self.bounds is None else changed.clamp(*self.bounds)
 
     def _random(self, x: Tensor) -> Tensor:
         if self.norm == "inf":
             return torch.empty_like(x).uniform_(-self.epsilon, self.epsilon)
-        way = torch.randn_like(x)
+        change = torch.randn_like(x)
         each = x[0].numel() if x.dim() else 1
         radius = torch.rand(_lengths(x).shape, device=x.device, dtype=x.dtype) ** (1 / max(1, each))
-        return way / _lengths(way).clamp_min(1e-12) * radius * self.epsilon
+        return change / _lengths(change).clamp_min(1e-12) * radius * self.epsilon
 
 
 def _lengths(x: Tensor) -> Tensor:
-    """Of every example, broadcastable over `x`."""
-    found: Tensor = x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1)) if x.dim() > 1 else x.abs()
-    return found
+    """Return the length of every example, broadcastable over `x`."""
+    lengths: Tensor = x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1)) if x.dim() > 1 else x.abs()
+    return lengths
 
 
 @one_sentence({"epsilon": "it is how far an input may be changed, in the units of the inputs"})
@@ -89,24 +89,28 @@ def adversarial(
     bounds: tuple[float, float] | None = None,
     of: str | int | None = None,
 ) -> Loss:
-    """`loss(model, batch, ...)`, of the worst inputs within `epsilon` of those of the batch; the same signature.
+    """Return the loss of the worst inputs within `epsilon` of those of a batch, with the signature of `loss`.
 
     "fgsm" is one step of length `epsilon` along the sign of the input's gradient; the loss is then `clean` times that
-    of the batch as it is and 1 - `clean` times that of the changed one, 0.5 by default (Goodfellow, Shlens, Szegedy,
+    of the unchanged batch and 1 - `clean` times that of the changed one, 0.5 by default (Goodfellow, Shlens, Szegedy,
     ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` (7) of `step_size` (2.5 `epsilon` / `steps`) from a
     random point inside, each projected back; `clean` is by default 0 (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR
-    2018, equation 2.1 and section 2.1). `norm` says what "within" means: "inf", each number by itself, or "2", the
-    length of what is added to each example (dimension 0 counts examples), along its normalized gradient. `bounds` are
-    the least and the greatest number that an input may have. `of` names the input: a field or a key of the batch, or
-    its place in it; None: the first floating-point tensor among what comes behind the model.
+    2018, equation 2.1 and section 2.1).
 
-    Inner gradients are of the input alone: no `.grad` is touched, no hook of a parameter runs, and no worker talks to
-    another, so any strategy trains with it. The buffers of the model (BatchNorm's statistics) take in only what the
-    loss itself is computed on. Cost: `steps` passes forward and backward more per step, and one forward where `clean`
-    is between 0 and 1.
+    Args:
+        loss: Called as `loss(model, batch, ...)`.
+        epsilon: The largest change, in the units of the inputs.
+        norm: "inf" bounds the change of each number; "2" its length for each example (dimension 0), along the gradient.
+        bounds: The least and the greatest number that an input may have.
+        of: The input: a field or key of the batch, or its place; None: the first floating-point tensor after the model.
 
-    Raises `ConfigurationError` for settings that cannot be, and when called: without such an input, and for a model in
-    shards.
+    Inner gradients are those of the input alone: no `.grad` changes, no hook of a parameter runs, and workers exchange
+    nothing, so any strategy trains with it. The buffers of the model (BatchNorm's statistics) take in only the inputs
+    of the loss itself. Cost: `steps` more passes forward and backward per step, and one forward where `clean` is
+    between 0 and 1.
+
+    Raises:
+        ConfigurationError: For invalid settings, and when called: without such an input, and for a model in shards.
     """
     search, share = _search(epsilon, attack, steps, step_size, norm, bounds), 0.5 if attack == "fgsm" else 0.0
     share = share if clean is None else clean
@@ -116,15 +120,15 @@ def adversarial(
         raise ConfigurationError(f"clean is {share}; it must be a share of the loss, from 0 to 1")
 
     @functools.wraps(loss)
-    def of_the_worst(*given: Any, **named: Any) -> Tensor:
-        place = _place_of(given, of)
-        x = _at(given, place)
-        model = next((one for one in given if isinstance(one, Module)), None)
+    def of_the_worst(*args: Any, **kwargs: Any) -> Tensor:
+        place = _place_of(args, of)
+        x = _at(args, place)
+        model = next((arg for arg in args if isinstance(arg, Module)), None)
         if model is not None and any(map(is_sharded, model.parameters())):
             raise ConfigurationError("adversarial() needs whole models, but this model is in shards")
 
         def loss_at(changed: Tensor) -> Tensor:
-            return loss(*_with(given, place, changed), **named)
+            return loss(*_with(args, place, changed), **kwargs)
 
         with _buffers_kept(model):
             worst = search.worst(x, loss_at)
@@ -153,8 +157,8 @@ def _search(
         raise ConfigurationError('"fgsm" is one step of length epsilon; give steps and step_size with attack="pgd"')
     count = (1 if attack == "fgsm" else 7) if steps is None else steps
     if not epsilon > 0 or count < 1 or (step_size is not None and not step_size > 0):
-        found = f"epsilon={epsilon}, steps={steps}, step_size={step_size}"
-        raise ConfigurationError(f"{found}: epsilon and step_size must be above 0, and steps at least 1")
+        settings = f"epsilon={epsilon}, steps={steps}, step_size={step_size}"
+        raise ConfigurationError(f"{settings}: epsilon and step_size must be above 0, and steps at least 1")
     if bounds is not None and not bounds[0] < bounds[1]:
         raise ConfigurationError(f"bounds are {bounds}; they must be the smallest and the largest value of an input")
     usual = epsilon if attack == "fgsm" else 2.5 * epsilon / count
@@ -172,13 +176,12 @@ Place = tuple[Any, ...]
 """Keys and numbers, from outside in, that lead to one tensor."""
 
 
-def _place_of(given: Sequence[Any], of: str | int | None) -> Place:
-    """Of the input in what the loss was given."""
-    for first, one in enumerate(given):
-        if isinstance(one, Module):
+def _place_of(args: Sequence[Any], of: str | int | None) -> Place:
+    for first, arg in enumerate(args):
+        if isinstance(arg, Module):
             continue
-        for place, x in _tensors(one):
-            named = of is None or (place and place[0] == of) or _field(one, of) == place
+        for place, x in _tensors(arg):
+            named = of is None or (place and place[0] == of) or _field(arg, of) == place
             if named and x.is_floating_point():
                 return (first, *place)
     raise ConfigurationError(
@@ -188,45 +191,44 @@ def _place_of(given: Sequence[Any], of: str | int | None) -> Place:
     )
 
 
-def _field(one: Any, of: str | int | None) -> Place | None:
-    fields: Sequence[str] = getattr(one, "_fields", ())
+def _field(batch: Any, of: str | int | None) -> Place | None:
+    fields: Sequence[str] = getattr(batch, "_fields", ())
     return (fields.index(of),) if isinstance(of, str) and of in fields else None
 
 
-def _tensors(one: Any) -> Iterator[tuple[Place, Tensor]]:
-    if isinstance(one, Tensor):
-        yield (), one
-    elif isinstance(one, Mapping):
-        for key, inside in one.items():
+def _tensors(batch: Any) -> Iterator[tuple[Place, Tensor]]:
+    if isinstance(batch, Tensor):
+        yield (), batch
+    elif isinstance(batch, Mapping):
+        for key, inside in batch.items():
             yield from (((key, *place), x) for place, x in _tensors(inside))
-    elif isinstance(one, list | tuple):
-        for number, inside in enumerate(one):
+    elif isinstance(batch, list | tuple):
+        for number, inside in enumerate(batch):
             yield from (((number, *place), x) for place, x in _tensors(inside))
 
 
-def _at(one: Any, place: Place) -> Any:
+def _at(batch: Any, place: Place) -> Any:
     for key in place:
-        one = one[key]
-    return one
+        batch = batch[key]
+    return batch
 
 
-def _with(one: Any, place: Place, x: Tensor) -> Any:
-    """`one` with `x` at that place; what is on the way there is copied."""
+def _with(batch: Any, place: Place, x: Tensor) -> Any:
+    """Return `batch` with `x` at that place; containers on the path are copied."""
     if not place:
         return x
     key, *rest = place
-    inside = _with(one[key], tuple(rest), x)
-    if isinstance(one, Mapping):
-        return {**one, key: inside}
-    items = [inside if number == key else item for number, item in enumerate(one)]
-    if hasattr(one, "_fields"):
-        return type(one)(*items)
-    return items if isinstance(one, list) else tuple(items)
+    inside = _with(batch[key], tuple(rest), x)
+    if isinstance(batch, Mapping):
+        return {**batch, key: inside}
+    items = [inside if number == key else item for number, item in enumerate(batch)]
+    if hasattr(batch, "_fields"):
+        return type(batch)(*items)
+    return items if isinstance(batch, list) else tuple(items)
 
 
 @contextmanager
 def _buffers_kept(model: Module | None) -> Iterator[None]:
-    """After what is inside the buffers of the model are as before."""
     buffers = [] if model is None else list(model.buffers())
     before = [x.detach().clone() for x in buffers]
     try:

@@ -1,4 +1,4 @@
-"""Optimizers that this library does not drive: of a worker alone, and of a model that somebody else keeps equal."""
+"""Optimizers that this library does not drive: those of a single worker, and of a model that other code keeps equal."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ class Alone:
     """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Nothing has to wait for the end of an accumulation."""
+        """Return a context without effect: there is no exchange to put off."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Nothing: there is nobody to be equal to."""
+        """Do nothing: there is no other worker."""
 
     def __reduce__(self) -> Any:
         return (plain_again, (type(self).__mro__[2], self.__getstate__()))
 
 
 class AloneOnHost:
-    """A worker in a world of one, with the optimizer's step on the host."""
+    """The optimizer of a single worker, with its steps on the host."""
 
     _step_supports_amp_scaling = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the plain class, there; returns what that returns."""
         own: dict[str, Any] = self.__dict__
-        own["_opt_called"] = True  # what schedulers look for
+        own["_opt_called"] = True  # schedulers read it
         optimizer: Any = self
         return plain_step(optimizer, type(optimizer).__mro__[2], closure, elsewhere=own[_HOST].step)
 
@@ -47,11 +46,11 @@ class AloneOnHost:
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """As of a worker alone."""
+        """Return a context without effect: there is no exchange to put off."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Let parameters be those after every step."""
+        """Wait for the newest step, and write the parameters after it."""
         self.__dict__[_HOST].catch_up()
 
     def __reduce__(self) -> Any:
@@ -59,28 +58,28 @@ class AloneOnHost:
 
 
 def steps_on_host(optimizer: Optimizer, host: HostStep) -> None:
-    """Let a worker alone make the steps of `optimizer` on the host."""
+    """Make the steps of `optimizer`, in a world of one, on the host."""
     optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
     optimizer.__dict__[_HOST] = host
 
 
 class Compared:
-    """An optimizer whose model somebody else keeps equal everywhere (a baseline)."""
+    """An optimizer whose model other code keeps equal everywhere (a baseline)."""
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """As of a distributed optimizer."""
+        """Return a context in which backward passes only add to `.grad`."""
         paused: AbstractContextManager[None] = self.__dict__[WORKER]()
         return paused
 
     def finish(self) -> None:
-        """Nothing: replicas are equal after every step."""
+        """Do nothing: replicas are equal after every step."""
 
     def __reduce__(self) -> Any:
         return (plain_again, (type(self).__mro__[2], self.__getstate__()))
 
 
 def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
-    """A pickled distributed optimizer is its plain class again: it loads without us."""
+    """Return an optimizer of the plain class for a pickled distributed one, which loads without this library."""
     again = plain.__new__(plain)
     again.__setstate__(state)
     return again
@@ -88,7 +87,7 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
 
 @functools.cache
 def class_of(mixin: type, plain: Any, beside: Callable[[Any], Mapping[str, Any]] | None = None) -> type[Optimizer]:
-    """The subclass of `plain` that has what `mixin` does differently, and what `beside(plain)` gives by name."""
+    """Return the subclass of `plain` with the methods of `mixin`, and those that `beside(plain)` returns by name."""
     names = {"__doc__": plain.__doc__, "__module__": __name__, **({} if beside is None else beside(plain))}
     made: type[Optimizer] = type(f"Distributed{plain.__name__}", (mixin, plain), names)
     DistributedOptimizer.register(made)

@@ -1,4 +1,4 @@
-"""`schedule`: an ordinary scheduler of torch that goes by the examples that all workers together have seen."""
+"""`schedule`: a scheduler of torch that follows the number of examples that all workers together have seen."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ from quorate.wire import current
 from quorate.wire.current import Place
 
 EXAMPLES = "examples_seen"
-"""The key of parameter groups under which the count is: so it is in checkpoints, and in copies for those that join."""
+"""The key of the count in parameter groups, so that it is in checkpoints, and in copies for newcomers."""
 
 
 class ExampleSchedule(LRScheduler):
-    """The learning rate of each group is its base rate times `rates.at(examples)`; made by `schedule`.
+    """The scheduler of `schedule`: the learning rate of each group is its base rate times `rates.at(examples)`.
 
-    Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` puts the rate for
-    them into the groups, and may be called after every step, or more rarely. Under strategies in which workers make
-    unequal numbers of steps it counts as well: the synchronous steps that the training has made since the call before.
-    A step of AdaScale counts as its gain says, in batches of one worker.
+    Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` writes their rate
+    into the groups, and may be called after every step, or more rarely. Where workers make unequal numbers of steps,
+    the synchronous steps of the training since the call before count. A step of AdaScale counts as its gain says.
     """
 
     _quorate_goes_by_itself = True
@@ -45,14 +44,14 @@ class ExampleSchedule(LRScheduler):
     def __init__(self, optimizer: Optimizer, rates: Rates, batch: int, *, corrects_momentum: bool = False) -> None:
         self.rates, self.batch, self.corrects_momentum = rates, batch, corrects_momentum
         self._hooked = self._extra = 0
-        mine = ref(self)
+        reference = ref(self)
 
         def before(*_: Any) -> None:
-            if (schedule := mine()) is not None:
+            if (schedule := reference()) is not None:
                 schedule._step_begins()
 
         def after(*_: Any) -> None:
-            if (schedule := mine()) is not None:
+            if (schedule := reference()) is not None:
                 schedule._step_ended()
 
         optimizer.register_step_pre_hook(before)
@@ -61,7 +60,7 @@ class ExampleSchedule(LRScheduler):
             group.setdefault(EXAMPLES, 0.0)
         self._seen = float(optimizer.param_groups[0][EXAMPLES])
         self._is_moved = False
-        """Whether the count has become that of a checkpoint, or of those that this worker has joined."""
+        """Whether the count was replaced by that of a checkpoint, or of the workers that this one has joined."""
         super().__init__(optimizer)
         self._place, self._own = self._now
 
@@ -80,30 +79,30 @@ class ExampleSchedule(LRScheduler):
             self._put(self.examples + self.batch * counts)
 
     def follow_batches(self, place: Place, scaling: Scaling) -> None:
-        """Where a loader's batches grow, count them, and scale the rate by that rule."""
-        mine = ref(self)
+        """Count the growing batches of a loader, and scale the rate by this rule."""
+        reference = ref(self)
 
         def grown(times: float) -> None:
-            if (schedule := mine()) is not None:
+            if (schedule := reference()) is not None:
                 schedule.batch = round(schedule.batch * times)
-                by = scale_of(scaling, times, 1.0)
-                schedule.rates = replace(schedule.rates, scale=schedule.rates.scale * by)
+                scale = scale_of(scaling, times, 1.0)
+                schedule.rates = replace(schedule.rates, scale=schedule.rates.scale * scale)
                 schedule._put_rates()
 
         growth(place).followers.append(grown)
 
     @property
     def examples(self) -> float:
-        """How many all workers have seen."""
+        """The number of examples that all workers have seen."""
         return float(self.optimizer.param_groups[0][EXAMPLES])
 
     def get_lr(self) -> list[Any]:
-        """Of each group, for the step that comes."""
+        """Return the rate of each group for the next step."""
         factor = self.rates.at(self.examples)
         return [base * factor for base in self.base_lrs]
 
     def step(self, epoch: int | None = None) -> None:
-        """The optimizer has made a step, or several, since the call before. Takes no `epoch`."""
+        """Follow one or several steps of the optimizer since the call before. Takes no `epoch`."""
         if epoch is not None:
             raise ConfigurationError("a schedule by examples takes no epoch; call step() without arguments")
         if self._is_initial:
@@ -126,11 +125,11 @@ class ExampleSchedule(LRScheduler):
             self._correct(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has counted; what it was made with stays what the script says."""
+        """Return the counts; settings stay those of the script."""
         return {EXAMPLES: self.examples, "last_epoch": self.last_epoch, "_step_count": self._step_count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, at the rate for it."""
+        """Continue from these counts, at their rate."""
         self.last_epoch, self._step_count = state_dict["last_epoch"], state_dict["_step_count"]
         self._put(state_dict[EXAMPLES])
         self._put_rates()
@@ -148,12 +147,11 @@ class ExampleSchedule(LRScheduler):
 
     @property
     def _worker(self) -> StrategyWorker | None:
-        found = self.optimizer.__dict__.get(WORKER)
-        return found if isinstance(found, StrategyWorker) else None
+        worker = self.optimizer.__dict__.get(WORKER)
+        return worker if isinstance(worker, StrategyWorker) else None
 
     @property
     def _now(self) -> tuple[int, int]:
-        """The steps that the training has made, and those that this worker has."""
         worker = self._worker
         if worker is None:
             return self._hooked, self._hooked
@@ -170,7 +168,7 @@ class ExampleSchedule(LRScheduler):
             )
 
     def _correct(self, before: Sequence[float]) -> None:
-        """A velocity that holds the rate is multiplied by what that has become over what it was."""
+        """Multiply a velocity that holds the rate by the new rate over the old one."""
         with torch.no_grad():
             for group, old in zip(self.optimizer.param_groups, before, strict=True):
                 for p in group["params"]:
@@ -180,7 +178,7 @@ class ExampleSchedule(LRScheduler):
 
 
 def workers_now(worker: StrategyWorker | None) -> float:
-    """How many workers with batches of their own train, the same on all where they step together."""
+    """Return how many workers with batches of their own train; the same on all where they step together."""
     place = current.place()
     if place is None:
         return 1.0
@@ -214,22 +212,26 @@ def schedule(
     decay_examples: float | None = None,
     momentum_correction: bool = False,
 ) -> ExampleSchedule:
-    """A scheduler of torch for `optimizer`, whose rates are those for `base_batch_size` examples a step.
+    """Return a scheduler of torch for `optimizer`, whose rates are those for `base_batch_size` examples a step.
 
-    `batch_size` is what each worker calls backward on, `accumulation` how many of these make one step, and
-    `base_batch_size` is `batch_size` by default. The rate is scaled by the effective batch over that: "linear", by the
-    square root ("sqrt"), or not at all ("none"); None: as is usual for the optimizer (SGD and LARS linear, Adam's kin
-    and LAMB sqrt). Warm-up and decay (`optim.rates.Rates`) go by the examples seen by all workers together, of which
-    `total_examples` is the end; the warm-up takes a twentieth of these by default, and begins at the base rate, or at
-    `warm_up_from` times that.
+    Args:
+        total_examples: The number of examples that all workers see in the training, its end.
+        batch_size: Examples of one backward pass of each worker.
+        accumulation: Backward passes of one step.
+        base_batch_size: The batch size of the optimizer's rates; None: `batch_size`.
+        scaling: How rates scale with the effective batch: "linear", "sqrt" or "none"; None: as usual for the optimizer.
+        warm_up, decay, end, power, milestones, factor, decay_examples: See `optim.rates.Rates`.
+        warm_up_examples: Examples of the warm-up; None: a twentieth of all.
+        warm_up_from: The beginning of the warm-up in units of the base rate; None: the base rate.
+        momentum_correction: Whether to multiply the velocity by the new rate over the old one (Goyal et al. 2017,
+            section 3), for optimizers that keep the rate in it; torch's SGD and LARS do not.
 
-    What a step is scheduled by is the number of examples before it, so a schedule is the same for one worker that
-    accumulates and for several that do not, and a death or a newcomer does not change it. Rank 0 prints one line.
-    With `momentum_correction` the velocity is multiplied by the new rate over the old one, for optimizers that keep the
-    rate in it (Goyal et al. 2017, section 3); torch's SGD and LARS do not.
+    A step is scheduled by the number of examples before it, so accumulation, a death or a newcomer does not change a
+    schedule. Rank 0 prints one line. SGD and LARS scale linearly by default, Adam's kin and LAMB by the square root.
 
-    Raises `ConfigurationError` for numbers that do not fit together, for an optimizer whose rule is not known, and for
-    a momentum correction of what needs none, or in rounds.
+    Raises:
+        ConfigurationError: For numbers that do not fit together, an optimizer whose rule is unknown, and a momentum
+            correction that the optimizer does not need, or in rounds.
     """
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"schedule takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
@@ -259,21 +261,21 @@ def schedule(
         factor=factor,
         decay_examples=decay_examples,
     )
-    made = ExampleSchedule(optimizer, rates, batch_size * accumulation, corrects_momentum=momentum_correction)
+    scheduler = ExampleSchedule(optimizer, rates, batch_size * accumulation, corrects_momentum=momentum_correction)
     place = current.place()
     if place is not None:
-        made.follow_batches(place, rule)
+        scheduler.follow_batches(place, rule)
     if place is None or place.wire.rank == 0:
-        lowest = float(made.base_lrs[0])
+        lowest = float(scheduler.base_lrs[0])
         tell(
             f"quorate: effective batch {batch:g} ({workers:g} workers x {batch_size} x {accumulation} accumulated); "
             f"learning rate {lowest * rates.scale:g} ({lowest:g} x {rates.scale:g}, {rule}); {rates.in_words}\n"
         )
-    return made
+    return scheduler
 
 
 def _names_of(optimizer: Optimizer) -> list[str]:
-    """Of the classes that it is made of, the nearest first, without those that `distribute` has made."""
+    """Return the names of its classes, the nearest first, without those that `distribute` has made."""
     names = [kind.__name__ for kind in type(optimizer).__mro__ if kind is not Optimizer]
     return [name for name in names if not name.startswith("Distribute")]
 

@@ -1,4 +1,4 @@
-"""How a replica begins: as rank 0's is; of a worker that joins, as one of those that train are."""
+"""The beginning of a replica: equal to rank 0's; on a newcomer, to that of a worker that trains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
 _SEVERAL = "optimizers/several"
-"""Written to the board where a second optimizer is distributed: a worker that joins reads it before it enters."""
+"""Written to the board when a second optimizer is distributed: newcomers read it before they enter."""
 _TOGETHER = (
     "workers join a training with several distributed optimizers only where all of these are under quorum and its "
     "presets or adaptive, with whole models"
@@ -33,9 +33,9 @@ _TOGETHER = (
 
 
 def begin(worker: StrategyWorker) -> None:
-    """Every worker gets rank 0's parameters, buffers and optimizer state, unless it joins: then it gets a copy later.
+    """Copy rank 0's parameters, buffers and optimizer state to all workers but newcomers, which get a copy later.
 
-    Raises `ConfigurationError` where workers do not call `distribute` alike.
+    Raises `ConfigurationError` if workers call `distribute` differently.
     """
     wire, replica = worker.wire, worker.replica
     if wire.is_newcomer:
@@ -44,12 +44,11 @@ def begin(worker: StrategyWorker) -> None:
     compare_options(replica.optimizer, wire)
     copy_tensors([*replica.every, *beside(replica.model, replica.every)], wire)
     copy_optimizer(replica.optimizer, wire)
-    wire.trim()  # of what the copies needed
+    wire.trim()  # memory of the copies
 
 
 def connect(worker: StrategyWorker) -> None:
-    """Make the connections that its sums need now: one that is paused answers for several optimizers, and must not be
-    held by one of them."""
+    """Open the connections of sums now: a paused worker answers for several optimizers, and must not block in one."""
     if not (worker.has_rounds or worker.wire.is_newcomer):
         for kind in sorted({part.device.type for part in worker.replica.layout.parts}):
             worker.wire.connect(torch.device(kind))
@@ -58,10 +57,10 @@ def connect(worker: StrategyWorker) -> None:
 def enter(
     worker: StrategyWorker, training: OpenTraining | None, trained: Trained, others: Sequence[StrategyWorker]
 ) -> None:
-    """One that joins returns when it is one of those that train, with their replica. Raises as `Rounds.enter`.
+    """Wait, on a newcomer, until it is a member with the replica of the others. Raises as `Rounds.enter`.
 
-    `training` is what all are at, where no step brings them together; `others` are those of the optimizers that were
-    distributed before. With several optimizers it enters when it has distributed as many as those that train.
+    `training` is the common state, where no step brings all workers together; `others` are the workers of optimizers
+    that were distributed before. A newcomer enters when it has distributed as many optimizers as the others.
     """
     board = worker.wire.board
     if not worker.wire.is_newcomer:
@@ -73,7 +72,7 @@ def enter(
             f"this worker has joined with {len(others)} distributed optimizers, as many as the others had then, and "
             "cannot distribute another one; run the same script, and distribute all optimizers before the first step"
         )
-    everyone = sorted([*others, worker], key=lambda one: by_name(one.name))
+    everyone = sorted([*others, worker], key=lambda each: by_name(each.name))
     if (others or board.get(_SEVERAL) is not None) and not all(map(_joins_beside_others, everyone)):
         raise ConfigurationError(_TOGETHER)
     check(Combination(label=worker.label, strategy=worker.strategy, joins=True), "joining")
@@ -92,10 +91,10 @@ def _joins_beside_others(worker: StrategyWorker) -> bool:
 def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
     """Enter the rounds of all optimizers of this worker, in the order in which pauses settle them.
 
-    All pause together, and the first optimizer's rounds settle first. As soon as this worker is in these, the others
-    cannot settle without it, so that it enters the rounds of all optimizers between the same two pauses. Meanwhile it
-    counts as away in those that it has entered, and nobody waits for its steps.
-    Where it has not distributed all optimizers yet, it enters none and notes which are missing.
+    All workers pause together, and the first optimizer's rounds settle first. As soon as this worker is in these, the
+    others cannot settle without it, so that it enters the rounds of all optimizers between the same two pauses.
+    Meanwhile it counts as away in those that it has entered, and no worker waits for its steps. If it has not
+    distributed all optimizers yet, it enters none and notes which are missing.
     """
     trained.missing, entered = (), list[StrategyWorker]()
     try:
@@ -112,7 +111,7 @@ def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
             raise ConfigurationError("a run that workers joined with several optimizers cannot be replayed") from None
         trained.missing = error.missing
     except BaseException as error:
-        if isinstance(error, Stopped):  # it is over for one of them: the others end without this worker's steps
+        if isinstance(error, Stopped):  # one training is over: the others end without this worker's steps
             for worker in entered:
                 worker.rounds.settle(ended=True)
         for worker in workers:
@@ -121,7 +120,7 @@ def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
 
 
 def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
-    """Wait to be let in by a sum of the others; the first of them sends its replica."""
+    """Wait to be admitted by a sum of the others; the first of them sends its replica."""
     wire, clock = worker.wire, worker.wire.clock
     receive = wire.receive(None, _TAG)
     wait_outside(wire.board, wire.name, wire.rank)
@@ -152,7 +151,7 @@ def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
 
 
 def admit(worker: StrategyWorker) -> None:
-    """A step has ended: those that its sums have let in are members from the next sum on."""
+    """Make the newcomers that sums have admitted members from the next sum on; called after a step."""
     means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
     if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return

@@ -52,10 +52,7 @@ from quorate.wire.current import Place
 
 
 class Loop(StepObserver):
-    """Call the strategy of one optimizer of one process (or virtual worker) with its `worker`.
-
-    It stands in the list of observers, as the training that the others observe.
-    """
+    """Calls the strategy of one optimizer of one process (or virtual worker); observers observe it as the training."""
 
     phase = Phase.TRAIN
 
@@ -78,20 +75,20 @@ class Loop(StepObserver):
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._trained = trained(place)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
-        """Its parameters, where they are in memory that all workers have in common."""
+        """The parameters in memory that all workers share, under strategies with such memory."""
         self.relayout = Relayout(self.worker, place, self._synchronize, self.common)
         self.leaving = leaving_of(place, lambda: loops_of(place))
         self.leaving.begins()
         self._has_agreed = False
         """Whether the strategy has agreed in the newest backward pass."""
         self._has_stepped_inside = False
-        """Whether a hook of the script has called `step` inside the backward pass that is under way."""
+        """Whether a hook of the script has called `step` inside the current backward pass."""
         self.rests = False
-        """It has paused, and training has not gone on: it takes part in no exchange anyhow."""
+        """Whether it has paused, and training has not gone on: it takes part in no exchange."""
         self.beside: Beside | None = None
         """The rounds of this worker's other optimizers, where this one has rounds as well."""
         self.came_with: Flat | None = None
-        """What its replica was when it paused, as long as all are paused at the mean."""
+        """The replica before the pause, while all workers are paused at the mean."""
         begin(self.worker)
         self.worker.buffers.seen(reads=True)
         if self.common is not None and not self.worker.wire.is_newcomer:
@@ -114,7 +111,7 @@ class Loop(StepObserver):
     # -- observe.step_observer.StepObserver
 
     def backward_begins(self) -> None:
-        """The outermost backward pass begins: parameters that came, froze or thawed meanwhile are seen here."""
+        """Begin the outermost backward pass; parameters that were added, froze or thawed are laid out here."""
         self._has_stepped_inside = False
         if not self.replica.is_laid_out:
             self.relayout.look(in_backward=True)
@@ -130,17 +127,17 @@ class Loop(StepObserver):
             worker.means.gradient_begins(worker.weight)
 
     def forward_ended(self, losses: Any) -> None:
-        """What backward was called on; a worker that is to be late is late here."""
+        """Note the losses, and hold the worker back if it is to be late."""
         self.worker.timer.saw(losses)
         if self._pacing is not None:
             self._pacing.hold(self.worker.timer)
 
     def backward_ended(self) -> None:
-        """The outermost backward pass of this thread has ended (see `observe.backward`)."""
+        """Agree on the gradient at the end of the outermost backward pass (see `observe.backward`)."""
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
         if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
             return
-        if has_stepped:  # steps inside have agreed; on what has come since, the next step agrees
+        if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
             ready.put_off()
             return
         self._agree_on_gradient()
@@ -157,9 +154,9 @@ class Loop(StepObserver):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Backward passes inside are none of training: they are not exchanged, and add to this worker's `.grad`.
+        """Exclude backward passes inside from training: they are not exchanged, and add to this worker's `.grad`.
 
-        Raises `ConfigurationError` where they added to a gradient that all workers have agreed on, and not applied yet.
+        Raises `ConfigurationError` if they added to a gradient that all workers have agreed on, and not applied yet.
         """
         ready = self.worker.means.ready
         touched = list(ready.touched)
@@ -175,7 +172,7 @@ class Loop(StepObserver):
     # -- steps
 
     def run_step(self, closure: Callable[[], Any] | None, arguments: StepArguments = NO_ARGUMENTS) -> Any:
-        """One `optimizer.step()`; returns what the plain step returned."""
+        """Make one `optimizer.step()`, and return the return value of the plain step."""
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
@@ -221,12 +218,10 @@ class Loop(StepObserver):
         return loss
 
     def step_ended(self) -> None:
-        """Write the row of the step."""
         self.worker.timer.ended(is_scaled="found_inf" in self.replica.optimizer.__dict__)
 
     def _agree_without_backward(self) -> None:
-        """Agree on a gradient that was written by hand. A worker that has none takes part without weight where the
-        others step on a mean of all: it makes their step, and stays where they are."""
+        """Agree on a gradient written by hand. Without one, take part with weight 0 in a step on a mean of all."""
         worker, trained = self.worker, self.replica.trained
         has_any = has_gradient(trained)
         if not has_any and (worker.differs or not trained):
@@ -239,11 +234,11 @@ class Loop(StepObserver):
 
     @property
     def _open(self) -> OpenTraining | None:
-        """What those that join have to find, where no step brings all together."""
+        """The state for newcomers, where no step brings all workers together."""
         return self.worker.servers if self.worker.is_served else self.common
 
     def group_came(self, group: dict[str, Any]) -> None:
-        """A parameter group was added."""
+        """Lay out a new parameter group."""
         if self.worker.seat is not None:
             check_in_shards(self.replica.model, self.worker.seat, group["params"])
         self.relayout.group_came(group["params"])
@@ -251,17 +246,17 @@ class Loop(StepObserver):
     # -- pauses
 
     def pause(self) -> None:
-        """Wait until no worker steps any more, and be where the one is that has come furthest."""
+        """Wait until no worker steps any more, and level replicas with the most advanced worker."""
         if not self.worker.finished:
             with self.replica.in_training():
                 meet_pieces(self.worker, self._place, "a pause of training")
-                self.relayout.look(in_backward=False, is_pause=True)  # where this worker made no step since
+                self.relayout.look(in_backward=False, is_pause=True)  # where this worker has made no step since
                 self._quiesce()
                 if self.common is not None:
                     self.common.detach()
 
     def resume(self) -> None:
-        """All optimizers of all workers are paused: training may go on."""
+        """Continue, as all optimizers of all workers are paused."""
         if self.common is not None and not self.worker.finished:
             self.common.reattach()
         self.worker.means.resume()
@@ -270,7 +265,6 @@ class Loop(StepObserver):
         self.rests = False
 
     def _quiesce(self) -> None:
-        """As `pause`, with the parameters that have been trained up to here."""
         worker = self.worker
         if worker.finished:
             return
@@ -281,7 +275,7 @@ class Loop(StepObserver):
             self._level()
 
     def _wait_for_all(self, in_means: Callable[[Sequence[MeansOfAll]], None]) -> None:
-        """Until each worker is paused or has ended, and what was in flight is taken in."""
+        """Wait until each worker is paused or has ended, and all messages under way are applied."""
         worker = self.worker
         self.strategy.drain(worker)
         if (training := self._open) is not None:
@@ -305,7 +299,7 @@ class Loop(StepObserver):
         keep_round(worker.state, worker.neighbours)
 
     def _synchronize(self) -> None:
-        """All pause, every replica becomes the mean, and all go on."""
+        """Pause all workers, make every replica the mean, and continue."""
         everyone = loops_of(self._place)
         with without_new_gradients([loop.replica for loop in everyone]):
             for loop in everyone:
@@ -317,20 +311,19 @@ class Loop(StepObserver):
                 self.worker.parameters = self.mean_of_all()
 
     def mean_of_all(self) -> Flat:
-        """The mean of what the strategy takes for each worker's parameters, with its weights."""
+        """Return the weighted mean of the parameters of each worker, as the strategy defines them."""
         x, weight = self.strategy.consensus(self.worker)
         return self.worker.means.of(x, weight=weight).wait()
 
     def _level(self, *, always: bool = False) -> None:
-        """Copy parameters and optimizer state from the worker with the most updates."""
         worker, replica = self.worker, self.replica
-        made, own = worker.updates, options_of(replica.optimizer)
-        worker.updates = level(replica.trained, replica.optimizer, worker.wire, made, self._place, always=always)
-        if worker.updates > made and not worker.has_ended:
-            worker.schedules.catch_up(replica.optimizer, worker.updates - made, own)
+        updates, own = worker.updates, options_of(replica.optimizer)
+        worker.updates = level(replica.trained, replica.optimizer, worker.wire, updates, self._place, always=always)
+        if worker.updates > updates and not worker.has_ended:
+            worker.schedules.catch_up(replica.optimizer, worker.updates - updates, own)
 
     def agree_on_buffers(self) -> None:
-        """Every worker's buffers become what the strategy says: rank 0's (as under DDP), or the mean."""
+        """Make the buffers of all workers equal as the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
             agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
@@ -341,7 +334,7 @@ class Loop(StepObserver):
     # -- the end
 
     def finish(self) -> None:
-        """Wait until all workers have ended, and leave equal replicas, buffers as the strategy says."""
+        """Wait until all workers have ended, and leave equal replicas, with buffers as the strategy says."""
         if not self.worker.finished:
             with self.replica.in_training():
                 self._end()
@@ -365,7 +358,7 @@ class Loop(StepObserver):
             part.close()
         if worker.has_rounds:
             worker.rounds.rounds.close()
-        is_whole = worker.is_served and self.strategy.replicas == "meet"  # servers have given what the optimizer keeps
+        is_whole = worker.is_served and self.strategy.replicas == "meet"  # servers have sent the state of the optimizer
         if not is_whole and (worker.differs or not worker.has_rounds):
             self._level(always=worker.differs)
         self.agree_on_buffers()
@@ -377,7 +370,6 @@ class Loop(StepObserver):
 
     @property
     def running_rounds(self) -> AnyRounds | None:
-        """This worker's rounds; None after `finish`."""
         return self.worker.rounds.rounds if self.worker.has_rounds and not self.worker.finished else None
 
     # -- train.leaving.Training
@@ -400,7 +392,7 @@ class Loop(StepObserver):
 
 
 def with_hooks(worker: StrategyWorker) -> None:
-    """A step of the strategy; where servers make the updates, hooks of the optimizer see it in their place."""
+    """Make a step of the strategy; where servers make the updates, hooks of the optimizer see it instead."""
     if worker.is_served:
         seen_as_a_step(worker.replica.optimizer, lambda: worker.strategy.step(worker))
     else:
@@ -409,12 +401,10 @@ def with_hooks(worker: StrategyWorker) -> None:
 
 @dataclass
 class _Loops:
-    """The loops of one worker, in the order in which its optimizers were distributed."""
-
     all: list[Loop] = field(default_factory=list)
 
 
 def loops_of(place: Place) -> list[Loop]:
-    """Of the worker of `place`, one for every optimizer that is distributed, in an order that is the same on all."""
+    """Return a worker's loops, one for each distributed optimizer, in the same order on all workers."""
     loops = place.context(_Loops).all
     return loops if len(loops) < 2 else sorted(loops, key=lambda loop: by_name(loop.worker.name))

@@ -1,4 +1,4 @@
-"""Methods of an optimizer beside `step`, as a script calls them: under which strategies replicas stay equal by them."""
+"""Methods of an optimizer beside `step` that a script calls: the strategies under which they keep replicas equal."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SWITCHES = ("train", "eval")
 
 
 def beside(plain: type[Optimizer]) -> dict[str, Callable[..., Any]]:
-    """What the public methods that `plain` adds to torch's do on a distributed optimizer, by name."""
+    """Return the public methods that `plain` adds to torch's, as they act on a distributed optimizer, by name."""
     names = [name for name in dir(plain) if not name.startswith("_") and not hasattr(Optimizer, name)]
     added = {name: method for name in names if inspect.isfunction(method := inspect.getattr_static(plain, name))}
-    found = {name: _watched(name, method) for name, method in added.items() if name not in _SWITCHES}
+    methods = {name: _watched(name, method) for name, method in added.items() if name not in _SWITCHES}
     if all(name in added for name in _SWITCHES):
-        found |= {name: _switching(name, added[name]) for name in _SWITCHES}
-    return found
+        methods |= {name: _switching(name, added[name]) for name in _SWITCHES}
+    return methods
 
 
 def _worker(optimizer: Any) -> StrategyWorker | None:
-    """That of a distributed optimizer, while the script calls; None inside its own step."""
+    """Return the worker of a distributed optimizer, while the script calls; None inside its own step."""
     worker: StrategyWorker | None = optimizer.__dict__.get(WORKER)
     return None if worker is None or worker.replica.is_stepping or worker.finished else worker
 
@@ -72,7 +72,7 @@ def check_switched(worker: StrategyWorker) -> None:
 
 
 def check_arguments(worker: StrategyWorker) -> None:
-    """Raise `ConfigurationError` where what was given to `step` besides a closure would not reach every replica."""
+    """Raise `ConfigurationError` if arguments of `step` besides a closure would not reach every replica."""
     kind = worker.replica.plain.__name__
     if _steps_are_common(worker):
         raise ConfigurationError(
@@ -88,7 +88,7 @@ def check_arguments(worker: StrategyWorker) -> None:
 
 
 def keeps_on_servers(worker: StrategyWorker) -> bool:
-    """Whether servers make the steps, and keep what the optimizer keeps."""
+    """Return whether servers make the steps, and hold the state of the optimizer."""
     return worker.is_served and worker.strategy.replicas == "meet"
 
 
@@ -98,12 +98,12 @@ def _steps_are_common(worker: StrategyWorker) -> bool:
 
 def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def watches(self: Any, *given: Any, **named: Any) -> Any:
+    def watches(self: Any, *args: Any, **kwargs: Any) -> Any:
         worker = _worker(self)
         if worker is None or not _steps_are_common(worker):
-            return method(self, *given, **named)
+            return method(self, *args, **kwargs)
         before = _kept(self)
-        returned = method(self, *given, **named)
+        returned = method(self, *args, **kwargs)
         if _kept(self) != before:
             raise ConfigurationError(
                 f"{name}() of {worker.replica.plain.__name__} has written into what the optimizer keeps, or into the "
@@ -116,7 +116,6 @@ def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(optimizer: Optimizer) -> list[tuple[int, int]]:
-    """Which tensors hold parameters and what is kept of them, and their versions."""
     tensors: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
     for kept in list(optimizer.state.values()):
         tensors += kept.values() if isinstance(kept, dict) else [kept]

@@ -1,4 +1,4 @@
-"""A distributed optimizer whose `step` nobody calls, while something else updates its parameters."""
+"""A distributed optimizer whose `step` is never called, while other code updates its parameters."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from quorate.wire.current import Place
 _TOLD_AFTER = 10
 _RAISED_AFTER = 5
 _REFUSED_AFTER = 2
-"""Updates by something else; one may be a checkpoint that is loaded."""
+"""Updates by other code; a first one may be a checkpoint that is loaded."""
 _COMPARED_AFTER = 6
-"""Batches, or calls as of `world.mean`, after which replicas are compared first where no backward pass was made."""
+"""Batches, or calls such as `world.mean`, before replicas are first compared, without a backward pass."""
 _MEETINGS = "calls of world.mean() or the like"
 
 
 class NeverStepped(StepObserver):
-    """Count how often the parameters of `worker` changed behind a backward pass without a step.
+    """Counts how often the parameters of `worker` change after a backward pass without a step.
 
-    Loops without backward passes (updates of zeroth order) are compared among workers after 6, 12, 24 batches and so
-    on, and after as many calls of `world.mean` and its like: equal replicas are right. Others end the training where a
-    batch is asked for, and are told at such a call, as a script may have put parameters aside for a moment there.
+    Loops without backward passes (zeroth-order updates) are compared among workers after 6, 12, 24 batches and so on,
+    and after as many calls such as `world.mean`: equal replicas are correct. Different ones end the training at the
+    next batch, and are reported at such a call, as a script may have replaced parameters for a moment there.
 
-    Where gradients are agreed on in the backward pass, updates by something else may be the same on all workers: they
-    are told. Elsewhere they are each worker's own, and end the training after a few.
-    Cost: with every backward pass before the first step a pass over the parameters' version counters, and where
-    gradients are not agreed on in it a sample of their numbers; none after it. Each comparison is a pass over the
-    parameters, and a message to the board.
+    Where gradients are agreed on in the backward pass, updates by other code may be the same on all workers: they are
+    reported. Elsewhere they are each worker's own, and end the training after a few. Cost: with every backward pass
+    before the first step a pass over the parameters' version counters, and where gradients are not agreed on in it a
+    sample of their numbers; none after it. Each comparison is a pass over the parameters, and a message to the board.
     """
 
     phase = Phase.CHECK
@@ -43,19 +42,19 @@ class NeverStepped(StepObserver):
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._place, self._updates = worker, place, 0
         self._versions: list[int] | None = None
-        """Of the parameters, at the end of the newest backward pass that gave them gradients; a checksum behind."""
+        """Versions of the parameters after the newest backward pass with gradients, and perhaps a checksum."""
         self._counts = Counter[str]()
         """Batches, and calls that bring workers together, without a backward pass or a step."""
         context = self._context = data_context(place)
         has_replicas = worker.wire.size > 1 and worker.digests.compares and worker.strategy.replicas != "shared"
         units = {"batches": context.boundaries, _MEETINGS: context.meetings} if has_replicas else {}
         self._looks = [(callbacks, partial(self._look, unit)) for unit, callbacks in units.items()]
-        """Lists of callbacks, each with the one of this object that is in it until the first backward pass."""
+        """Lists of callbacks, each with the callback of this object that it holds until the first backward pass."""
         for callbacks, look in self._looks:
             callbacks.append(look)
 
     def _look(self, unit: str) -> None:
-        """Count a batch or a call. Raises `Diverged` where it is time to compare replicas, and they differ."""
+        """Count a batch or a call. Raises `Diverged` if replicas are compared now, and differ."""
         worker = self._worker
         if worker.step or worker.finished or self._context.is_evaluating:
             return
@@ -72,7 +71,7 @@ class NeverStepped(StepObserver):
         )
 
     def backward_begins(self) -> None:
-        """Tells it, once, when it has happened often enough, or raises `ConfigurationError`."""
+        """Report updates by other code once there are enough of them, or raise `ConfigurationError`."""
         while self._looks:
             callbacks, look = self._looks.pop()
             callbacks.remove(look)
@@ -87,13 +86,12 @@ class NeverStepped(StepObserver):
         self._versions = None
 
     def backward_ended(self) -> None:
-        """What is there before anybody updates."""
         if self._worker.step == 0 and has_gradient(self._worker.replica.trained):
             self._versions = self._now()
 
     def check(self) -> None:
-        """The training ends. Raises `ConfigurationError` where it was another optimizer's, and `Diverged` where
-        something that needs no backward pass has made different replicas."""
+        """Raise `ConfigurationError` for updates by other code at the end of the training, `Diverged` for different
+        replicas."""
         worker = self._worker
         if worker.finished or worker.step:
             return
@@ -112,9 +110,9 @@ class NeverStepped(StepObserver):
         worker = self._worker
         if worker.step or self._versions is None or self._versions == self._now():
             return
-        mine = set(map(id, worker.replica.every))
+        own_ids = set(map(id, worker.replica.every))
         others = (loop for loop in loops_of(self._place) if loop.worker is not worker and loop.step)
-        if not any(id(p) in mine for loop in others for p in loop.replica.every):
+        if not any(id(p) in own_ids for loop in others for p in loop.replica.every):
             self._updates += 1
 
     def _sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""Workers that join where no step brings all together: between two rests, with what the others are all at."""
+"""Newcomers where no step brings all workers together: they enter between two pauses, with the common state."""
 
 from __future__ import annotations
 
@@ -21,32 +21,28 @@ _TAG = "entering"
 
 
 class OpenTraining(Protocol):
-    """What all workers of one optimizer are at, which one that joins has to find: parameters in common, or servers."""
+    """The common state of one optimizer's workers, which a newcomer has to find: common parameters, or servers."""
 
     admission: OpenAdmission
 
     def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
-        """What one that joins has to know: plain JSON, and tensors."""
+        """Return the data that a newcomer needs: plain JSON, and tensors."""
 
-    def comes(self, told: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
-        """This worker has that, and is about to be let in. What waits here calls `leave_if_over` now and then, which
-        raises `Stopped` where the training has ended meanwhile."""
+    def comes(self, invitation: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
+        """Note that a newcomer has this data; waits call `leave_if_over`, which raises `Stopped` after the end."""
 
     def withdraws(self) -> None:
-        """It is not let in, as all rest; it may be told again."""
+        """Note that it is not admitted, as all pause; it may be invited again."""
 
-    def follow(self, told: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
-        """It is let in, and has a copy of another worker's replica: its parameters are those of all from now on."""
+    def follow(self, invitation: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
+        """Note that it is admitted with a copy of another replica: its parameters are the common ones."""
 
     def enters(self) -> None:
-        """It is one of those that train; its strategy has been told."""
+        """Note that it is a member, and its strategy knows it."""
 
 
 def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
-    """Of one that joins: wait for a copy of a replica, and be one of those that train; its parameters are theirs.
-
-    Raises as `train.joining.enter`.
-    """
+    """Wait, on a newcomer, for a copy of a replica, and become a member. Raises as `train.joining.enter`."""
     wire, reducer = worker.wire, worker.means.reducer
     assert isinstance(reducer, FaultTolerantSum)
     wait_outside(wire.board, wire.name, wire.rank)
@@ -78,7 +74,7 @@ def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
 
 
 def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
-    """A step has ended: the first worker gives those that wait to join what they need for it."""
+    """Send waiting newcomers their invitations, on the first worker; called after a step."""
     members, wire, reducer = worker.means.headers.admission.members, worker.wire, worker.means.reducer
     if not training.admission.is_possible or not isinstance(reducer, FaultTolerantSum) or worker.means.some_ended:
         return
@@ -86,19 +82,19 @@ def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
         return
     for rank in training.admission.waiting():
         copied, tensors = worker.copies.capture(is_whole=True)
-        told, more = training.invitation()
-        header: dict[str, Any] = {"replica": copied, "stretch": training.admission.stretch, "calls": reducer.calls}
-        header |= {"training": told, "tensors": len(more)}
+        invitation, more = training.invitation()
+        header: dict[str, Any] = {"replica": copied, "stretch": training.admission.era, "calls": reducer.calls}
+        header |= {"training": invitation, "tensors": len(more)}
         wire.send(Message((*tensors, *more), header, shared=True), rank, _TAG)
 
 
 def close_admission(worker: StrategyWorker, training: OpenTraining) -> None:
-    """This worker rests, or has ended: who has joined by now takes part, and nobody else until all go on."""
-    known, reducer = worker.means.headers.admission.members, worker.means.reducer
+    """Close the admission, as this worker pauses or has ended, and take in those that have joined by now."""
+    members, reducer = worker.means.headers.admission.members, worker.means.reducer
     if not training.admission.is_possible or not isinstance(reducer, FaultTolerantSum):
         return
-    new = set(training.admission.close()) - known
+    new = set(training.admission.close()) - members
     if new:
-        known.update(new)
-        reducer.take_in(known)
-    worker.losses.joined([rank for rank in known if rank >= worker.size], worker.updates + 1)
+        members.update(new)
+        reducer.take_in(members)
+    worker.losses.joined([rank for rank in members if rank >= worker.size], worker.updates + 1)

@@ -1,4 +1,4 @@
-"""Pauses in training that all workers make together: the end of an epoch dealt out as it went, an evaluation."""
+"""Pauses in training that all workers make together: the end of an epoch that is dealt out, an evaluation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from quorate.wire.current import Place
 
 
 def pause(place: Place) -> None:
-    """Return when no worker steps any more, with equal replicas; those that come early keep the others company.
+    """Return when no worker steps any more, with equal replicas; early workers answer the others meanwhile.
 
-    Nothing where no optimizer is distributed. Raises as `Work.wait`.
+    Does nothing without a distributed optimizer. Raises as `Work.wait`.
     """
     loops = loops_of(place)
     saving(place).boundary()
-    for one in trained(place).ordered:
-        if one.worker is None:
-            one.pause()
+    for kept in trained(place).ordered:
+        if kept.worker is None:
+            kept.pause()
     for loop in loops[:1]:
         loop.leaving.between_steps()
     keep_own(place)
@@ -38,14 +38,14 @@ def pause(place: Place) -> None:
         saving(place).boundary()
         for loop in loops:
             loop.resume()
-        # Those that have only come to save go on stepping, and are to be waited for.
+        # Workers that have paused only to save step again, and are waited for.
         comes_again = saving(place).some_saved and any(steps_apart(loop.strategy) for loop in loops)
     for loop in loops[:1]:
         loop.leaving.between_steps()
 
 
 def go_away(place: Place) -> None:
-    """This worker pauses; the others go on. Raises `ConfigurationError` where they would have to wait for it."""
+    """Pause this worker alone. Raises `ConfigurationError` if the others would have to wait for it."""
     for loop in loops_of(place):
         if not loop.worker.has_rounds:
             raise ConfigurationError(
@@ -56,7 +56,7 @@ def go_away(place: Place) -> None:
 
 
 def come_back(place: Place) -> None:
-    """It goes on, from where the others are by now."""
+    """Continue from the present place of the others."""
     for loop in loops_of(place):
         if loop.worker.has_rounds:
             with loop.replica.in_training():
@@ -65,13 +65,12 @@ def come_back(place: Place) -> None:
 
 @contextmanager
 def waiting(place: Place) -> Iterator[Callable[[], None]]:
-    """Inside, this worker waits for others elsewhere: no round waits for it.
+    """Let no round wait for this worker inside, while it waits for others elsewhere.
 
-    What it is given is to be called now and then: it answers those that need something of its replicas before they can
-    come as well.
+    Yields a function to be called now and then: it answers workers that need copies before they can come.
     """
-    found = [loop.running_rounds for loop in loops_of(place)]
-    running = [rounds for rounds in found if rounds is not None]
+    rounds_of = [loop.running_rounds for loop in loops_of(place)]
+    running = [rounds for rounds in rounds_of if rounds is not None]
     for rounds in running:
         rounds.waits()
 
@@ -88,7 +87,7 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def backward_is_local(place: Place) -> Iterator[None]:
-    """Inside, backward passes are none of training: see `Loop.evaluating`."""
+    """Exclude backward passes inside from training: see `Loop.evaluating`."""
     watching = observers(place)
     with ExitStack() as inside:
         for loop in loops_of(place):
@@ -101,13 +100,13 @@ def backward_is_local(place: Place) -> Iterator[None]:
 
 
 def agree_on_buffers(place: Place) -> None:
-    """Give every worker rank 0's buffers, as torch DDP does."""
+    """Copy rank 0's buffers to every worker, as torch DDP does."""
     for loop in loops_of(place):
         loop.agree_on_buffers()
 
 
 def rests_with_loaders(place: Place) -> None:
-    """From now on loaders that end for all together call `pause`."""
+    """Let loaders that end for all workers together call `pause`."""
     rests = data_context(place).rests
     if not rests:
         rests.append(lambda: pause(place))
@@ -115,11 +114,11 @@ def rests_with_loaders(place: Place) -> None:
 
 @contextmanager
 def at_the_mean(place: Place) -> Iterator[None]:
-    """Inside, the models are the mean of all replicas, where these differ; after it, this worker's own again.
+    """Make the models the mean of all replicas inside, if these differ, and restore this worker's own after it.
 
-    All workers rest. How far the own replica is from the mean goes into the records. What is written into the
-    parameters inside, the same on all workers, stays: added to the own replica, or as where all go on from under
-    strategies of local steps. Cost: a mean of the parameters, and two copies of them.
+    All workers are paused. The distance of the own replica from the mean is recorded. Numbers that are written into the
+    parameters inside, the same on all workers, stay: they are added to the own replica, or to the common starting point
+    under strategies of local steps. Cost: a mean of the parameters, and two copies of them.
     """
     with apart(loops_of(place)):
         yield from _at_the_mean(place)
@@ -155,9 +154,9 @@ def go_to_the_mean(loop: Loop) -> tuple[Flat, Flat]:
 
 @contextmanager
 def at_the_own(place: Place) -> Iterator[None]:
-    """Inside, the models of replicas that have become equal, as all rest, are what this worker came with.
+    """Make the models this worker's own inside, if its replica has become equal to others as all paused.
 
-    After it they are as equal as before. Other models stay as they are. Cost: a copy of the parameters.
+    Cost: a copy of the parameters.
     """
     now: list[tuple[Loop, Flat]] = []
     for loop in loops_of(place):
@@ -173,20 +172,17 @@ def at_the_own(place: Place) -> Iterator[None]:
 
 
 def keep_own(place: Place) -> None:
-    """All are about to become equal: keep what this worker comes with until its next step, for `at_the_own`.
-
-    Cost: a copy of the parameters, where they become equal as all pause (local steps).
-    """
+    """Keep this worker's replica for `at_the_own` before all become equal. Cost: a copy of the parameters."""
     for loop in _equal_now(place):
         if loop.came_with is None:
             loop.came_with = loop.worker.parameters
 
 
 def differ(place: Place) -> bool:
-    """Whether some optimizer's replicas differ between steps."""
+    """Return whether the replicas of some optimizer differ between steps."""
     return any(loop.strategy.replicas in ("meet", "differ") and not loop.worker.finished for loop in loops_of(place))
 
 
 def _equal_now(place: Place) -> list[Loop]:
-    """Those whose replicas differ between steps, and are equal while all are paused."""
+    """Return the loops whose replicas differ between steps, and are equal while all are paused."""
     return [loop for loop in loops_of(place) if loop.strategy.replicas == "meet" and not loop.worker.finished]

@@ -1,4 +1,4 @@
-"""The privacy that federated rounds with noise spend: an upper bound, by an accountant."""
+"""The privacy loss of a client in federated rounds with noise: an upper bound, by an accountant."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ _ORDERS = [1.5, *range(2, 65), 80, 96, 128, 192, 256, 384, 512]
 
 @one_sentence({"rounds": "it is how many rounds a training makes"})
 def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1e-5) -> float:
-    """The epsilon of (epsilon, `delta`)-differential privacy of each client after so many rounds with noise.
+    """Return epsilon of the (epsilon, `delta`)-differential privacy of each client after rounds with noise.
 
-    `sampled` and `noise` are the settings of a federated strategy with `clip`: each client is drawn for a round by
-    itself with probability `sampled`, and the sum of ways no longer than S has Gaussian noise of deviation `noise` S.
-    Two trainings are neighbours where one has one client more. It is supposed that whoever sees the model does not know
-    who was drawn, which follows from the run's seed; where they may, `sampled` is 1 here. Rényi accounting of the
-    Poisson-subsampled Gaussian mechanism (Mironov, Talwar, Zhang 2019), by Google's dp-accounting, the extra `privacy`.
-    `delta` is to be well below 1 over the number of clients.
+    The bound is by Rényi accounting of the Poisson-subsampled Gaussian mechanism (Mironov, Talwar, Zhang 2019), by
+    Google's dp-accounting, the extra `privacy`. Neighbouring trainings differ in one additional client. Readers of the
+    model are assumed not to know which clients were drawn, which follows from the run's seed; if they may, pass
+    `sampled=1`.
 
-    Raises `MissingExtra` without the extra, and `ConfigurationError` for numbers that cannot be. Cost: some tenths of a
-    second.
+    Args:
+        rounds: The number of rounds of a federated strategy with `clip`.
+        sampled: The probability of each client to be drawn for a round, a setting of the strategy.
+        noise: The deviation of the Gaussian noise on the sum of deltas, in units of their largest length.
+        delta: A probability well below 1 over the number of clients.
+
+    Raises `MissingExtra` without the extra, and `ConfigurationError` for invalid numbers. Cost: tenths of a second.
     """
     is_sound = rounds >= 0 and 0 < sampled <= 1 and noise > 0 and 0 < delta < 1
     if not is_sound:
-        chosen = f"rounds={rounds}, sampled={sampled}, noise={noise}, delta={delta}"
+        values = f"rounds={rounds}, sampled={sampled}, noise={noise}, delta={delta}"
         raise ConfigurationError(
-            f"{chosen}: rounds must be at least 0, sampled above 0 and at most 1, noise above 0, delta between 0 and 1"
+            f"{values}: rounds must be at least 0, sampled above 0 and at most 1, noise above 0, delta between 0 and 1"
         )
     try:
         from dp_accounting import dp_event, rdp
@@ -37,6 +40,6 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     if rounds == 0:
         return 0.0
     accountant = rdp.RdpAccountant(_ORDERS)
-    logging.getLogger("absl").setLevel(logging.ERROR)  # of an order that does not converge, and is left out
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of orders that do not converge
     accountant.compose(dp_event.PoissonSampledDpEvent(sampled, dp_event.GaussianDpEvent(noise)), rounds)
     return float(accountant.get_epsilon(delta))

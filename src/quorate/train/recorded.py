@@ -1,6 +1,4 @@
-"""The record of how an optimizer was distributed, and of the bytes that a worker will hold between steps, as far as
-they are known before the first one.
-"""
+"""The record of how an optimizer was distributed, and of the bytes of a worker between steps, as forecast."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from quorate.wire.current import Place
 
 
 def record(place: Place, kept: Distributed, chosen: Strategy | None) -> None:
-    """What was chosen, into the records of the worker, where it keeps some."""
+    """Record the arguments of `distribute`, if the worker keeps records."""
     recorder, optimizer = timing(place).recorder, kept.optimizer
     if recorder is None:
         return
@@ -45,23 +43,22 @@ def record(place: Place, kept: Distributed, chosen: Strategy | None) -> None:
 
 
 def settings_of(chosen: Strategy | None) -> dict[str, object]:
-    """Its settings, as plain values; none for None."""
+    """Return the settings of a strategy, as plain values; none for None."""
     fields = () if chosen is None else dataclasses.fields(chosen)
     return {field.name: plain_of(getattr(chosen, field.name)) for field in fields}
 
 
 def plain_of(value: object) -> object:
-    """As JSON takes it."""
+    """Return `value` as JSON."""
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
-    """For the row `distribute`: how the model is spread; and where memory is recorded, the bytes between steps.
+    """Return the spread of the model for the row `distribute`, and where memory is recorded, the bytes between steps.
 
-    These are `parameters` (with buffers), `gradients` and `optimizer`; of a model in shards, of this worker's piece.
-    What is offloaded is `host`, and not in them.
-    What several optimizers' models have in common counts once. Only of torch's own optimizers it is known what they
-    keep: by one step on a few numbers. Of others `optimizer` is left out.
+    These are `parameters` (with buffers), `gradients` and `optimizer`; for a model in shards, those of this worker's
+    piece. Offloaded bytes are in `host` only. Tensors that several optimizers' models share count once. The state of
+    torch's own optimizers is measured by one step on a few numbers. For others `optimizer` is left out.
     """
     spread = sharded(kept.model, place, kept.optimizer)
     how: dict[str, Any] = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
@@ -69,37 +66,38 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
         how["tensor"] = spread.seat.axes.tensor
     if spread is not None and spread.pipeline is not None:
         layout = spread.pipeline.layout
-        told = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
-        how["pipeline"] = {**told, "workers": layout.workers, "worker": spread.seat.stage}
+        schedule = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
+        how["pipeline"] = {**schedule, "workers": layout.workers, "worker": spread.seat.stage}
     return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
 
 def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
     use, optimizer, model = memory_use(place), whose.optimizer, whose.model
     spread = sharded(model, place, optimizer)
-    new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.told}
-    use.told |= new.keys()
+    new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.foreseen}
+    use.foreseen |= new.keys()
     trained = [p for group in optimizer.param_groups for p in group["params"]]
-    found = {"parameters": _bytes(new.values()), "gradients": _bytes(p for p in trained if p.requires_grad)}
+    bytes_of = {"parameters": _bytes(new.values()), "gradients": _bytes(p for p in trained if p.requires_grad)}
     kept = _kept(optimizer, type(optimizer).__mro__[2])
-    found |= {} if kept is None else {"optimizer": kept}
-    return found if spread is None or spread.offload is None else _with_host(found, spread.offload, trained, model)
+    bytes_of |= {} if kept is None else {"optimizer": kept}
+    offload = None if spread is None else spread.offload
+    return bytes_of if offload is None else _with_host(bytes_of, offload, trained, model)
 
 
-def _with_host(found: dict[str, int], how: Offloaded, trained: Sequence[Tensor], model: Module) -> dict[str, int]:
-    """What is on the device, and `host`; where it is not known what the optimizer keeps, without that."""
+def _with_host(bytes_of: dict[str, int], how: Offloaded, trained: Sequence[Tensor], model: Module) -> dict[str, int]:
+    """Return the bytes on the device, and `host`; without the optimizer's state if it is unknown."""
     stepped = [p for p in trained if p.requires_grad]
-    kept = found.get("optimizer", 0)
-    zeros = {name: 0 for name in ("optimizer",) if name in found}
+    kept = bytes_of.get("optimizer", 0)
+    zeros = {name: 0 for name in ("optimizer",) if name in bytes_of}
     masters = sum(4 * local(p).numel() for p in stepped if p.element_size() <= 2)
     if masters:
-        kept *= 2  # of 16 bits, the optimizer keeps 32
+        kept *= 2  # the optimizer keeps 32 bits for 16
     if how.where == "all":
         buffers = _bytes(model.buffers())
-        copies = _bytes(stepped) + found["gradients"] if how.delays else 0
-        host = found["parameters"] - buffers + found["gradients"] + kept + masters + copies
+        copies = _bytes(stepped) + bytes_of["gradients"] if how.delays else 0
+        host = bytes_of["parameters"] - buffers + bytes_of["gradients"] + kept + masters + copies
         return {"parameters": buffers, "gradients": 0, **zeros, "host": host}
-    return {**found, **zeros, "host": _bytes(stepped) + found["gradients"] + kept + masters}
+    return {**bytes_of, **zeros, "host": _bytes(stepped) + bytes_of["gradients"] + kept + masters}
 
 
 def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> int | None:
@@ -110,7 +108,7 @@ def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> int | None:
             len(keys_like_parameters(plain, group)) * _bytes(p for p in group["params"] if p.requires_grad)
             for group in optimizer.param_groups
         )
-    except (ConfigurationError, AssertionError):  # it has to be called with a closure, or only works on a GPU
+    except (ConfigurationError, AssertionError):  # it needs a closure, or a GPU
         return None
 
 

@@ -1,6 +1,6 @@
-"""Parameters that freeze, thaw or come while training: they are laid out anew, on all workers from the same step on.
+"""New layouts for parameters that freeze, thaw or are added while training, on all workers from the same step on.
 
-A worker that trains other parameters than before announces it over the board, so that a worker that does not is named.
+A worker that changes its trained parameters announces it on the board, so that an error names one that does not.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from quorate.wire.survivors import surviving_replicas
 
 
 class Relayout:
-    """That of one worker; `synchronize` lets all pause, and makes every replica the mean."""
+    """The layouts of one worker; `synchronize` pauses all, and makes every replica the mean."""
 
     def __init__(
         self, worker: StrategyWorker, place: Place, synchronize: Callable[[], None], common: CommonParameters | None
     ) -> None:
-        """`common` are its parameters, where all workers have them in common."""
+        """`common` are the parameters in memory that all workers share."""
         self._worker, self._replica, self._place, self._synchronize = worker, worker.replica, place, synchronize
         self._common = common
         self._changes = LayoutChanges(worker)
         self._announced: str | None = None
-        """Where this worker has said that its parameters change, while it waits for all to pause."""
+        """The place of this worker's announcement, while it waits for all to pause."""
         self.due = 0
         """The step before which `look` is to be called although the same parameters are trained."""
 
     @property
     def _is_apart(self) -> bool:
-        """Whether replicas may differ now, or rounds be under way: where not, all make one step together."""
+        """Whether replicas may differ now, or rounds be under way; otherwise all make each step together."""
         worker = self._worker
         steps_alone = worker.means.ready.is_alone or not worker.agrees_in_backward
         return worker.has_rounds or (worker.differs and steps_alone)
 
     def all_have_paused(self) -> None:
-        """Raises `ConfigurationError` where this worker changes its parameters, and others have paused without that."""
+        """Raise `ConfigurationError` if this worker changes its parameters, and others have paused without a change."""
         if self._announced is not None:
             self._changes.check_all_changed(self._announced)
 
     def look(self, *, in_backward: bool, is_pause: bool = False) -> None:
-        """Where other parameters are trained than before (on all workers from the same step on), lay them out.
+        """Lay out the parameters anew if others are trained than before, on all workers from the same step on.
 
         Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). Where
-        replicas may differ, it is not done in a backward pass, as it writes parameters: all pause, what is in flight is
-        taken in, so that what freezes is equal, and the strategy goes on from there with what it keeps of numbers, but
-        for its vectors (momenta and the like), which begin anew. Cost: a pause of all workers. Raises
-        `ConfigurationError` where other parameters are trained on some workers only.
+        replicas may differ, only outside backward passes: all workers pause, and messages under way are applied, so
+        that freezing parameters are equal; the strategy keeps its numbers, but its vectors (such as momenta) begin
+        anew. Cost: a pause of all workers. Raises `ConfigurationError` if other parameters are trained on some workers
+        only.
         """
         worker, replica, apart = self._worker, self._replica, self._is_apart
         if apart == in_backward:
@@ -74,21 +74,21 @@ class Relayout:
                     self.due = self._changes.step_begins()
             return
         if in_backward and not replica.trains_any:
-            return  # a backward pass that is another optimizer's affair: these thaw again before their own step
+            return  # a backward pass for another optimizer: these parameters thaw before their own step
         if apart:
             self._announced = self._changes.announce(digest_of(replica.layout), replica.names)
             self._synchronize()
-        known = {id(p) for p in replica.every}
+        old_ids = {id(p) for p in replica.every}
         worker.lay_out()
         self._compare()
         if self._announced is not None:
-            self._changes.settled(self._announced)
+            self._changes.changed_alike(self._announced)
             self._announced = None
         if apart:
             for p in (p for p in replica.every if not p.requires_grad):
-                p.grad = None  # of before: while this worker is paused it would be stepped on with every round
-        new = [p.detach() for p in replica.every if id(p) not in known]
-        if apart and new:  # one that joined has drawn its own
+                p.grad = None  # an old gradient, which every round would step on while this worker is paused
+        new = [p.detach() for p in replica.every if id(p) not in old_ids]
+        if apart and new:  # a newcomer has drawn its own
             agree_on_buffers(new, "rank0", worker.wire, self._place)
         if self._common is not None:
             self._common.take_in()
@@ -96,7 +96,7 @@ class Relayout:
             self._start_anew()
 
     def group_came(self, parameters: Sequence[Parameter]) -> None:
-        """All workers have added a group: every one gets rank 0's numbers, before anything is computed with them."""
+        """Copy rank 0's numbers of a new group to all workers, which have all added it, before they are used."""
         if self._is_apart:
             self.look(in_backward=False)
         elif surviving_replicas(self._place) is None:
@@ -105,13 +105,13 @@ class Relayout:
             agree_on_buffers([p.detach() for p in parameters], "rank0", self._worker.wire, self._place)
 
     def _compare(self) -> None:
-        """Raise `ConfigurationError` if workers disagree on which parameters are trainable; all have laid them out."""
-        layout, wire, there = self._replica.layout, self._worker.wire, surviving_replicas(self._place)
-        if there is None:
+        """Raise `ConfigurationError` if workers train different parameters; all have laid them out."""
+        layout, wire, group = self._replica.layout, self._worker.wire, surviving_replicas(self._place)
+        if group is None:
             compare_layouts(layout, wire)
             return
-        found = there.gather(Message(header={"layout": digest_of(layout)}), "layout").wait()
-        others = [rank for rank, one in found.items() if one.header["layout"] != digest_of(layout)]
+        messages = group.gather(Message(header={"layout": digest_of(layout)}), "layout").wait()
+        others = [rank for rank, message in messages.items() if message.header["layout"] != digest_of(layout)]
         if others:
             raise ConfigurationError(
                 f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters freeze "
@@ -119,7 +119,7 @@ class Relayout:
             )
 
     def _start_anew(self) -> None:
-        """What the strategy makes in `start`, with the numbers that it keeps equal on all workers as they were."""
+        """Call the strategy's `start`, and restore the numbers that it keeps equal on all workers."""
         worker = self._worker
         old, worker.state = worker.state, worker.strategy.start(worker)
         for name, law in (laws_of(old) if is_dataclass(old) else {}).items():
@@ -136,7 +136,7 @@ def _is_plain(value: Any) -> bool:
 
 @contextmanager
 def without_new_gradients(replicas: Sequence[Replica]) -> Iterator[None]:
-    """Of parameters that have thawed, or come: until all have paused, optimizers are not to step on them."""
+    """Hide the gradients of thawed and new parameters inside: until all have paused, they are not stepped on."""
     held = []
     for replica in replicas:
         trained = {id(p) for p in replica.trained}
@@ -156,51 +156,52 @@ _LOOKS_UNASKED_EVERY = 16
 
 
 class LayoutChanges:
-    """The announcements of one worker, for strategies under which the one that changes pauses until all have paused.
+    """The announcements of one worker, for strategies in which a change pauses all workers.
 
-    Cost: nothing per step while no worker rests. While one rests, one question to the board in every fourth step. Under
-    servers, and rounds to which not all contribute, which do not show who rests, one in every 16th step.
+    Cost: nothing per step while no worker is paused. While one is, one question to the board in every fourth step.
+    Under servers, and rounds to which not all contribute, which do not show pauses, one in every 16th step.
     """
 
     def __init__(self, worker: StrategyWorker) -> None:
         self._worker = worker
         self._seen_at: int | None = None
-        """This worker's step when it first saw that another one has changed."""
+        """The step of this worker at which it first saw another one's change."""
 
     def announce(self, before: str, names_before: Sequence[str]) -> str:
-        """This worker has laid out other parameters than in the layout of digest `before`; where it has said so."""
+        """Announce other parameters than in the layout of digest `before`; return the prefix of the keys."""
         worker = self._worker
         self._seen_at = None
         prefix = f"{worker.wire.name}/layout/{before}/"
         words = _difference(names_before, worker.replica.names_now)
-        told = json.dumps({"rank": worker.rank, "step": worker.step, "words": words}).encode()
-        worker.wire.board.set(f"{prefix}{worker.rank}", told)
-        worker.wire.board.swap(f"{prefix}first", None, told)
+        announcement = json.dumps({"rank": worker.rank, "step": worker.step, "words": words}).encode()
+        worker.wire.board.set(f"{prefix}{worker.rank}", announcement)
+        worker.wire.board.swap(f"{prefix}first", None, announcement)
         return prefix
 
     def check_all_changed(self, prefix: str) -> None:
-        """All workers have paused or ended. Raises `ConfigurationError` where some have not changed their layout."""
+        """Raise `ConfigurationError` if some workers, all of which have paused or ended, have not changed."""
         worker = self._worker
         ranks = worker.wire.alive
-        told = worker.wire.board.get_all([f"{prefix}{rank}" for rank in ranks])
-        others = [rank for rank, one in zip(ranks, told, strict=True) if one is None]
+        announcements = worker.wire.board.get_all([f"{prefix}{rank}" for rank in ranks])
+        others = [rank for rank, text in zip(ranks, announcements, strict=True) if text is None]
         if others:
-            own = next(one for rank, one in zip(ranks, told, strict=True) if rank == worker.rank)
-            assert own is not None
-            raise ConfigurationError(_sentence(json.loads(own), f"{ranks_in_words(others)} paused or ended without it"))
+            own_text = next(text for rank, text in zip(ranks, announcements, strict=True) if rank == worker.rank)
+            assert own_text is not None
+            words = f"{ranks_in_words(others)} paused or ended without it"
+            raise ConfigurationError(_sentence(json.loads(own_text), words))
 
-    def settled(self, prefix: str) -> None:
-        """All workers have changed alike."""
+    def changed_alike(self, prefix: str) -> None:
+        """Delete the announcements, as all workers have changed alike."""
         board, own = self._worker.wire.board, f"{prefix}{self._worker.rank}"
-        told = board.get(f"{prefix}first")
-        if told is not None and json.loads(told)["rank"] == self._worker.rank:
+        first = board.get(f"{prefix}first")
+        if first is not None and json.loads(first)["rank"] == self._worker.rank:
             board.delete(f"{prefix}first")
         board.delete(own)
 
     def step_begins(self) -> int:
-        """Return the step at which this is to be called again.
+        """Look for changes of other workers, and return the step at which to call this again.
 
-        Raises `ConfigurationError` where another worker has changed its layout, and this one goes on without.
+        Raises `ConfigurationError` if another worker has changed its layout, and this one continues without.
         """
         worker = self._worker
         if self._seen_at is None and not self._looks():
@@ -220,7 +221,6 @@ class LayoutChanges:
 
     @property
     def _next_look(self) -> int:
-        """The next step at which the board is asked, while nothing is known of a change."""
         worker = self._worker
         if self._in_lockstep:
             return worker.step + 1
@@ -228,20 +228,18 @@ class LayoutChanges:
         return (worker.step // every + 1) * every
 
     def pause_begins(self) -> None:
-        """Raises `ConfigurationError` where another worker has changed its layout, and this one pauses without it."""
-        told = self._first()
-        if told is not None:
-            raise ConfigurationError(
-                _sentence(
-                    told, f"rank {self._worker.rank} pauses or ends after its step {self._worker.step} without it"
-                )
-            )
+        """Raise `ConfigurationError` if another worker has changed its layout, and this one pauses without."""
+        announced = self._first()
+        if announced is not None:
+            worker = self._worker
+            others = f"rank {worker.rank} pauses or ends after its step {worker.step} without it"
+            raise ConfigurationError(_sentence(announced, others))
 
     def _first(self) -> dict[str, Any] | None:
         worker = self._worker
-        told = worker.wire.board.get(f"{worker.wire.name}/layout/{digest_of(worker.replica.layout)}/first")
-        found = None if told is None else dict(json.loads(told))
-        return None if found is None or found["rank"] in worker.wire.dead else found
+        text = worker.wire.board.get(f"{worker.wire.name}/layout/{digest_of(worker.replica.layout)}/first")
+        announced = None if text is None else dict(json.loads(text))
+        return None if announced is None or announced["rank"] in worker.wire.dead else announced
 
     @property
     def _in_lockstep(self) -> bool:
@@ -249,7 +247,6 @@ class LayoutChanges:
         return self._worker.has_rounds and not self._worker.differs and self._worker.rounds.waits_for_all
 
     def _looks(self) -> bool:
-        """Whether the board is asked in this step, while nothing is known of a change."""
         worker = self._worker
         if worker.has_rounds:
             contributors = worker.rounds.contributors
@@ -262,8 +259,8 @@ class LayoutChanges:
 
 
 def _difference(before: Sequence[str], now: Sequence[str]) -> str:
-    gone, new = [x for x in before if x not in set(now)], [x for x in now if x not in set(before)]
-    parts = [f"{_some(gone)} no longer trained"] * bool(gone) + [f"{_some(new)} trained now"] * bool(new)
+    removed, new = [x for x in before if x not in set(now)], [x for x in now if x not in set(before)]
+    parts = [f"{_some(removed)} no longer trained"] * bool(removed) + [f"{_some(new)} trained now"] * bool(new)
     return ", and ".join(parts) or "the same ones on another device or of another dtype"
 
 
@@ -272,8 +269,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def _sentence(told: Mapping[str, object], others: str) -> str:
+def _sentence(announced: Mapping[str, object], others: str) -> str:
     return (
-        f"rank {told['rank']} trains other parameters since its step {told['step']} ({told['words']}), and {others}; "
-        "parameters freeze, thaw and join the optimizer on all workers before the same step"
+        f"rank {announced['rank']} trains other parameters since its step {announced['step']} ({announced['words']}), "
+        f"and {others}; parameters freeze, thaw and join the optimizer on all workers before the same step"
     )

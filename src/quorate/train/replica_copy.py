@@ -1,4 +1,4 @@
-"""One worker's replica for another that misses rounds, or joins."""
+"""Copies of one worker's replica for a worker that misses rounds, or for a newcomer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from quorate.replica.options_in_force import own_options_in
 from quorate.train.same_call import Call, compare_with_those_joined
 from quorate.wire.current import Place
 
-_GIVEN = ("same", "average")
-"""The laws of a strategy's fields that one which joins gets as they are; of the others it has what `start` makes."""
+_SENT = ("same", "average")
+"""The laws of strategy fields that a newcomer copies; other fields are as `start` makes them."""
 
 
 class TooFewOptimizers(ConfigurationError):
-    """A worker that joins has not distributed all optimizers yet that the others have; `missing` are the names."""
+    """A newcomer has not distributed all optimizers of the others yet; `missing` are the names."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
@@ -43,30 +43,28 @@ class TooFewOptimizers(ConfigurationError):
 
 @dataclass
 class _Copies:
-    """The copies of all optimizers of one worker, in the order in which the optimizers were distributed."""
-
     all: list[ReplicaCopy] = field(default_factory=list)
 
 
 class ReplicaCopy:
     """Copies of the replica of one optimizer's worker, whose call of `distribute` was `call`.
 
-    Where several optimizers are distributed, a copy for a worker that joins tells it the calls of all of them. It has
-    the parameters of its own optimizer, and those tensors of the model that belong to no optimizer.
+    With several distributed optimizers, a copy for a newcomer has the calls of all of them. It has the parameters of
+    its own optimizer, and the tensors of the model that belong to no optimizer.
     """
 
     def __init__(self, worker: Participant, call: Call, place: Place) -> None:
         self._worker, self._call, self._place = worker, call, place
         self.is_first = True
-        """Whether a worker that joins takes from this copy, of all its optimizers', where it is in script and data."""
+        """Whether a newcomer takes its place in script and data from this copy, out of all its optimizers'."""
         self._every = place.context(_Copies)
         self._every.all.append(self)
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
-        """Parameters and optimizer, as JSON and tensors of their own, and what the strategy keeps that is equal on all.
+        """Return parameters, optimizer and the strategy's state that is equal on all, as JSON and tensors of their own.
 
-        With `is_whole` also the rest of the model, what the strategy and the script keep, and where the loaders are.
-        Where replicas differ, without it, each keeps what its own optimizer has.
+        With `is_whole` also the rest of the model, the state of strategy and script, and the places of loaders. Where
+        replicas differ, without it, the optimizer state is not copied.
         """
         worker, replica = self._worker, self._worker.replica
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
@@ -83,8 +81,8 @@ class ReplicaCopy:
             others = [x.detach().clone() for x in self._beside()]
             state, kept = self._state_to_plain()
             header["whole"] = {
-                "call": self._call.told,
-                "calls": {copy._worker.name: copy._call.told for copy in self._every.all},
+                "call": self._call.summary,
+                "calls": {copy._worker.name: copy._call.summary for copy in self._every.all},
                 "beside": len(others),
                 "kept": len(kept),
                 "state": state,
@@ -95,29 +93,27 @@ class ReplicaCopy:
 
     @property
     def _has_common(self) -> bool:
-        """Whether what is equal on all workers after the same round is not the model, but what the strategy keeps."""
+        """Whether the state that is equal on all workers after a round is the strategy's, and not the model."""
         return self._worker.has_rounds and self._worker.differs
 
     def _beside(self) -> list[Tensor]:
-        """The tensors of the model that belong to no optimizer."""
+        """Return the tensors of the model that belong to no optimizer."""
         return beside(self._worker.replica.model, [p for copy in self._every.all for p in copy._worker.replica.every])
 
     def _state_to_plain(self) -> tuple[str, list[Tensor]]:
-        """What the strategy keeps that is equal on all workers, or near to it, and what the script keeps besides, as
-        JSON and tensors."""
+        """Return the state of strategy and script that is equal on all workers, or nearly, as JSON and tensors."""
         extras = {name: thing.state_dict() for name, thing in trained(self._place).extras.items()}
         tensors: list[Tensor] = []
-        fields = flats_as_parts(self._fields(_GIVEN))
+        fields = flats_as_parts(self._fields(_SENT))
         reducer = flats_as_parts(_fields_of(self._worker.reducer_state, ("same",)))
-        said = {"fields": fields, "reducer": reducer, "extras": extras, "step": self._worker.step}
-        return _put(said, tensors), tensors
+        state = {"fields": fields, "reducer": reducer, "extras": extras, "step": self._worker.step}
+        return _put(state, tensors), tensors
 
     def _fields(self, laws: Sequence[str]) -> dict[str, Any]:
-        """What the strategy keeps under one of these."""
         return _fields_of(self._worker.state, laws)
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Become what was captured. Raises `ConfigurationError` where this worker has built another model."""
+        """Restore a captured replica. Raises `ConfigurationError` if this worker has built another model."""
         worker, replica, whole = self._worker, self._worker.replica, header["whole"]
         if whole is not None:
             tensors = self._adopt_whole(whole, tensors)
@@ -139,13 +135,13 @@ class ReplicaCopy:
             entered.options[worker.name] = [options_of(group) for group in replica.optimizer.param_groups]
         replica.options.go_on(header["own options"])
         if self._has_common:
-            given = dict(zip(map(id, replica.every), tensors, strict=False))
+            numbers_of = dict(zip(map(id, replica.every), tensors, strict=False))
             theirs = Flat.zeros(replica.layout)
-            pack([given[id(p)] for p in replica.trained], theirs)
+            pack([numbers_of[id(p)] for p in replica.trained], theirs)
             worker.strategy.restored(worker, theirs)
 
     def _adopt_whole(self, whole: dict[str, Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What is there besides parameters and optimizer; returns the tensors of these."""
+        """Restore everything but parameters and optimizer; return the tensors of these."""
         replica = self._worker.replica
         self._compare(whole)
         others, end = whole["beside"], whole["beside"] + whole["kept"]
@@ -162,19 +158,18 @@ class ReplicaCopy:
         return tensors[end:]
 
     def _compare(self, whole: dict[str, Any]) -> None:
-        """Raise `ConfigurationError` where this worker called `distribute` otherwise than the others, and its subclass
-        `TooFewOptimizers` where it has not called it as often yet."""
+        """Raise `ConfigurationError` if this worker's calls of `distribute` differ, or `TooFewOptimizers`."""
         compare_with_those_joined(self._call, whole["call"])
         theirs = whole["calls"]
-        mine = {copy._worker.name: copy._call for copy in self._every.all}
-        if not theirs.keys() >= mine.keys():
+        own = {copy._worker.name: copy._call for copy in self._every.all}
+        if not theirs.keys() >= own.keys():
             raise ConfigurationError(
-                f"this worker distributes the optimizers {', '.join(mine)}, and the workers that it joins "
+                f"this worker distributes the optimizers {', '.join(own)}, and the workers that it joins "
                 f"{', '.join(theirs)}; run the same script"
             )
-        if missing := [name for name in theirs if name not in mine]:
+        if missing := [name for name in theirs if name not in own]:
             raise TooFewOptimizers(missing)
-        for name, call in mine.items():
+        for name, call in own.items():
             compare_with_those_joined(call, theirs[name])
 
     def _adopt_fields(self, fields: dict[str, Any]) -> None:
@@ -186,16 +181,15 @@ def _fields_of(state: Any, laws: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(state, name) for name, law in laws_of(state).items() if law in laws}
 
 
-def _put(some: Any, tensors: list[Tensor]) -> str:
-    """`some` as JSON, and copies of its tensors behind `tensors`."""
+def _put(state: Any, tensors: list[Tensor]) -> str:
+    """Return `state` as JSON, with copies of its tensors appended to `tensors`."""
 
     def put(name: str, x: Tensor) -> str:
         tensors.append(x.clone())
         return str(len(tensors) - 1)
 
-    return json.dumps(encoded(some, "", put))
+    return json.dumps(encoded(state, "", put))
 
 
-def _got(told: str, tensors: Sequence[Tensor]) -> Any:
-    """What `_put` was given."""
-    return decoded(told, {str(number): x for number, x in enumerate(tensors)})
+def _got(text: str, tensors: Sequence[Tensor]) -> Any:
+    return decoded(text, {str(number): x for number, x in enumerate(tensors)})

@@ -1,4 +1,4 @@
-"""What every worker gives to `distribute` alike: compared before anything else is exchanged."""
+"""Comparison of the arguments of `distribute`, which are equal on all workers, before any other exchange."""
 
 from __future__ import annotations
 
@@ -26,25 +26,22 @@ class Call:
     """One worker's call of `distribute`."""
 
     choices: dict[str, Any]
-    """What it was given, by the name it has in a sentence; plain JSON values."""
+    """The arguments, by their names in sentences; plain JSON values."""
     tensors: dict[str, list[str]]
     """By kind, each parameter and buffer in words."""
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What tells it from any other: short, and plain JSON values."""
-        return {**self.choices, **{kind: _digest(every) for kind, every in self.tensors.items()}}
+    def summary(self) -> dict[str, Any]:
+        """A short value that differs between different calls; plain JSON."""
+        return {**self.choices, **{kind: _digest(words) for kind, words in self.tensors.items()}}
 
 
 def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) -> Call:
-    """This worker's, with the `choices` that it was given besides.
-
-    Learning rates and other options are not in it: see `compare_options`.
-    """
+    """Return this worker's call, with `choices`; without learning rates and other options (`compare_options`)."""
     plain, groups, kind = replica.plain, replica.optimizer.param_groups, type(strategy)
     settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
     names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
-    given = {
+    arguments = {
         "the optimizer": f"{plain.__module__}.{plain.__qualname__}",
         "the strategy": f"{kind.__module__}.{kind.__qualname__}",
         **{f"the setting {name}": value for name, value in settings.items()},
@@ -59,7 +56,7 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
         ],
         "further tensor of the model": [_in_words(x, names) for x in beside(replica.model, replica.every)],
     }
-    return Call(given, tensors)
+    return Call(arguments, tensors)
 
 
 def _laid_out(layout: Layout) -> list[str]:
@@ -67,7 +64,6 @@ def _laid_out(layout: Layout) -> list[str]:
 
 
 def _places(layout: Layout) -> list[str]:
-    """They differ where parameters are on other devices."""
     return [f"{s.name} in part {s.part} from {s.offset} on" for s in layout.segments]
 
 
@@ -76,7 +72,7 @@ def _in_words(x: Tensor, names: Mapping[int, str]) -> str:
 
 
 def _plain(value: object) -> Any:
-    """`value` as JSON; of what that cannot say, its kind."""
+    """Return `value` as JSON; for other types, their name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -84,34 +80,34 @@ def _plain(value: object) -> Any:
     return type(value).__qualname__
 
 
-def _digest(every: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps(every).encode()).hexdigest()
+def _digest(words: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-def compare_calls(mine: Call, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, naming the first thing in which workers differ from rank 0."""
-    found = _gathered(mine.told, wire)
-    for name in dict.fromkeys(key for call in found for key in call):
-        values = [json.dumps(call.get(name)) for call in found]
+def compare_calls(own: Call, wire: Wire) -> None:
+    """Raise `ConfigurationError`, on every worker, naming the first difference from rank 0."""
+    calls = _gathered(own.summary, wire)
+    for name in dict.fromkeys(key for call in calls for key in call):
+        values = [json.dumps(call.get(name)) for call in calls]
         if len(set(values)) == 1:
             continue
-        if name in mine.tensors:
-            raise _different_models(name, mine.tensors[name], wire)
+        if name in own.tensors:
+            raise _different_models(name, own.tensors[name], wire)
         raise ConfigurationError(
             f"{_difference(name, values)}; every worker must call quorate.distribute with the same arguments"
         )
 
 
 def compare_options(optimizer: Optimizer, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, where optimizers have different options.
+    """Raise `ConfigurationError`, on every worker, if optimizers have different options.
 
-    Where some have state and others have none, only those were loaded: rank 0's state and options are everyone's then.
+    If some have state and others have none, only those were loaded: all get rank 0's state and options then.
     """
-    every = _gathered([bool(optimizer.state), options_in_force(optimizer)], wire)
-    if len({has_state for has_state, _ in every}) > 1:
+    gathered = _gathered([bool(optimizer.state), options_in_force(optimizer)], wire)
+    if len({has_state for has_state, _ in gathered}) > 1:
         return
     for number in range(len(optimizer.param_groups)):
-        groups = [options[number] for _, options in every]
+        groups = [options[number] for _, options in gathered]
         for name in dict.fromkeys(name for group in groups for name in group):
             values = [json.dumps(group.get(name)) for group in groups]
             if len(set(values)) > 1:
@@ -122,31 +118,31 @@ def compare_options(optimizer: Optimizer, wire: Wire) -> None:
 
 
 def compare_layouts(layout: Layout, wire: Wire) -> None:
-    """The same of parameters that are laid out anew; where only their places differ, that is said."""
+    """Raise `ConfigurationError` if new layouts differ; the error says if only places differ."""
     if len(set(_gathered(digest_of(layout), wire))) == 1:
         return
     is_same = len(set(map(_digest, _gathered(_laid_out(layout), wire)))) == 1
-    kind, mine = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))
-    raise _different_models(kind, mine, wire)
+    kind, words = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))
+    raise _different_models(kind, words, wire)
 
 
-def _different_models(kind: str, mine: Sequence[str], wire: Wire) -> ConfigurationError:
-    every: list[list[str]] = _gathered(mine, wire)
-    rank, theirs = next(((rank, one) for rank, one in enumerate(every) if one != every[0]), (0, every[0]))
-    at = next((i for i, (a, b) in enumerate(zip(every[0], theirs, strict=False)) if a != b), None)
-    if at is not None:
-        detail = f"{kind} {at} is {every[0][at]} on rank 0 and {theirs[at]} on rank {rank}"
+def _different_models(kind: str, words: Sequence[str], wire: Wire) -> ConfigurationError:
+    gathered: list[list[str]] = _gathered(words, wire)
+    rank, theirs = next(((rank, x) for rank, x in enumerate(gathered) if x != gathered[0]), (0, gathered[0]))
+    place = next((i for i, (a, b) in enumerate(zip(gathered[0], theirs, strict=False)) if a != b), None)
+    if place is not None:
+        detail = f"{kind} {place} is {gathered[0][place]} on rank 0 and {theirs[place]} on rank {rank}"
     else:
-        detail = f"rank 0 has {len(every[0])} {kind}s and rank {rank} has {len(theirs)}"
+        detail = f"rank 0 has {len(gathered[0])} {kind}s and rank {rank} has {len(theirs)}"
     return ConfigurationError(f"the workers built different models: {detail}; every worker must build the same model")
 
 
-def compare_with_those_joined(mine: Call, theirs: Mapping[str, Any], *, who: str = "worker") -> None:
-    """The same on a worker that joins, or a server (`who`), with what one of those that train has told."""
-    for name, value in mine.told.items():
+def compare_with_those_joined(own: Call, theirs: Mapping[str, Any], *, who: str = "worker") -> None:
+    """Raise `ConfigurationError` on a newcomer, or a server (`who`), whose call differs from `theirs`."""
+    for name, value in own.summary.items():
         if json.dumps(theirs.get(name)) == json.dumps(value):
             continue
-        if name in mine.tensors:
+        if name in own.tensors:
             raise ConfigurationError(
                 f"this {who} has built a different model than the workers it joins; run the same script"
             )
@@ -171,5 +167,4 @@ def _difference(name: str, values: Sequence[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A class by its name alone."""
     return value.rpartition(".")[2] if isinstance(value, str) else json.dumps(value)

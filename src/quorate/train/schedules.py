@@ -1,9 +1,9 @@
-"""Schedulers go by the progress of the training, where workers make unequal numbers of steps.
+"""Schedulers that follow the progress of the training, where workers make unequal numbers of steps.
 
 Under a quorum, or a dynamic share without waiting, a fast worker makes more steps than synchronous training would, and
-a slow one fewer. A scheduler that the script steps once per `optimizer.step()` is so stepped as often as the training
-has made synchronous steps: gradients used up, over the number of workers. One that is stepped more rarely (once per
-epoch) is stepped when the script says so.
+a slow one fewer. A scheduler that the script steps once per `optimizer.step()` is therefore stepped as often as the
+training has made synchronous steps: gradients used, over the number of workers. One that is stepped more rarely (once
+per epoch) is stepped when the script says so.
 
 Where all make each step together, a worker whose data ended early misses the steps of the others until all pause. Its
 schedulers that are stepped once per step then make up for these steps.
@@ -28,31 +28,29 @@ from quorate.replica.plain_step import options_of
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
 GOES_BY_ITSELF = "_quorate_goes_by_itself"
-"""The attribute of a scheduler that looks itself at how far the training has come."""
+"""The attribute of a scheduler that reads the progress of the training itself."""
 _WRAPPED = "_quorate_wrapped"
 _lock = Lock()
 
 
 @dataclass
 class _Followed:
-    """What is known of one scheduler."""
-
     base: int
-    """Synchronous steps of the training that it has not to make."""
+    """Synchronous steps of the training that it does not make."""
     called: int
-    """How many steps the worker had made when it was called last."""
+    """The number of steps that the worker had made at its last call."""
     done: int = 0
-    """Steps that it has made, where it does not count them itself."""
+    """The steps that it has made, if it does not count them itself."""
     is_per_step: bool = False
-    """Whether it was called last once for a step of the worker, with nothing."""
+    """Whether its last call was the only one after a step of the worker, without arguments."""
 
 
 class Schedules(StepObserver):
     """The schedulers of one worker's optimizer, which also observes where its steps begin in the training.
 
-    `progress` gives the synchronous steps that the training has made as far as this worker's replica goes, or None
-    where its own steps are those. `steps` gives the number of steps that this worker has begun. `enters` says whether
-    it joins a training under way: its schedulers then catch up.
+    `progress` returns the synchronous steps of the training up to this worker's replica, or None where its own steps
+    are those. `steps` returns the number of steps that this worker has begun. `enters` says whether it is a newcomer:
+    its schedulers then catch up.
     """
 
     phase = Phase.CHECK
@@ -69,7 +67,7 @@ class Schedules(StepObserver):
         """`options` counts the steps that schedulers have made."""
         self.optimizer, self._options, self._enters = optimizer, options, enters
         self._progress, self._steps = progress, steps
-        self._known: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
+        self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
 
@@ -79,91 +77,88 @@ class Schedules(StepObserver):
         return None if progress is None else int(progress + 1e-6)
 
     def step_begins(self) -> None:
-        """Keep where the training is as a step begins."""
         self._begun = self._place or 0
 
-    def called(self, scheduler: Any, step: Callable[..., Any], *given: Any, **named: Any) -> None:
-        """The script has called `scheduler.step(*given, **named)`, whose own is `step`."""
+    def called(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Handle the script's call `scheduler.step(*args, **kwargs)` of the scheduler's own `step`."""
         if getattr(scheduler, GOES_BY_ITSELF, False):
-            self._run(scheduler, step, given, named)
+            self._run(scheduler, step, args, kwargs)
             return
-        place, steps, is_new = self._place, self._steps(), scheduler not in self._known
-        if self._runs or place is None or given[1:] or named.get("epoch") is not None or _is_initial(scheduler):
-            if is_new and not self._runs:  # it is being made, or goes by its own numbers
-                self._known[scheduler] = _Followed(self._begun, steps)
+        place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
+        if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):
+            if is_new and not self._runs:  # it is being constructed, or follows its own numbers
+                self._followed[scheduler] = _Followed(self._begun, steps)
             if place is None and not self._runs and not is_new:
-                one = self._known[scheduler]
-                one.is_per_step = steps - one.called == 1 and not given and not named
-                one.called = steps
-            self._run(scheduler, step, given, named)
+                followed = self._followed[scheduler]
+                followed.is_per_step = steps - followed.called == 1 and not args and not kwargs
+                followed.called = steps
+            self._run(scheduler, step, args, kwargs)
             return
-        one = self._known.setdefault(scheduler, _Followed(self._begun, 0))
+        followed = self._followed.setdefault(scheduler, _Followed(self._begun, 0))
         if is_new:
-            one.base = 0 if self._enters else self._begun - _count(scheduler, one)
-        since, one.called = steps - one.called, steps
+            followed.base = 0 if self._enters else self._begun - _count(scheduler, followed)
+        since, followed.called = steps - followed.called, steps
         if since != 1:
-            self._run(scheduler, step, given, named)
-            one.base = place - _count(scheduler, one)
+            self._run(scheduler, step, args, kwargs)
+            followed.base = place - _count(scheduler, followed)
             return
-        due = place - one.base - _count(scheduler, one)
+        due = place - followed.base - _count(scheduler, followed)
         if self._enters and is_new and due > 1:
             _put_first(scheduler)
         for _ in range(due):
-            self._run(scheduler, step, given, named)
-            one.done += 1
+            self._run(scheduler, step, args, kwargs)
+            followed.done += 1
 
     def catch_up(self, optimizer: Optimizer, missed: int, own: Sequence[dict[str, Any]]) -> None:
-        """The training has made `missed` steps more than this worker, which has their numbers from another one.
+        """Make the steps of schedulers for `missed` steps of the training that this worker has copied from another one.
 
-        `own` are the options that this worker had before (`options_of`), from which its schedulers go on; the optimizer
-        keeps those that it has.
+        `own` are the options that this worker had before (`options_of`), from which its schedulers continue; the
+        optimizer keeps its options.
         """
         if self._progress() is not None:
             return
         shared = options_of(optimizer)
         put_options(optimizer.param_groups, own)
-        for scheduler, one in list(self._known.items()):
-            for _ in range(missed if one.is_per_step else 0):
+        for scheduler, followed in list(self._followed.items()):
+            for _ in range(missed if followed.is_per_step else 0):
                 self._run(scheduler, type(scheduler).step, (), {}, stops_at_end=True)
         put_options(optimizer.param_groups, shared)
 
     def _run(
-        self, scheduler: Any, step: Callable[..., Any], given: Any, named: Any, *, stops_at_end: bool = False
+        self, scheduler: Any, step: Callable[..., Any], args: Any, kwargs: Any, *, stops_at_end: bool = False
     ) -> None:
         end, stops = getattr(scheduler, "total_steps", None), stops_at_end or self._progress() is not None
         if isinstance(end, int) and stops and _count(scheduler, None) >= end:
             return  # torch raises beyond it
         before, self._runs = self._runs, True
         try:
-            step(scheduler, *given, **named)
+            step(scheduler, *args, **kwargs)
             self._options.moved += 1
         finally:
             self._runs = before
 
 
-def _count(scheduler: Any, one: _Followed | None) -> int:
-    """Steps that it has made."""
-    found = getattr(scheduler, "last_epoch", None)
-    if found is None and getattr(scheduler, "_schedulers", None):  # ChainedScheduler
-        found = getattr(scheduler._schedulers[0], "last_epoch", None)
-    if isinstance(found, int):
-        return found
-    return 0 if one is None else one.done
+def _count(scheduler: Any, followed: _Followed | None) -> int:
+    epoch = getattr(scheduler, "last_epoch", None)
+    if epoch is None and getattr(scheduler, "_schedulers", None):  # ChainedScheduler
+        epoch = getattr(scheduler._schedulers[0], "last_epoch", None)
+    if isinstance(epoch, int):
+        return epoch
+    return 0 if followed is None else followed.done
 
 
 def _is_initial(scheduler: Any) -> bool:
-    """Whether its step is the one that makes it."""
     return bool(getattr(scheduler, "_is_initial", False)) or getattr(scheduler, "last_epoch", 0) < 0
 
 
 def _put_first(scheduler: Any) -> None:
-    """Learning rates are again what it began with: those of the training are in the groups of one that joins."""
+    """Restore the learning rates that it began with: a newcomer's groups have those of the training."""
     for group, rate in zip(scheduler.optimizer.param_groups, getattr(scheduler, "_last_lr", ()), strict=False):
         group["lr"] = rate
 
 
 def follow(optimizer: Optimizer, schedules: Schedules) -> None:
-    """From now on `schedules` decides how often the schedulers of `optimizer` are stepped, those to come included."""
+    """Let `schedules` decide how often the schedulers of `optimizer` are stepped, future ones included."""
     optimizer.__dict__[SCHEDULES] = schedules
     with _lock:
         if _WRAPPED not in LRScheduler.__dict__:
@@ -174,25 +169,25 @@ def follow(optimizer: Optimizer, schedules: Schedules) -> None:
 
 
 def _wrap(kind: type[Any]) -> None:
-    """Let `step` of `kind`, and of all classes made of it, ask the schedules of the optimizer."""
+    """Make `step` of `kind`, and of all its subclasses, ask the schedules of the optimizer."""
     if "step" in kind.__dict__:
         kind.step = _asking(kind.__dict__["step"])
     for other in kind.__subclasses__():
         _wrap(other)
 
 
-def _wrap_new(kind: Any, /, **named: Any) -> None:
-    super(LRScheduler, kind).__init_subclass__(**named)
+def _wrap_new(kind: Any, /, **kwargs: Any) -> None:
+    super(LRScheduler, kind).__init_subclass__(**kwargs)
     if "step" in kind.__dict__:
         kind.step = _asking(kind.__dict__["step"])
 
 
 def _asking(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
-    def asks(self: Any, *given: Any, **named: Any) -> Any:
+    def asks(self: Any, *args: Any, **kwargs: Any) -> Any:
         schedules = getattr(getattr(self, "optimizer", None), "__dict__", {}).get(SCHEDULES)
         if schedules is None:
-            return step(self, *given, **named)
-        return schedules.called(self, step, *given, **named)
+            return step(self, *args, **kwargs)
+        return schedules.called(self, step, *args, **kwargs)
 
     return asks

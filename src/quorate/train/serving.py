@@ -1,4 +1,4 @@
-"""The work of a rank that is a server only: it keeps parameters until the training has ended."""
+"""`distribute` on a rank that is a server only: it serves parameters until the training has ended."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from quorate.wire.current import Place
 
 
 def serves_only(place: Place) -> bool:
-    """Whether this rank is a server, and no worker."""
+    """Return whether this rank is a server, and no worker."""
     return place.wire.rank in place.context(OwnServers).ranks
 
 
 def serve(
     optimizer: Optimizer, plain: Any, model: Module, strategy: Strategy, place: Place, name: str, watched: Watched
 ) -> NoReturn:
-    """Serve, and leave: raises `Stopped` at the end. Arguments as of `train.loop.Loop`."""
+    """Serve until the end, and raise `Stopped`. Arguments as of `train.loop.Loop`."""
     assert isinstance(strategy, ServerSettings) and isinstance(strategy, PlacedOnServers)
     own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), stop_of(place)
     own.has_served = True
@@ -54,7 +54,7 @@ def serve(
         tolerates_death=goes_on,
         record=(lambda row: None) if recorder is None else recorder.hold,
     )
-    stop.trainings += 1  # one that is asked to leave does so when the workers have
+    stop.trainings += 1  # a server that is asked to leave does so after the workers
     server.serve()
     stop.trainings -= 1
     if stop.asked is not None:

@@ -1,7 +1,8 @@
-"""Several optimizers of one worker that agree in rounds: each has rounds of its own, and the worker waits in one.
+"""Several optimizers of one worker that agree in rounds: each has its own rounds, and the worker waits in one of them.
 
 Workers may wait for each other in a circle: one in the rounds of one optimizer, for a worker that waits for it in the
-rounds of another. So a worker that waits for long in some rounds tells the others, which start without it meanwhile.
+rounds of another. So a worker that waits for long in some rounds says so in the others, which start without it
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,27 +38,26 @@ class Beside:
         self.seconds, self._settles = loop.worker.rounds.agreed.grace, False
 
     def wait(self) -> None:
-        """This worker waits in the rounds of `loop`.
+        """Note that this worker waits in the rounds of `loop`.
 
-        Where all rounds wait for all workers, these come to the same rounds in the same order, and nobody is told,
-        unless workers have joined, which come in between.
+        If all rounds wait for all workers, these come to the same rounds in the same order, and no message is sent,
+        unless newcomers have joined, which come in between.
         """
         if not (self._settles or self._are_in_lockstep()):
             self._each(lambda rounds: rounds.waits())
 
     def go_on(self) -> None:
-        """This worker goes on."""
         if not (self._settles or self._are_in_lockstep()):
             self._each(lambda rounds: rounds.goes_on())
 
     def serve(self) -> None:
-        """Give copies of the other replicas to workers that join, or that have missed rounds."""
+        """Send copies of the other replicas to newcomers, and to workers that have missed rounds."""
         self._each(lambda rounds: rounds.give_copies())
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Inside, the rounds of `loop` settle. The others do not wait for this worker any more, until they settle in
-        their turn or, where that of `loop` has ended, are stepped again."""
+        """Settle the rounds of `loop` inside; the others do not wait for this worker until they settle or step
+        again."""
         self._each(lambda rounds: rounds.waits())
         self._settles = True
         try:
@@ -73,12 +73,12 @@ class Beside:
                 tell(rounds)
 
     def _are_in_lockstep(self) -> bool:
-        every = [loop.worker.rounds for loop in (self._loop, *self._others) if loop.running_rounds is not None]
-        return all(rounds.waits_for_all and not rounds.rounds.some_joined for rounds in every)
+        rounds_of = [loop.worker.rounds for loop in (self._loop, *self._others) if loop.running_rounds is not None]
+        return all(rounds.waits_for_all and not rounds.rounds.some_joined for rounds in rounds_of)
 
 
 def run_beside_each_other(everyone: Sequence[TrainingInRounds]) -> None:
-    """Let the rounds of all optimizers of one worker know of each other."""
+    """Connect the rounds of all optimizers of one worker."""
     in_rounds = [loop for loop in everyone if loop.running_rounds is not None]
     for loop in in_rounds if len(in_rounds) > 1 else ():
         loop.beside = Beside(loop, in_rounds)

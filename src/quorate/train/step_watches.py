@@ -1,7 +1,7 @@
 """Observers of the steps of one optimizer: replicas, buffers, edits between steps, workers of one replica.
 
-`BufferWatch` looks whether buffers that forward passes read differ between workers. `Edits` finds what a script writes
-into parameters between two steps, where that would let replicas differ.
+`BufferWatch` checks whether buffers that forward passes read differ between workers. `Edits` detects writes of a script
+into parameters between two steps, if these would make replicas differ.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
 
 
 class PieceWatch(StepObserver):
-    """Keep the workers of a replica in pieces together: they forget gathered parameters, and stop alike."""
+    """Keeps the workers of a replica in pieces together: they forget gathered parameters, and stop alike."""
 
     phase = Phase.CHECK
 
@@ -66,7 +66,7 @@ class PieceWatch(StepObserver):
 
 
 class ReplicaWatch(StepObserver):
-    """Compare the replicas after every so many updates, where all workers step together. Raises as `Digests.look`."""
+    """Compares the replicas at intervals of updates, where all workers step together. Raises as `Digests.look`."""
 
     phase = Phase.CHECK
 
@@ -82,8 +82,8 @@ class ReplicaWatch(StepObserver):
 def leaves_out_own(worker: StrategyWorker) -> bool:
     """Return whether this worker leaves out the update of its step, as its own gradient is not finite.
 
-    The others go on, and its neighbours get their exchange all the same. Called where no exchange brings all workers
-    together. Raises `NotFinite` where that was asked for: on this worker, and the others end with it.
+    The others continue, and its neighbours get their exchange. Called where no exchange brings all workers together.
+    Raises `NotFinite` if the policy is "raise": on this worker, and the others end with it.
     """
     finite, replica = worker.finite, worker.replica
     numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
@@ -102,7 +102,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
 
 @contextmanager
 def accumulating(worker: StrategyWorker) -> Iterator[None]:
-    """Backward passes inside only add to `.grad`; of pieces, see `Traffic.reduces`."""
+    """Let backward passes inside only add to `.grad`; for models in pieces, see `Traffic.reduces`."""
     reduces = None if worker.seat is None else worker.seat.traffic.reduces
     with worker.means.ready.pausing():
         if reduces is not None:
@@ -128,23 +128,23 @@ def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
 
 
 def note_end(worker: StrategyWorker, place: Place) -> None:
-    """Tell the other workers that this one ends the training of an optimizer."""
+    """Report to the other workers that this one ends the training of an optimizer."""
     had_more = any(loader.is_under_way for loader in loaders(place).values())
     ends_of(place).ended(place, worker.name, worker.step, had_more=had_more)
 
 
 def _numbers_in(gradient: Tensor) -> Tensor:
-    """The numbers of a gradient, without the indices of a sparse one."""
     x = gradient.detach()
     return x._values() if x.layout == torch.sparse_coo else x
 
 
 class BufferWatch(StepObserver):
-    """Tell once, in one line, that a buffer is not the same on all workers after equally many steps of each.
+    """Reports once, in one line, that a buffer is not the same on all workers after equally many steps of each.
 
-    Batch norm's running statistics are left out, as no forward pass of training reads them. Nobody waits: each worker
-    writes digests on the board, and who writes last compares them. Cost, of models with such buffers: in steps 1, 2, 4,
-    8 and so on, and every 1,024 from there, a sample of each one's numbers, and one message to the board.
+    The running statistics of batch norm are left out, as no forward pass of training reads them. Nobody waits: each
+    worker writes digests to the board, and the last one that writes compares them. Cost, for models with such buffers:
+    in steps 1, 2, 4, 8 and so on, and every 1,024 from there, a sample of each one's numbers, and one message to the
+    board.
     """
 
     phase = Phase.CHECK
@@ -157,7 +157,7 @@ class BufferWatch(StepObserver):
         self.due = min(1 << step.bit_length(), (step // _BUFFERS_EVERY + 1) * _BUFFERS_EVERY)
         if step & (step - 1) and step % _BUFFERS_EVERY:
             return
-        if worker.wire.is_newcomer or worker.wire.joined:  # whose steps are fewer
+        if worker.wire.is_newcomer or worker.wire.joined:  # newcomers have made fewer steps
             self.due = NEVER
             return
         worker.buffers.find()
@@ -171,8 +171,8 @@ class BufferWatch(StepObserver):
             return
         written = [board.get(f"{key}/{rank}") for rank in wire.alive]
         board.delete(f"{key}/")
-        every = [json.loads(digests) for digests in written if digests is not None]
-        name = next((name for name in own if any(digests.get(name) != own[name] for digests in every)), None)
+        gathered = [json.loads(digests) for digests in written if digests is not None]
+        name = next((name for name in own if any(digests.get(name) != own[name] for digests in gathered)), None)
         if name is not None:
             self.due = NEVER
             if board.add("buffers/told") == 1:
@@ -187,18 +187,17 @@ class BufferWatch(StepObserver):
 
 
 _TENSORS, _NUMBERS = 32, 64
-"""How many tensors are looked at, and how many numbers of each."""
+"""The number of tensors in a sample, and of numbers of each."""
 _BUFFERS_EVERY = 1024
-"""Steps between two looks at buffers, once there have been so many."""
+"""Steps between two checks of buffers, once there have been so many."""
 
 
 class Edits(StepObserver):
-    """Notice that the parameters of a worker that agrees in rounds were written to between two of its steps.
+    """Detects writes into the parameters of a worker that agrees in rounds between two of its steps.
 
-    Workers come to their steps at different rounds, so what each writes there would make replicas differ. Not looked
-    at where every round waits for all, after a pause of all workers, in strategies whose replicas differ anyhow, and
-    with `compare_every=0`.
-    Cost: a sample of at most 2,048 numbers, copied and compared in every step.
+    Workers make their steps at different rounds, so their writes would make replicas differ. Not checked where every
+    round waits for all, after a pause of all workers, in strategies whose replicas differ anyway, and with
+    `compare_every=0`. Cost: a sample of at most 2,048 numbers, copied and compared in every step.
     """
 
     phase = Phase.CHECK
@@ -209,7 +208,6 @@ class Edits(StepObserver):
         self._seen: tuple[int, Tensor] | None = None
 
     def step_ended(self) -> None:
-        """Keep a sample of the parameters as this step has left them."""
         rounds, parameters = self._worker.rounds, self._worker.replica.trained
         if rounds.waits_for_all:
             return
@@ -218,7 +216,7 @@ class Edits(StepObserver):
         self._seen = rounds.version, self._sampled.numbers()
 
     def step_begins(self) -> None:
-        """Raises `ConfigurationError` where the parameters are not what the step before has left."""
+        """Raise `ConfigurationError` if the parameters differ from those after the step before."""
         seen, self._seen = self._seen, None
         worker = self._worker
         if seen is None or seen[0] != worker.rounds.version or self._sampled.parameters is not worker.replica.trained:

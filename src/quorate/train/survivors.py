@@ -1,7 +1,4 @@
-"""Going on when workers die: what the training as a whole does about it, beside the rounds themselves.
-
-It holds from the moment when every worker has been through `distribute`; whoever dies before that is everyone's end.
-"""
+"""Continuing after deaths, from the time on when every worker has called `distribute`; beside rounds and sums."""
 
 from __future__ import annotations
 
@@ -34,13 +31,13 @@ from quorate.wire.failure import (
 from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas, survivors
 
 _TAG = "gone"
-"""Nobody reads what comes under it: this worker sees `Wire.dead`."""
+"""Nobody reads its messages: this worker reads `Wire.dead`."""
 
 
 def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | None = None) -> None:
-    """Optimizer `name` is distributed on this worker: at a death, or an error in a script, do what `strategy` says.
+    """Prepare for deaths, and errors in a script, as `strategy` says, now that optimizer `name` is distributed.
 
-    Workers go on only where the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
+    Workers continue only if the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
     """
     wire = place.wire
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
@@ -65,9 +62,9 @@ def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | No
 def agree_on_buffers(
     buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
 ) -> None:
-    """As `means.equal_replicas.agree_on`, among those that are left; rank 0's are those of the first of them."""
-    there = surviving_replicas(place)
-    if there is None:
+    """Make buffers equal as `means.equal_replicas.agree_on`, among survivors; rank 0's are the first one's."""
+    group = surviving_replicas(place)
+    if group is None:
         agree_on(buffers, kind, wire)
         return
     if kind == "none" or not buffers:
@@ -75,45 +72,45 @@ def agree_on_buffers(
     dtypes = sorted({x.dtype for x in buffers}, key=str)
     with torch.no_grad():
         for dtype in dtypes:
-            some = [x.detach() for x in buffers if x.dtype == dtype]
-            whole = torch.cat([x.reshape(-1) for x in some])
-            found = there.all_gather(whole).wait()
+            own = [x.detach() for x in buffers if x.dtype == dtype]
+            whole = torch.cat([x.reshape(-1) for x in own])
+            gathered = group.all_gather(whole).wait()
             is_mean = kind == "mean" and can_be_averaged(dtype)
-            write_back(some, sum_in_order(list(map(widened, found))) / len(found) if is_mean else found[0])
+            write_back(own, sum_in_order(list(map(widened, gathered))) / len(gathered) if is_mean else gathered[0])
 
 
 def level(
     tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
 ) -> int:
-    """As `means.equal_replicas.level`, among those that are left."""
-    there = surviving_replicas(place)
-    if there is None:
+    """Level replicas as `means.equal_replicas.level`, among survivors."""
+    group = surviving_replicas(place)
+    if group is None:
         return level_all(tensors, optimizer, wire, updates, always=always)
     while True:
-        made = there.gather(Message(header={"updates": updates}), "updates").wait()
-        counts = {rank: int(one.header["updates"]) for rank, one in made.items()}
+        answers = group.gather(Message(header={"updates": updates}), "updates").wait()
+        counts = {rank: int(answer.header["updates"]) for rank, answer in answers.items()}
         most = max(counts.values())
         if not always and len(set(counts.values())) == 1:
             return most
         ahead = next(rank for rank, count in counts.items() if count == most)
-        mine = Message()
+        own = Message()
         if ahead == wire.rank:
             about, state = optimizer_to_plain(optimizer)
-            mine = Message((*(local(x).detach().clone() for x in tensors), *(x.clone() for x in state)), about)
-        found = there.gather(mine, "replica").wait().get(ahead)
-        if found is None:
-            continue  # it has died meanwhile
+            own = Message((*(local(x).detach().clone() for x in tensors), *(x.clone() for x in state)), about)
+        message = group.gather(own, "replica").wait().get(ahead)
+        if message is None:
+            continue  # the worker has died meanwhile
         if ahead != wire.rank:
             with torch.no_grad():
-                for x, numbers in zip(tensors, found.tensors, strict=False):
+                for x, numbers in zip(tensors, message.tensors, strict=False):
                     local(x).copy_(numbers)
-            kept = [x.clone() for x in found.tensors[len(tensors) :]]  # others may be given the same memory
-            optimizer_from_plain(optimizer, dict(found.header), kept)
+            kept = [x.clone() for x in message.tensors[len(tensors) :]]  # other workers may have the same memory
+            optimizer_from_plain(optimizer, dict(message.header), kept)
         return most
 
 
 def synchronize(means: MeansOfAll, place: Place) -> None:
-    """All have paused or ended: what workers call together, those that have joined call as well from here on."""
+    """Include newcomers in what workers call together from here on, as all have paused or ended."""
     left, reducer = survivors(place), means.reducer
     if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != means.headers.admission.members:
         left.among(means.headers.admission.members, reducer.calls)

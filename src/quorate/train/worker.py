@@ -1,7 +1,4 @@
-"""One worker of one optimizer as its strategy sees it.
-
-It begins the rounds of its worker, with the settings of the strategy and their observers.
-"""
+"""One worker of one optimizer as its strategy sees it. It begins its rounds, with their observers."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ from quorate.wire.survivors import DeathTolerance
 
 
 class StrategyWorker:
-    """Implements `core.strategy.Worker` for one optimizer of one process (or virtual worker).
-
-    Its parts are for the loop around the strategy (`train.loop`), which calls the strategy with it.
-    """
+    """The implementation of `core.strategy.Worker` for one optimizer, with parts for `train.loop`."""
 
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
         seat = self.seat = watched.seat
@@ -86,12 +80,11 @@ class StrategyWorker:
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"
-        """Whether the others go on when a worker dies."""
         self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
-        self.closure: Callable[[], Any] | None = None  # of the step that is being made
-        self.arguments = NO_ARGUMENTS  # of the step that is being made
+        self.closure: Callable[[], Any] | None = None  # of the current step
+        self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
         self.step_weight = StepWeight(place, name, watched.weight)
         self.begun = 0
@@ -112,11 +105,11 @@ class StrategyWorker:
             clock=lambda: f"{self.step} {self.progress}",
             is_on=self.digests.compares and wire.max_size > 1 and strategy.client_terms is None,
             differ=self.differs,
-            told=steps_apart(strategy),
+            tells=steps_apart(strategy),
             whole_state=seat is None and watched.host is None,
         )
         self.has_rounds = self.is_served = False
-        """Whether its strategy has agreed on rounds; whether its parameters lie on servers."""
+        """Whether its strategy has agreed on rounds; whether its parameters are on servers."""
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
@@ -160,7 +153,7 @@ class StrategyWorker:
         return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
 
     def lay_out(self) -> None:
-        """Go on with the parameters that are trained now; nothing is in flight."""
+        """Continue with the parameters that are trained now; no message is under way."""
         self.means.close()
         self.replica.lay_out()
         self.means = self._new_means(self.means)
@@ -172,10 +165,10 @@ class StrategyWorker:
     # -- core.strategy.Worker
 
     def now(self) -> float:
-        known = sum(one.worker is not None for one in trained(self._place).optimizers.values())
-        if known > 1:
+        count = sum(kept.worker is not None for kept in trained(self._place).optimizers.values())
+        if count > 1:
             raise ConfigurationError(
-                f"the strategy goes by the clock (as where sync_every is a time), and {known} optimizers are "
+                f"the strategy goes by the clock (as where sync_every is a time), and {count} optimizers are "
                 "distributed: workers would come to their means in different orders; count steps here"
             )
         return self.wire.clock.now()
@@ -247,7 +240,7 @@ class StrategyWorker:
         units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
-        if self._rounds is not None:  # other parameters are trained than before
+        if self._rounds is not None:  # the trained parameters have changed
             if fragments:
                 self._rounds.lay_out_fragments(fragments)
             return
@@ -277,10 +270,10 @@ class StrategyWorker:
         return self._place.context(OwnServers).ranks
 
     def agree_on_servers(self, terms: ServerTerms) -> None:
-        if self._servers is None:  # else other parameters are trained than before
+        if self._servers is None:  # else the trained parameters have changed
             coding = served_coding_of(self._reduction, self.seed)
             self.is_served = True
-            asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.told, *coding)
+            asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.summary, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
     def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
@@ -294,16 +287,16 @@ class StrategyWorker:
             try:
                 self.loss = self.replica.update(gradient, at=at, **chosen)
             except RuntimeError as error:
-                told = second_order(error, self.replica.plain)
-                if told is None:
+                explained = second_order(error, self.replica.plain)
+                if explained is None:
                     raise
-                raise told from error
+                raise explained from error
 
     # -- checkpoint.participants.Participant, and for the loop
 
     @property
     def updates(self) -> int:
-        """Updates that the replica has applied."""
+        """The number of updates that the replica has applied."""
         return self.timer.rounds
 
     @updates.setter
@@ -316,20 +309,19 @@ class StrategyWorker:
 
     @property
     def with_single_ones(self) -> Sequence[NeighbourExchange | ServedParameters]:
-        """How it meets single workers: each goes away before all rest, is quiet when all have, and is closed last."""
+        """Its exchanges with single workers: they leave before all pause, and are closed last."""
         return [self.neighbours] if self._servers is None else [self.neighbours, self._servers]
 
     @property
     def version(self) -> int:
-        """The newest round its replica has applied, or how many updates."""
+        """The newest round that its replica has applied, or the number of updates."""
         return self.timer.rounds if self._rounds is None else self._rounds.version
 
     @property
     def progress(self) -> float | None:
-        """Synchronous steps that the training has made; None where they are this worker's own.
+        """Synchronous steps that the training has made; None where they are this worker's own steps.
 
-        Under rounds what these have used up. Where replicas differ between means, and batches are dealt out to whoever
-        asks, what has been dealt out.
+        They are counted by the gradients that rounds have used, or by the batches that were dealt out on request.
         """
         if self._rounds is not None and not self.differs:
             return self._rounds.progress
@@ -346,7 +338,7 @@ _: type[Participant] = StrategyWorker
 
 @dataclass(frozen=True)
 class Onlookers:
-    """Who looks on at one optimizer's training; `digests` only where replicas are to be equal."""
+    """The observers of one optimizer's training; `digests` only where replicas have to be equal."""
 
     losses: Losses
     digests: Digests | None
@@ -374,22 +366,21 @@ def begin_rounds(
     row: Wire | None = None,
     seat: Seat | None = None,
 ) -> WorkerRounds:
-    """See `core.strategy.Worker.agree_on_rounds`; `row` are the workers of this replica, where it is in pieces, and
-    `seat` is this worker's among them."""
+    """Begin rounds: see `Worker.agree_on_rounds`; `row` and `seat` are those of a replica in pieces."""
     of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"optimizer/{timer.name}/momentum"))
     whole = WholeReplica(row)
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
     settings = by_rule(reduction, settings, wire.size, seed, strategy)
-    known: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
+    terms: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
     agreed = Agreed(
-        **known, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
+        **terms, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
     )
     may_be_late = measures or agreed.quorum < agreed.callers
     if momentum != "auto" or may_be_late:
-        said = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
-        if said is not None and wire.rank == 0:
-            tell(f"quorate: {said}\n")
+        notice = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
+        if notice is not None and wire.rank == 0:
+            tell(f"quorate: {notice}\n")
     is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
     is_measured = looking.digests is not None and is_as_given
     return WorkerRounds(

@@ -1,7 +1,7 @@
-"""Models that something else keeps equal, or in pieces: torch's DDP and FSDP. A strategy would never see to them.
+"""Models that other code keeps equal, or in pieces: torch's DDP and FSDP, over whose parts a strategy has no control.
 
-Wrappers may come after `distribute`, and unasked (`Accelerator.prepare`, `transformers.Trainer`): torch tells of every
-module that gets another one as its part, and those that are wrappers are remembered here as long as they live.
+Wrappers may come after `distribute`, and implicitly (`Accelerator.prepare`, `transformers.Trainer`): torch calls a hook
+for every module that gets another one as its part, and wrappers are remembered here as long as they live.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _hooks: list[object] = []
 
 
 def remember_wrappers() -> None:
-    """From now on, once per process."""
+    """Register the hook, once per process."""
     if not _hooks:
         _hooks.append(register_module_module_registration_hook(_registered))
 
@@ -37,7 +37,7 @@ def _registered(module: Module, name: str, part: Module | None) -> None:
 
 
 def _wraps(thing: object) -> str | None:
-    """The name of torch's class where `thing` is such a wrapper; by name, as the classes need not be there."""
+    """Return the name of torch's class if `thing` is such a wrapper; by name, as classes may not be imported."""
     for kind in type(thing).__mro__:
         if kind.__module__.startswith("torch.") and kind.__name__ in _AVERAGING + _SHARDING:
             return kind.__name__
@@ -47,11 +47,11 @@ def _wraps(thing: object) -> str | None:
 def check_plain(model: Module, parameters: Iterable[Tensor]) -> None:
     """Raise `ConfigurationError` for a model that is wrapped or sharded, or whose parameters are."""
     parameters = list(parameters)
-    found = next((name for module in model.modules() if (name := _wraps(module)) is not None), None)
-    if found is None:
-        found = _around(model, parameters)
-    if found is not None:
-        raise ConfigurationError(f"{_sentence(found)}; give quorate.distribute the plain model, without the wrapper")
+    wrapper = next((name for module in model.modules() if (name := _wraps(module)) is not None), None)
+    if wrapper is None:
+        wrapper = _around(model, parameters)
+    if wrapper is not None:
+        raise ConfigurationError(f"{_sentence(wrapper)}; give quorate.distribute the plain model, without the wrapper")
     if any(kind.__name__ == "DTensor" for p in parameters for kind in type(p).__mro__):
         raise ConfigurationError(
             "the optimizer has DTensor parameters, of which each worker holds a piece, and strategies act on whole "
@@ -60,13 +60,13 @@ def check_plain(model: Module, parameters: Iterable[Tensor]) -> None:
 
 
 def _around(model: Module, parameters: Sequence[Tensor]) -> str | None:
-    """The class of a living wrapper that has these parameters, or a part of the model."""
+    """Return the class of a living wrapper that has these parameters, or a part of the model."""
     if not _alive:
         return None
-    mine = {*map(id, parameters), *map(id, model.modules())}
+    own_ids = {*map(id, parameters), *map(id, model.modules())}
     for wrapper in list(_alive):
         theirs: list[Parameter | Module] = [*wrapper.parameters(), *wrapper.modules()]
-        if any(id(one) in mine for one in theirs):
+        if any(id(x) in own_ids for x in theirs):
             return _wraps(wrapper)
     return None
 
@@ -77,8 +77,7 @@ def _sentence(name: str) -> str:
 
 
 class StillPlain(StepObserver):
-    """Check as the first backward pass begins, and in later ones while wrappers are alive, that a distributed model has
-    no wrapper."""
+    """Checks at the first backward pass, and later while wrappers are alive, that a model has no wrapper."""
 
     phase = Phase.CHECK
 
@@ -87,14 +86,14 @@ class StillPlain(StepObserver):
         _checks.add(self)
 
     def backward_begins(self) -> None:
-        """Raises `ConfigurationError`. Cost: a look at every module."""
+        """Raise `ConfigurationError` for a wrapper. Cost: a pass over the modules."""
         self.due = 0 if _alive else NEVER
-        found = _around(self._model, self._replica.every)
-        if found is None and self._is_first:
-            found = next((name for module in self._model.modules() if (name := _wraps(module)) is not None), None)
+        wrapper = _around(self._model, self._replica.every)
+        if wrapper is None and self._is_first:
+            wrapper = next((name for module in self._model.modules() if (name := _wraps(module)) is not None), None)
         self._is_first = False
-        if found is not None:
+        if wrapper is not None:
             raise ConfigurationError(
-                f"{_sentence(found)}, and was put around it after quorate.distribute(); leave it out: devices=1 in "
+                f"{_sentence(wrapper)}, and was put around it after quorate.distribute(); leave it out: devices=1 in "
                 "Lightning, and num_processes=1 in Accelerate's PartialState, which transformers.Trainer goes by too"
             )

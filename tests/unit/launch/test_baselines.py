@@ -21,7 +21,7 @@ def copies(how: str, world: Any) -> list[float]:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     ddp(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found = []
+    weights = []
     for step in range(2):
         model(torch.randn(4, 3)).square().sum().backward()
         optimizer.step()
@@ -30,9 +30,9 @@ def copies(how: str, world: Any) -> list[float]:
             other = copied(how, model)
             if world.rank == 0:  # nobody is waited for
                 other(torch.randn(4, 3)).sum().backward()
-            found.append(other[0].weight.sum().item())
+            weights.append(other[0].weight.sum().item())
     assert dist.is_initialized()
-    return [*found, model[0].weight.sum().item()]
+    return [*weights, model[0].weight.sum().item()]
 
 
 def copied(how: str, model: Any) -> Any:

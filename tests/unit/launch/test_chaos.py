@@ -1,4 +1,4 @@
-"""What `--chaos` does to a table of processes that is only made believe: whom it strikes, spares, and lets go on."""
+"""`--chaos` on a simulated table of processes: the workers that it strikes, spares, and continues."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_dead_are_passed_over_before_and_after_they_are_found(tmp_path: Path
     stage.at(1.0)
     stage.ended(1)
     stage.at(2.0)
-    assert [one[2] for one in stage.sent] == ["SIGKILL"]
+    assert [signal[2] for signal in stage.sent] == ["SIGKILL"]
     assert stage.done == [("death", 1, "struck"), ("stop", 1, "passed over"), ("death", 1, "passed over")]
     assert stage.rows[-1]["why"] == "it has ended"
 

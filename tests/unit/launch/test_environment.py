@@ -20,7 +20,7 @@ ALONE = "import quorate; quorate.join()"
 
 @pytest.fixture(autouse=True)
 def _is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is watched by mistake ends none of the other tests."""
+    """Processes that are watched by mistake end no other test."""
     monkeypatch.setattr(orphans, "_until_it_ends", lambda watched: None)
 
 

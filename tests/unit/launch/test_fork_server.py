@@ -109,7 +109,7 @@ def test_a_script_finds_itself_in_a_process_of_its_own(
 ) -> None:
     monkeypatch.chdir(place)
     _write(place, FACTS)
-    found = []
+    facts = []
     for server in (starting, forking):
         request = _request(
             "script" if is_module else "script.py",
@@ -121,10 +121,10 @@ def test_a_script_finds_itself_in_a_process_of_its_own(
         )
         ended = _end(server, request)
         assert ended.status == 1 and "wait_for=all was asked for, and no worker used it" in str(ended.why)
-        found.append([json.loads((tmp_path / f"facts-{rank}").read_text()) for rank in range(2)])
-    for started, of_forked in zip(*found, strict=True):
+        facts.append([json.loads((tmp_path / f"facts-{rank}").read_text()) for rank in range(2)])
+    for started, of_forked in zip(*facts, strict=True):
         assert {name: (fact, of_forked[name]) for name, fact in started.items() if fact != of_forked[name]} == {}
-    assert found[1][1]["from C"] == "7 1\n"
+    assert facts[1][1]["from C"] == "7 1\n"
 
 
 ENDS = {
@@ -276,8 +276,8 @@ def test_a_signal_that_comes_late_reaches_nobody(tmp_path: Path, forking: RunSer
 
 
 def _children_of(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
-    return [int(word) for word in found.split()]
+    lines = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
+    return [int(word) for word in lines.split()]
 
 
 _CLIENT = """

@@ -20,13 +20,13 @@ def names(board: MemoryBoard, size: int) -> list[str]:
 def test_each_gang_has_a_name_of_its_own() -> None:
     """Also where the one before was larger, or smaller."""
     board = MemoryBoard()
-    found = [names(board, size) for size in (3, 3, 1, 2, 4)]
-    assert all(len(set(gang)) == 1 for gang in found)
-    assert len({gang[0] for gang in found}) == len(found)
+    gangs = [names(board, size) for size in (3, 3, 1, 2, 4)]
+    assert all(len(set(gang)) == 1 for gang in gangs)
+    assert len({gang[0] for gang in gangs}) == len(gangs)
 
 
 def test_who_comes_alone_waits_for_its_own_gang() -> None:
-    """What the gang before has left says nothing to it."""
+    """Keys of the gang before have no effect."""
     board = MemoryBoard()
     names(board, 2)
     with pytest.raises(WireTimeout, match="rank 1 waited 0.2 s for rank 0 in quorate.join") as later:

@@ -64,8 +64,8 @@ def test_each_worker_has_its_seat_and_its_log(tmp_path: Path, ssh: str) -> None:
     assert status == 0, err
     logs = [(tmp_path / "runs" / "x" / f"rank-{rank}.log").read_text() for rank in range(3)]
     assert out == '["0", "3", "0", "1", "0", "7"] 64\n' and "on stderr\n" in err
-    told = [next(line for line in log.splitlines() if line.startswith("[")).removesuffix(" 64") for log in logs]
-    assert [json.loads(line) for line in told] == [
+    lines = [next(line for line in log.splitlines() if line.startswith("[")).removesuffix(" 64") for log in logs]
+    assert [json.loads(line) for line in lines] == [
         ["0", "3", "0", "1", "0", "7"],
         ["1", "3", "0", "2", "1", "7"],
         ["2", "3", "1", "2", "1", "7"],
@@ -163,9 +163,9 @@ def test_an_agent_refuses_what_is_not_there(tmp_path: Path) -> None:
 
 def test_a_host_with_another_version_is_refused(ssh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "version_of", lambda package: "0.0.7")
-    found = Link(layout_from("a").places[0], ssh, lambda kind, rank, data: None)
+    connection = Link(layout_from("a").places[0], ssh, lambda kind, rank, data: None)
     with pytest.raises(
         ConfigurationError, match="host a has quorate .*, but this host has 0.0.7; install the same version"
     ):
-        found.connect()
-    found.close()
+        connection.connect()
+    connection.close()

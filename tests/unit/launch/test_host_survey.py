@@ -1,4 +1,4 @@
-"""What is asked of hosts before a comparison starts on them, with agents on this machine in the place of ssh."""
+"""The survey of hosts before a comparison starts on them, with agents on this machine in place of ssh."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def other(folder: Path, seen: str) -> str:
-    """What reaches a host whose agent has seen that."""
+    """Return a command for a host whose agent has seen this."""
     (folder / "other.py").write_text(textwrap.dedent(OTHER))
     return f"{shlex.quote(sys.executable)} {folder / 'other.py'} '{seen}'"
 

@@ -48,8 +48,8 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.usefixtures("script")
 def test_a_dry_run_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     status, said = said_by(capsys, "--hosts", "a:2,b:2", "--ssh", "ssh -p 2222", "--dry-run")
-    told, *commands = said.splitlines()
-    assert status == 0 and told.startswith("would start 4 workers on a (2), b (2) of train.py, strategy: ")
+    summary, *commands = said.splitlines()
+    assert status == 0 and summary.startswith("would start 4 workers on a (2), b (2) of train.py, strategy: ")
     assert [command.startswith("ssh -p 2222 -T ") for command in commands] == [True, True]
     assert [command.split(" -- ")[1].partition(" ")[0] for command in commands] == ["a", "b"]
     status, said = said_by(capsys, "--hosts", "a:2,b:2", "--dry-run", "--json")

@@ -1,4 +1,4 @@
-"""What a launcher with a board of its own is told of a worker, and when."""
+"""News of a worker for a launcher with a board of its own, and when they are sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_deaths_that_the_launcher_has_seen_come_to_the_workers() -> None:
     assert is_survived(launcher, 2)
     report_death(launcher, 2, "was killed by signal 9 (SIGKILL)", "second")
     LauncherNews(launcher).pass_on(wire)
-    assert [one.rank for one in read_deaths(ours)] == [2]
+    assert [death.rank for death in read_deaths(ours)] == [2]
 
 
 def test_what_needs_everyone_counts_also_where_deaths_were_outlived_before() -> None:

@@ -72,8 +72,8 @@ def test_a_wait_that_takes_too_long_tells_where_everyone_is(server: RunServer, t
     assert "raised WireTimeout: rank " in (ended.why or "")
     (report,) = [log for log in logs if "a wait took too long" in log]
     line = (HEAD + textwrap.dedent(text)).splitlines().index(f"    {action}") + 1
-    told = expected.format(script=tmp_path / "script.py", line=line)
-    assert f"quorate: a wait took too long: {told}" in report
+    sentence = expected.format(script=tmp_path / "script.py", line=line)
+    assert f"quorate: a wait took too long: {sentence}" in report
     for rank in (0, 2):
         assert f"  rank {rank} has waited 1." in report
     assert "last collectives: main/world #1 barrier; main/world #2 barrier; main/world #3 barrier" in report

@@ -33,8 +33,8 @@ class Run:
     def look(self, now: float, failures: int = 1, alive: list[int] = EVERYBODY) -> str | None:
         """Some looks, at once."""
         self.now = now
-        told = [self.goodput.look(failures, alive) for _ in range(LOOKS)]
-        return next((one for one in told if one is not None), None)
+        sentences = [self.goodput.look(failures, alive) for _ in range(LOOKS)]
+        return next((sentence for sentence in sentences if sentence is not None), None)
 
 
 def test_nothing_is_told_where_nobody_has_failed(tmp_path: Path) -> None:
@@ -44,33 +44,33 @@ def test_nothing_is_told_where_nobody_has_failed(tmp_path: Path) -> None:
 
 
 def test_it_is_told_some_seconds_behind_a_failure_and_then_ever_more_seldom(tmp_path: Path) -> None:
-    run, told = Run(tmp_path), []
+    run, moments = Run(tmp_path), []
     for number, row in enumerate(every_second(2000)):
         run.writes(0, row)
         if run.look(float(number), failures=int(number >= 7)) is not None:
-            told.append(number)
+            moments.append(number)
     first = 7 + AFTER
-    assert told[:4] == [first, first + BETWEEN, first + 3 * BETWEEN, first + 7 * BETWEEN]
-    assert all(later - one <= LONGEST for one, later in itertools.pairwise(told))
-    assert told[-1] > 2000 - LONGEST
+    assert moments[:4] == [first, first + BETWEEN, first + 3 * BETWEEN, first + 7 * BETWEEN]
+    assert all(later - earlier <= LONGEST for earlier, later in itertools.pairwise(moments))
+    assert moments[-1] > 2000 - LONGEST
 
 
 def test_a_further_failure_is_told_soon_and_it_begins_again(tmp_path: Path) -> None:
-    run, told = Run(tmp_path), []
+    run, moments = Run(tmp_path), []
     for number, row in enumerate(every_second(150)):
         run.writes(0, row)
         if run.look(float(number), failures=(number >= 0) + (number >= 100)) is not None:
-            told.append(number)
-    assert told == [5, 15, 35, 75, 105, 115, 135]
+            moments.append(number)
+    assert moments == [5, 15, 35, 75, 105, 115, 135]
 
 
 def test_many_failures_are_told_together(tmp_path: Path) -> None:
-    run, told = Run(tmp_path), []
+    run, moments = Run(tmp_path), []
     for number, row in enumerate(every_second(60)):
         run.writes(0, row)
         if run.look(float(number), failures=number) is not None:
-            told.append(number)
-    assert told == [1 + AFTER + turn * BETWEEN for turn in range(6)]
+            moments.append(number)
+    assert moments == [1 + AFTER + turn * BETWEEN for turn in range(6)]
 
 
 def test_it_is_the_share_of_steps_that_those_at_the_start_could_have_made(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What loggers get: all that the script logs, and now and then what comes with every step."""
+"""The numbers of loggers: all that the script logs, and at intervals those of every step."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def test_losses_come_four_times_a_second_and_the_last_one(tmp_path: Path) -> Non
 
 def test_merges_and_outer_steps_are_written_with_the_step(tmp_path: Path) -> None:
     outer = {"kind": "outer", "time": 2.1, "rho": 0.5, "gain": 3.0}
-    found = written(tmp_path, *often(3), taken(1, window=0.25), outer, fragments=2)
-    assert {name: found[f"quorate/{name}"] for name in ("merge age", "merged", "window", "rho", "gain")} == {
+    series = written(tmp_path, *often(3), taken(1, window=0.25), outer, fragments=2)
+    assert {name: series[f"quorate/{name}"] for name in ("merge age", "merged", "window", "rho", "gain")} == {
         "merge age": [(3, 0.0)],
         "merged": [(3, 2.0)],
         "window": [(3, 0.25)],
         "rho": [(3, 0.5)],
         "gain": [(3, 3.0)],
     }
-    assert found["quorate/share of rank 1"] == [(3, 0.75)]
+    assert series["quorate/share of rank 1"] == [(3, 0.75)]
 
 
 def test_the_goodput_is_written_once_a_worker_has_died(tmp_path: Path) -> None:
     assert "quorate/goodput" not in written(tmp_path, *often(8))
-    found = written(tmp_path, *often(4), GONE, *often(8)[4:])
-    ((_, first), *_, (step, last)) = found["quorate/goodput"]
+    series = written(tmp_path, *often(4), GONE, *often(8)[4:])
+    ((_, first), *_, (step, last)) = series["quorate/goodput"]
     assert step == 8 and last < first < 1.0
 
 
@@ -76,7 +76,7 @@ NUMBERS = [("loss", 0.5, 1), ("top1", float("nan"), 1), ("loss", 0.25, 2)]
 
 
 def sent(folder: Path, *names: str, is_well: bool = True) -> list[str]:
-    """What was said while `NUMBERS` went to these loggers."""
+    """Return the messages while `NUMBERS` were sent to these loggers."""
     said: list[str] = []
     writing = writing_to(names, folder, {"workers": 2, "strategy": None}, said.append)
     assert writing is not None
@@ -90,13 +90,13 @@ def sent(folder: Path, *names: str, is_well: bool = True) -> list[str]:
 def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     assert sent(tmp_path, "tensorboard") == []
-    found = event_accumulator.EventAccumulator(str(tmp_path))
-    found.Reload()
-    assert [(one.step, one.value) for one in found.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
+    accumulator = event_accumulator.EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    assert [(event.step, event.value) for event in accumulator.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
 
 
 class Wandb(ModuleType):
-    """As far as we use it."""
+    """The part of wandb that we use."""
 
     def __init__(self, run: Any = None) -> None:
         super().__init__("wandb")
@@ -125,7 +125,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_well: bool) -
 
 
 class Mlflow(ModuleType):
-    """As far as we use it; its client is itself."""
+    """The part of mlflow that we use; its client is itself."""
 
     def __init__(self) -> None:
         super().__init__("mlflow")
@@ -172,14 +172,14 @@ def test_a_run_that_the_script_has_begun_at_mlflow_is_shared(tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "mlflow", fake := Mlflow())
     fake.begun = SimpleNamespace(info=SimpleNamespace(run_id="theirs"))
     assert sent(tmp_path, "mlflow") == []
-    assert {(told[0], told[1]) for told in fake.told} == {("metric", "theirs")}
+    assert {(call[0], call[1]) for call in fake.told} == {("metric", "theirs")}
 
 
 def test_a_run_that_the_script_has_begun_at_wandb_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", fake := Wandb())
     fake.run = fake
     assert sent(tmp_path, "wandb") == []
-    assert {told[0] for told in fake.told} == {"axis", "log"}
+    assert {call[0] for call in fake.told} == {"axis", "log"}
 
 
 def test_a_logger_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,15 +29,15 @@ pytestmark = pytest.mark.skipif(not nursery_module.CAN_FORK, reason="processes t
 
 
 def begun(nursery: Nursery, rank: int) -> Child:
-    found: list[Child] = []
+    children: list[Child] = []
 
     def is_there() -> bool:
         child = nursery.start(rank, {"WORD": "hello", "PATH": os.environ["PATH"]})
-        found.extend([] if child is None else [child])
-        return bool(found)
+        children.extend([] if child is None else [child])
+        return bool(children)
 
     until(is_there, "the nursery is ready")
-    return found[0]
+    return children[0]
 
 
 @pytest.fixture
@@ -70,14 +70,14 @@ def test_a_worker_that_is_killed_says_so_and_another_lives_on(
     tmp_path: Path, command: Callable[[str], Command]
 ) -> None:
     with Nursery(command("waits"), tmp_path, imported=[]) as nursery:
-        one, other = begun(nursery, 1), begun(nursery, 2)
-        assert one.poll() is None and one.pid is not None and other.pid is not None
-        os.kill(one.pid, signal.SIGSTOP)
-        os.kill(one.pid, signal.SIGKILL)
-        assert ended(one) == -signal.SIGKILL
-        assert other.poll() is None
-    until(lambda: not is_running(other.pid or 0), "the nursery's workers have ended with it")
-    assert ended(other) == -signal.SIGKILL
+        first, second = begun(nursery, 1), begun(nursery, 2)
+        assert first.poll() is None and first.pid is not None and second.pid is not None
+        os.kill(first.pid, signal.SIGSTOP)
+        os.kill(first.pid, signal.SIGKILL)
+        assert ended(first) == -signal.SIGKILL
+        assert second.poll() is None
+    until(lambda: not is_running(second.pid or 0), "the nursery's workers have ended with it")
+    assert ended(second) == -signal.SIGKILL
 
 
 def test_one_that_cannot_be_used_starts_nobody(
@@ -126,30 +126,30 @@ def unused() -> Child:
 @pytest.mark.parametrize("to_group", [False, True])
 def test_a_worker_begins_when_the_nursery_is_ready(*, to_group: bool) -> None:
     born = Sleeping()
-    one, told = Expected(4, {}, Coming(3, born), unused), list[int]()
-    one.begun = told.append
-    assert [one.poll(), one.pid, one.poll(), one.pid, told] == [None, None, None, None, []]
-    assert [one.poll(), one.pid, told] == [None, born.pid, [born.pid]]
-    one.send(signal.SIGTERM, to_group=to_group)
-    assert ended(one) == -signal.SIGTERM
-    assert told == [born.pid]
+    worker, pids = Expected(4, {}, Coming(3, born), unused), list[int]()
+    worker.begun = pids.append
+    assert [worker.poll(), worker.pid, worker.poll(), worker.pid, pids] == [None, None, None, None, []]
+    assert [worker.poll(), worker.pid, pids] == [None, born.pid, [born.pid]]
+    worker.send(signal.SIGTERM, to_group=to_group)
+    assert ended(worker) == -signal.SIGTERM
+    assert pids == [born.pid]
 
 
 def test_a_signal_before_it_has_begun_is_its_end() -> None:
     births = Coming(3, None)
-    one = Expected(4, {}, births, unused)
-    assert one.poll() is None
-    one.send(signal.SIGINT, to_group=False)
-    assert [one.poll(), births.looks] == [-signal.SIGINT, 2]
+    worker = Expected(4, {}, births, unused)
+    assert worker.poll() is None
+    worker.send(signal.SIGINT, to_group=False)
+    assert [worker.poll(), births.looks] == [-signal.SIGINT, 2]
 
 
 def test_a_program_is_started_where_the_nursery_does_not_come() -> None:
     born = Sleeping()
-    one = Expected(4, {}, Coming(2, None), lambda: born)
-    assert [one.poll(), one.pid] == [None, None]
-    assert [one.poll(), one.pid] == [None, born.pid]
-    one.send(signal.SIGKILL, to_group=True)
-    assert ended(one) == -signal.SIGKILL
+    worker = Expected(4, {}, Coming(2, None), lambda: born)
+    assert [worker.poll(), worker.pid] == [None, None]
+    assert [worker.poll(), worker.pid] == [None, born.pid]
+    worker.send(signal.SIGKILL, to_group=True)
+    assert ended(worker) == -signal.SIGKILL
 
 
 PARENTS = """

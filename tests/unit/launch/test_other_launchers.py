@@ -62,12 +62,12 @@ def test_open_mpi(environment: pytest.MonkeyPatch) -> None:
 def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:
     seat = seat_with(environment, SRUN)
     assert seat is not None
-    told = seat.environment({}, 5.0)
-    port = told.pop("MASTER_PORT")
+    variables = seat.environment({}, 5.0)
+    port = variables.pop("MASTER_PORT")
     assert 20_000 <= int(port) < 30_000
-    assert told == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
-    told = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, 5.0)
-    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "29500")
+    assert variables == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
+    variables = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, 5.0)
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("10.0.0.1", "29500")
     beside = seat_with(environment, {"SLURM_STEP_ID": "2"})
     assert beside is not None
     assert beside.environment({}, 5.0)["MASTER_PORT"] != port, "two steps on the same host are not to meet"
@@ -91,8 +91,8 @@ def test_between_hosts_mpiexec_has_the_usual_port(environment: pytest.MonkeyPatc
     """Each host has another PMI_PORT, or none."""
     seat = seat_with(environment, MPIEXEC, {"MPI_LOCALNRANKS": "1"})
     assert seat is not None
-    told = seat.environment({"MASTER_ADDR": "h"}, 5.0)
-    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("h", "29500")
+    variables = seat.environment({"MASTER_ADDR": "h"}, 5.0)
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("h", "29500")
 
 
 def test_mpirun_within_srun_goes_first(environment: pytest.MonkeyPatch) -> None:
@@ -168,14 +168,14 @@ def test_mpirun_says_where_it_runs(
 
 
 def test_rank_0_of_mpirun_is_met_where_mpirun_runs(environment: pytest.MonkeyPatch) -> None:
-    """Of two addresses it is the one at which somebody listens."""
+    """The address at which a server listens is chosen out of two."""
     with socket.create_server(("127.0.0.2", 0)) as rank_0:
         port = str(rank_0.getsockname()[1])
         uri = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://127.0.0.3,127.0.0.2:1"}
-        found = seat_with(environment, OPEN_MPI, SPREAD, uri)
-        assert found is not None
-        told = found.environment({"MASTER_PORT": port}, 5.0)
-        assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.2", port)
+        seat = seat_with(environment, OPEN_MPI, SPREAD, uri)
+        assert seat is not None
+        variables = seat.environment({"MASTER_PORT": port}, 5.0)
+        assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("127.0.0.2", port)
         first = seat_with(environment, {"OMPI_COMM_WORLD_RANK": "0"})
         assert first is not None
         assert first.environment({}, 5.0)["MASTER_ADDR"] == "127.0.0.3"

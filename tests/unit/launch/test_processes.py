@@ -63,12 +63,12 @@ def launch(tmp_path: Path, folder: Path) -> Iterator[Callable[..., Launch]]:
         return launches[-1]
 
     yield start
-    for one in launches:
-        one.end()
+    for launch in launches:
+        launch.end()
 
 
 def _words(tmp_path: Path, *names: str) -> list[str]:
-    """What the script's workers have written into the files `names`, once all are there."""
+    """Return the contents of the files `names` of the script's workers, once all exist."""
     paths = [tmp_path / name for name in names]
     until(lambda: all(path.exists() and path.read_text() for path in paths), f"{names} in {tmp_path}")
     return [path.read_text() for path in paths]
@@ -86,7 +86,7 @@ def test_each_worker_finds_its_place_in_the_environment(
     )
     assert run_shown(command, 2, folder).status == 1  # the script has no use for the setting
     for rank, written in enumerate(_words(tmp_path, "env-0", "env-1")):
-        found, arguments = json.loads(written)
+        variables, arguments = json.loads(written)
         assert arguments == ["-n", "--help", "--", "a b"]
         expected = {
             "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
@@ -94,10 +94,10 @@ def test_each_worker_finds_its_place_in_the_environment(
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "QUORATE_RUN": str(folder),
             "QUORATE_SETTINGS": '{"wait_for": "all"}',
         }  # fmt: skip
-        assert {name: found.get(name) for name in expected} == expected
-        assert found["QUORATE_BOARD"].startswith("unix:")
-        assert int(found["MASTER_PORT"]) > 0
-        assert not {"TORCHELASTIC_RUN_ID", "QUORATE_STRATEGY"} & found.keys()
+        assert {name: variables.get(name) for name in expected} == expected
+        assert variables["QUORATE_BOARD"].startswith("unix:")
+        assert int(variables["MASTER_PORT"]) > 0
+        assert not {"TORCHELASTIC_RUN_ID", "QUORATE_STRATEGY"} & variables.keys()
 
 
 def test_the_goodput_of_the_run_is_looked_at(
@@ -126,8 +126,8 @@ def test_of_our_own_variables_workers_have_what_is_meant_for_them(
 ) -> None:
     monkeypatch.setenv("QUORATE_GPU_BACKEND", "host")
     monkeypatch.setenv("QUORATE_BOARD", "another launcher's")
-    found = environment(1, "b", tmp_path, Command(script="s"))
-    assert found["QUORATE_GPU_BACKEND"] == "host" and found["QUORATE_BOARD"] == "unix:b"
+    variables = environment(1, "b", tmp_path, Command(script="s"))
+    assert variables["QUORATE_GPU_BACKEND"] == "host" and variables["QUORATE_BOARD"] == "unix:b"
 
 
 def test_the_board_and_its_folder_are_gone_afterwards(

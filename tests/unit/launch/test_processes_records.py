@@ -82,8 +82,8 @@ ENDINGS = {rank: Ending(rank, status) for rank, status in enumerate([1, -9, 0, 1
 def test_the_cause_comes_first_and_the_rest_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "rank-1.log").write_text("first\n\nlast\n")
     reported = PeerFailed("rank 1 (host h) raised ValueError: a.\nb", (1,))
-    told = verdict(ENDINGS, ENDINGS[0], reported, tmp_path).splitlines()
-    assert told == [
+    lines = verdict(ENDINGS, ENDINGS[0], reported, tmp_path).splitlines()
+    assert lines == [
         f"rank 1 (host h) raised ValueError: a; its log is {tmp_path / 'rank-1.log'}",
         "  | first",
         "  | last",
@@ -93,15 +93,15 @@ def test_the_cause_comes_first_and_the_rest_in_one_line(tmp_path: Path) -> None:
 
 def test_what_rank_0_printed_is_not_shown_again(tmp_path: Path) -> None:
     (tmp_path / "rank-0.log").write_text("shown already\n")
-    told = verdict({0: Ending(0, 1)}, Ending(0, 1), None, tmp_path)
-    assert told == f"rank 0 exited with status 1; its log is {tmp_path / 'rank-0.log'}"
+    text = verdict({0: Ending(0, 1)}, Ending(0, 1), None, tmp_path)
+    assert text == f"rank 0 exited with status 1; its log is {tmp_path / 'rank-0.log'}"
 
 
 def test_of_a_mismatch_nobody_is_the_cause(tmp_path: Path) -> None:
     reported = Mismatch("workers called different things")
     assert cause_of(ENDINGS, ENDINGS[0], reported) is None
-    told = verdict(ENDINGS, ENDINGS[0], reported, tmp_path)
-    assert told.startswith(f"workers called different things; the logs are in {tmp_path}\n")
+    text = verdict(ENDINGS, ENDINGS[0], reported, tmp_path)
+    assert text.startswith(f"workers called different things; the logs are in {tmp_path}\n")
 
 
 def test_the_end_of_a_long_log_that_is_not_text(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ class World:
         self.transfers: dict[int, RecordTransfer] = {}
 
     def folder(self, rank: int) -> Path:
-        """Where its rows are."""
-        found = self._folder / self._homes[rank]
-        found.mkdir(exist_ok=True)
-        return found
+        """Return the folder of its rows."""
+        folder = self._folder / self._homes[rank]
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def begin(self, rank: int, folder: Path | None = None) -> RecordTransfer:
         """Its thread."""
@@ -59,7 +59,7 @@ class World:
             file.write(text)
 
     def at_home(self, rank: int) -> str:
-        """What has come there of its rows."""
+        """Return its rows that have arrived there."""
         path = records_of(self.folder(0), rank)
         return path.read_text() if path.exists() else ""
 
@@ -74,14 +74,14 @@ class World:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], World]]:
     monkeypatch.setattr(record_transfer, "EVERY", 0.02)
     monkeypatch.setattr(record_transfer, "LOOKS_FOR", 0.05)
-    found: list[World] = []
+    worlds: list[World] = []
 
     def make(homes: str) -> World:
-        found.append(World(tmp_path, homes))
-        return found[0]
+        worlds.append(World(tmp_path, homes))
+        return worlds[0]
 
     yield make
-    for transfer in reversed(found[0].transfers.values()):
+    for transfer in reversed(worlds[0].transfers.values()):
         transfer.close(10.0)
         transfer.leave()
         transfer._thread.join(10.0)

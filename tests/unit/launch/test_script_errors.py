@@ -1,4 +1,4 @@
-"""What the end of a worker's script is to the others, among real workers: an error, a death, or nobody's business."""
+"""The effect of the end of a worker's script on others, among real workers: an error, a death, or none."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def breaks(*arguments, **named):
     raise RuntimeError("Connection reset by peer")
 torch.distributed.init_process_group = breaks
 """
-"""What torch may raise on the others when one dies while all connect."""
+"""An error that torch may raise on the others when one dies while all connect."""
 
 
 @pytest.mark.parametrize(

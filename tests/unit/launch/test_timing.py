@@ -21,7 +21,7 @@ class Clock:
         self.now = 0.0
 
     def perf_counter(self) -> float:
-        """As that of `time`."""
+        """Return the time, like `time.perf_counter`."""
         return self.now
 
 
@@ -48,16 +48,16 @@ class Block(nn.Module):
         self.up, self.down, self.clock, self.fixed = nn.Linear(4, 8), nn.Linear(8, 4), clock, fixed
 
     def forward(self, x: Tensor) -> Tensor:
-        """As is usual."""
-        found: Tensor = Spends.apply(self.down(torch.relu(self.up(x))), self.clock, self.fixed)
-        return found
+        """Return the output of the block."""
+        output: Tensor = Spends.apply(self.down(torch.relu(self.up(x))), self.clock, self.fixed)
+        return output
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(probes, "time", found)
-    return found
+    fake = Clock()
+    monkeypatch.setattr(probes, "time", fake)
+    return fake
 
 
 def test_what_a_step_takes(clock: Clock) -> None:
@@ -72,12 +72,12 @@ def test_what_a_step_takes(clock: Clock) -> None:
         timer.steps_now()
         clock.now += 2.0
         timer.stepped()
-    told = timer.told(blocks)
-    assert told["blocks"] == {"1": [7.0, 13.0], "2": [7.0, 13.0]}
-    assert told["rest"] == [0.0, 0.25]
-    assert (told["examples"], told["update"], told["outside"], told["steps"]) == (6, 2.0, 0.5, 2)
-    assert told["outputs"] == {"1": 6 * 4 * 4, "2": 6 * 4 * 4}
-    assert told["fixed"] == pytest.approx((1 / 7, 1 / 13))
+    report = timer.report(blocks)
+    assert report["blocks"] == {"1": [7.0, 13.0], "2": [7.0, 13.0]}
+    assert report["rest"] == [0.0, 0.25]
+    assert (report["examples"], report["update"], report["outside"], report["steps"]) == (6, 2.0, 0.5, 2)
+    assert report["outputs"] == {"1": 6 * 4 * 4, "2": 6 * 4 * 4}
+    assert report["fixed"] == pytest.approx((1 / 7, 1 / 13))
 
 
 def test_how_long_steps_are_timed(clock: Clock) -> None:
@@ -109,20 +109,20 @@ def test_what_the_processor_did_of_a_step(monkeypatch: pytest.MonkeyPatch) -> No
         timer.stepped()
     assert timer.parts == pytest.approx({"outside": 0.5, "model": 0.0, "backward": 2.0, "update": 2.0})
     assert timer.processor.parts == pytest.approx({"outside": 1 / 3, "model": 0.0, "backward": 1.0, "update": 4 / 3})
-    assert timer.told({})["processor"] == pytest.approx((3 - 1 / 3) / 4.5)
+    assert timer.report({})["processor"] == pytest.approx((3 - 1 / 3) / 4.5)
 
 
 def test_what_does_not_grow_with_examples(clock: Clock) -> None:
     block = Block(clock, 3.0)
-    given = {"0": ((torch.ones(5, 4, requires_grad=True),), {})}
-    assert fixed_shares({"0": block}, given, 5) == pytest.approx((3 / 8, 3 / 13))
-    assert fixed_shares({"0": Block(clock, 0.0)}, given, 5) == (0.0, 0.0)
+    inputs = {"0": ((torch.ones(5, 4, requires_grad=True),), {})}
+    assert fixed_shares({"0": block}, inputs, 5) == pytest.approx((3 / 8, 3 / 13))
+    assert fixed_shares({"0": Block(clock, 0.0)}, inputs, 5) == (0.0, 0.0)
     assert fixed_shares({"0": block}, {"0": (("no tensor",), {})}, 5) == (0.0, 0.0)
     assert fixed_shares({}, {}, 5) == (0.0, 0.0)
 
 
 def test_which_numbers_can_be_cut() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), nn.LayerNorm(4))
-    found = cuts(model, {"0": model[0]})
-    assert found["2"] == {"": 0, "0": 4 * 8 + 8 + 8 * 4 + 4}
-    assert isinstance(found["3"], str) or found["3"] == {"": 0, "0": 0}
+    counts = cuts(model, {"0": model[0]})
+    assert counts["2"] == {"": 0, "0": 4 * 8 + 8 + 8 * 4 + 4}
+    assert isinstance(counts["3"], str) or counts["3"] == {"": 0, "0": 0}

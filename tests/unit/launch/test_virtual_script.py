@@ -113,11 +113,11 @@ def test_the_output_of_rank_0_is_shown_and_all_is_kept(run: Run, capsys: pytest.
     shown = capsys.readouterr()
     assert (status, shown.out, shown.err) == (0, "out 0\n", "err 0\n")
     assert logs == [f"out {rank}\nerr {rank}\n" for rank in range(3)]
-    told: list[tuple[int, str]] = []
-    run(text, on_output=lambda rank, written: told.append((rank, written)))
+    pieces: list[tuple[int, str]] = []
+    run(text, on_output=lambda rank, written: pieces.append((rank, written)))
     assert capsys.readouterr().out == ""
-    assert sorted({rank for rank, _ in told}) == [0, 1, 2]
-    assert "".join(written for rank, written in told if rank == 1) == "out 1\nerr 1\n"
+    assert sorted({rank for rank, _ in pieces}) == [0, 1, 2]
+    assert "".join(written for rank, written in pieces if rank == 1) == "out 1\nerr 1\n"
 
 
 def test_time_is_virtual_in_workers_and_real_elsewhere(run: Run) -> None:
@@ -288,8 +288,8 @@ def test_what_all_workers_are_refused_is_told_once(run: Run, capsys: pytest.Capt
     ],
 )
 def test_exit_statuses(run: Run, text: str, status: int) -> None:
-    found, logs = run(text, preamble=PREAMBLE + "\n")
-    assert found == status
+    returned, logs = run(text, preamble=PREAMBLE + "\n")
+    assert returned == status
     if "words" in text:
         assert logs[0] == "in words\n"
 
@@ -317,11 +317,11 @@ def test_workers_draw_alike_whatever_the_schedule(run: Run) -> None:
         wire.barrier().wait()
         print(torch.rand(1).item())
         """
-    one = run(text.replace("WAIT", "0.0"))[1]
-    other = run(text.replace("WAIT", "float(3 - wire.rank)"))[1]
-    assert one == other
-    assert len(set(one)) == 1
-    assert run(text.replace("WAIT", "0.0"), seed=1)[1] != one
+    first = run(text.replace("WAIT", "0.0"))[1]
+    second = run(text.replace("WAIT", "float(3 - wire.rank)"))[1]
+    assert first == second
+    assert len(set(first)) == 1
+    assert run(text.replace("WAIT", "0.0"), seed=1)[1] != first
 
 
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:

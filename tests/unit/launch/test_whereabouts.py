@@ -1,4 +1,4 @@
-"""What is made of the workers' answers: who is the odd one out."""
+"""The report made of the workers' answers: which one differs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def refusals(size: int, call: Callable[[quorate.World], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("argument_of", "words"),
     [
         (lambda rank: torch.zeros(2 + (rank == 1)), "torch.float32 of the shape (3,) on rank 1 and torch.float32 of"),
         (lambda rank: torch.zeros(2, 3 if rank else 0), "of the shape (2, 3) on rank 1 and torch.float32 of the shape"),
@@ -36,8 +36,8 @@ def refusals(size: int, call: Callable[[quorate.World], Any]) -> list[str]:
         (lambda rank: torch.zeros(()) if rank == 2 else 1.0, "float32 of the shape () on rank 2 and torch.float64"),
     ],
 )
-def test_a_mean_of_different_things_is_refused_on_all(given: Callable[[int], Any], words: str) -> None:
-    said = refusals(3, lambda world: world.mean(given(world.rank)))
+def test_a_mean_of_different_things_is_refused_on_all(argument_of: Callable[[int], Any], words: str) -> None:
+    said = refusals(3, lambda world: world.mean(argument_of(world.rank)))
     assert len(set(said)) == 1
     assert said[0].startswith("world.mean was given ")
     assert words in said[0]

@@ -40,7 +40,7 @@ def drawn(rank: int, layout: Layout = LAYOUT) -> Flat:
 
 
 def plain(vectors: Sequence[Tensor]) -> Tensor:
-    """Of one tensor of all workers, in float64: those in surplus first, then neighbours."""
+    """Return the adaptive sum of one tensor of all workers, in float64: surplus workers first, then neighbours."""
 
     def two(a: Tensor, b: Tensor) -> Tensor:
         ab, aa, bb = float(a @ b), float(a @ a), float(b @ b)
@@ -57,9 +57,9 @@ def plain(vectors: Sequence[Tensor]) -> Tensor:
     return level[0]
 
 
-def formed(size: int, given: Callable[[int], Flat]) -> list[Flat]:
+def formed(size: int, vector_of: Callable[[int], Flat]) -> list[Flat]:
     def task(wire: Wire) -> Flat:
-        x = given(wire.rank)
+        x = vector_of(wire.rank)
         return Adasum(x.layout, wire).start(x).wait().clone()
 
     return VirtualWorld(size, timeout=30.0).run(task)
@@ -78,12 +78,12 @@ def of(value: Callable[[int], Sequence[float]]) -> Callable[[int], Flat]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_it_equals_the_equation_of_each_tensor_with_the_same_bits_everywhere(size: int) -> None:
-    found = formed(size, drawn)
-    assert all(torch.equal(x, y) for other in found for x, y in zip(other.parts, found[0].parts, strict=True))
+    sums = formed(size, drawn)
+    assert all(torch.equal(x, y) for other in sums for x, y in zip(other.parts, sums[0].parts, strict=True))
     for index in range(len(LAYOUT.segments)):
         wanted = plain([drawn(rank).segment(index) for rank in range(size)])
-        torch.testing.assert_close(found[0].segment(index).reshape(-1).double(), wanted, rtol=1e-5, atol=1e-5)
-    assert header_in(found[0]).tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
+        torch.testing.assert_close(sums[0].segment(index).reshape(-1).double(), wanted, rtol=1e-5, atol=1e-5)
+    assert sums[0].header.tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -102,8 +102,8 @@ def test_opposite_ones_are_none_and_the_lengths_of_parallel_ones_are_averaged() 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_zeros_change_nothing(size: int) -> None:
     for giver in range(size):
-        found = formed(size, of(lambda rank, giver=giver: [float(rank == giver)] * 8))  # type: ignore[misc]
-        assert found[0].parts[0].tolist() == [1.0] * 8
+        sums = formed(size, of(lambda rank, giver=giver: [float(rank == giver)] * 8))  # type: ignore[misc]
+        assert sums[0].parts[0].tolist() == [1.0] * 8
     assert formed(size, of(lambda rank: [0.0] * 8))[0].parts[0].tolist() == [0.0] * 8
 
 
@@ -115,13 +115,13 @@ def test_multiplied_gradients_give_it_multiplied(factor: float) -> None:
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 def test_what_is_not_finite_spoils_its_tensor_everywhere(bad: float) -> None:
-    def given(rank: int) -> Flat:
+    def vector_of(rank: int) -> Flat:
         x = drawn(rank)
         x.segment(1)[2] = bad if rank == 1 else 0.0
         return x
 
-    for found in formed(3, given):
-        assert found.segment(1).isnan().all() and found.segment(0).isfinite().all()
+    for total in formed(3, vector_of):
+        assert total.segment(1).isnan().all() and total.segment(0).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64])
@@ -129,17 +129,17 @@ def test_of_other_numbers(dtype: torch.dtype) -> None:
     """Small ones are summed as float32 and rounded once; complex ones are twice as many real ones."""
     layout = Layout((Segment("x", (9,), dtype, 0, 0),), (Part(9, dtype, torch.device("cpu")),), 0)
 
-    def given(rank: int) -> Flat:
+    def vector_of(rank: int) -> Flat:
         draw = torch.Generator().manual_seed(rank)
         return Flat([torch.randn(9, generator=draw, dtype=dtype)], layout)
 
-    found = formed(3, given)
-    reals = [given(rank).parts[0] for rank in range(3)]
+    sums = formed(3, vector_of)
+    reals = [vector_of(rank).parts[0] for rank in range(3)]
     wanted = plain([torch.view_as_real(x) if dtype.is_complex else x for x in reals])
     wanted = torch.view_as_complex(wanted.view(9, 2)) if dtype.is_complex else wanted
     tolerance = {"rtol": 2**-8, "atol": 1e-6} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(found[0].parts[0], wanted.to(dtype), **tolerance)
-    assert all(torch.equal(other.parts[0], found[0].parts[0]) for other in found)
+    torch.testing.assert_close(sums[0].parts[0], wanted.to(dtype), **tolerance)
+    assert all(torch.equal(other.parts[0], sums[0].parts[0]) for other in sums)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
@@ -156,16 +156,16 @@ def test_bytes_on_the_wire_are_those_stated(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_tree_of_messages_is_the_one_of_exchanges(size: int) -> None:
-    """As it is formed anew after a death, in whatever order messages came."""
+    """Also when it is formed anew after a death, in whatever order messages arrived."""
 
     def task(wire: Wire) -> Flat:
         reducer = Adasum(LAYOUT, wire)
         ranks = [*range(1, size), 0]
-        found = [reducer.message(drawn(rank)) for rank in ranks]
-        return reducer.sum_of(found, ranks, [0] * size, Flat.zeros(LAYOUT))
+        messages = [reducer.message(drawn(rank)) for rank in ranks]
+        return reducer.sum_of(messages, ranks, [0] * size, Flat.zeros(LAYOUT))
 
-    anew, found = VirtualWorld(size).run(task)[0], formed(size, drawn)[0]
-    for x, y in zip(anew.parts, found.parts, strict=True):
+    anew, exchanged = VirtualWorld(size).run(task)[0], formed(size, drawn)[0]
+    for x, y in zip(anew.parts, exchanged.parts, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
 
 
@@ -175,8 +175,8 @@ def test_a_part_is_summed_again_with_its_header() -> None:
         reducer.start(drawn(wire.rank)).wait()
         return reducer.again(last, drawn(wire.rank + 7).parts[last]).wait()
 
-    found, wanted = VirtualWorld(3).run(task), formed(3, lambda rank: drawn(rank + 7))
-    assert all(torch.equal(x, wanted[0].parts[-1]) for x in found)
+    parts, wanted = VirtualWorld(3).run(task), formed(3, lambda rank: drawn(rank + 7))
+    assert all(torch.equal(x, wanted[0].parts[-1]) for x in parts)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -199,8 +199,8 @@ def test_equal_workers_train_as_one_also_when_some_have_ended(size: int) -> None
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     alone = VirtualWorld(1).run(live)[0]
-    for found in VirtualWorld(size, timeout=30.0).run(live):
-        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
+    for parameters in VirtualWorld(size, timeout=30.0).run(live):
+        torch.testing.assert_close(parameters, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_a_worker_that_hands_in_something_else_is_named_and_a_death_ends_sums() -> None:

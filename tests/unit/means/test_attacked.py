@@ -22,11 +22,11 @@ LAYOUT = layout_of([("a", torch.zeros(3)), ("b", torch.zeros(2))], header=1, par
 
 
 def sums(attack: str, steps: int = 1, size: int = 4) -> list[list[float]]:
-    """Of each step, where worker r gives r + 1 + 10 step in each number; the header comes as it is."""
+    """Return the sum of each step, where worker r sends r + 1 + 10 step in each number; headers are not changed."""
 
     def task(wire: Wire) -> list[list[float]]:
         reducer = reduction_of({"attack": attack}).reducer(LAYOUT, wire, 0)
-        found = []
+        sums_of_steps = []
         for step in range(steps):
             x = Flat.zeros(LAYOUT)
             for part in x.parts:
@@ -36,12 +36,12 @@ def sums(attack: str, steps: int = 1, size: int = 4) -> list[list[float]]:
             assert header_in(sent).tolist() == [size]
             numbers = torch.cat([sent.segment(0), sent.segment(1)])
             assert len(set(map(str, numbers.tolist()))) == 1 or attack.startswith("noise")
-            found.append(float(numbers[0]))
-        return [found]
+            sums_of_steps.append(float(numbers[0]))
+        return [sums_of_steps]
 
-    every = VirtualWorld(size).run(task)
-    assert all(str(one) == str(every[0]) for one in every)
-    return every[0]
+    results = VirtualWorld(size).run(task)
+    assert all(str(sums) == str(results[0]) for sums in results)
+    return results[0]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_rule_learns_under_every_attack_and_the_mean_does_not(attack: str) -> 
     """Replayed and delayed gradients do the mean no harm here, nor does a little of one worker."""
 
     def error(**settings: Any) -> float:
-        found = VirtualWorld(7, timeout=60.0).run(joined(lambda w: trained(w.rank, **settings)))
-        assert len({str(float(one)) for one in found}) == 1
-        return float(found[0])
+        errors = VirtualWorld(7, timeout=60.0).run(joined(lambda w: trained(w.rank, **settings)))
+        assert len({str(float(value)) for value in errors}) == 1
+        return float(errors[0])
 
     assert error(strategy="robust", reduce="trimmed-mean", attack=attack, momentum=0.5) < 0.3
     if attack not in ("replayed", "delayed", "little-is-enough"):

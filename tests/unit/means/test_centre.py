@@ -60,22 +60,22 @@ def without(rank: int, size: int, x: Tensor) -> Tensor:
 
 
 def test_each_has_its_own_pieces_only() -> None:
-    """What was made for a checkpoint is given up when the next sum begins."""
+    """The memory of a checkpoint is given up when the next sum begins."""
 
     def task(wire: Wire) -> tuple[int, dict[str, Tensor], Flat]:
         reducer = Robust(LAYOUT, wire, RULE, seed=7)
         for step in range(3):
-            found = reducer.start(drawn(wire.rank, step)).wait().clone()
+            sums = reducer.start(drawn(wire.rank, step)).wait().clone()
             assert not reducer._state.newest
             assert step != 1 or reducer.state.newest
         state = reducer.state
         assert isinstance(reducer._from, OwnedCentre)
-        return sum(own.numel() for _, own in reducer._from._own), state.newest, found
+        return sum(own.numel() for _, own in reducer._from._own), state.newest, sums
 
-    told = VirtualWorld(3, timeout=30.0).run(task)
-    assert sum(count for count, _, _ in told) == NUMBERS
-    whole = resized("total", "newest", [centre for _, centre, _ in told], 0, 3)
-    torch.testing.assert_close(torch.cat(list(whole.values())), numbers_of(told[0][2]), rtol=0, atol=0)
+    results = VirtualWorld(3, timeout=30.0).run(task)
+    assert sum(count for count, _, _ in results) == NUMBERS
+    whole = resized("total", "newest", [centre for _, centre, _ in results], 0, 3)
+    torch.testing.assert_close(torch.cat(list(whole.values())), numbers_of(results[0][2]), rtol=0, atol=0)
     assert RobustState.__dataclass_fields__["newest"].metadata[LAW] == "total"
 
 
@@ -83,10 +83,10 @@ def test_each_has_its_own_pieces_only() -> None:
 def test_a_checkpoint_brings_it_to_any_number_of_workers(size: int) -> None:
     def first(wire: Wire) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         reducer = Robust(LAYOUT, wire, RULE, seed=7)
-        found = [numbers_of(reducer.start(drawn(wire.rank, 0)).wait())]
+        sums = [numbers_of(reducer.start(drawn(wire.rank, 0)).wait())]
         kept = {name: x.clone() for name, x in reducer.state.newest.items()}
-        found.append(numbers_of(reducer.start(drawn(wire.rank, 1)).wait()))
-        return kept, *found
+        sums.append(numbers_of(reducer.start(drawn(wire.rank, 1)).wait()))
+        return kept, *sums
 
     old = VirtualWorld(3, timeout=30.0).run(first)
 
@@ -96,13 +96,13 @@ def test_a_checkpoint_brings_it_to_any_number_of_workers(size: int) -> None:
         again = reducer.state.newest  # another one is saved before a step is made
         return numbers_of(reducer.start(drawn(wire.rank, 1)).wait()), again
 
-    told = VirtualWorld(size, timeout=30.0).run(second)
+    results = VirtualWorld(size, timeout=30.0).run(second)
     expected = wanted(range(size), 1, old[0][1])
-    for found, _ in told:
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for total, _ in results:
+        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
     if size == 3:
-        assert torch.equal(told[0][0], old[0][2]), "as if it had gone on"
-    again = resized("total", "newest", [kept for _, kept in told], 0, size)
+        assert torch.equal(results[0][0], old[0][2]), "as if it had gone on"
+    again = resized("total", "newest", [kept for _, kept in results], 0, size)
     torch.testing.assert_close(torch.cat(list(again.values())), old[0][1], rtol=0, atol=0)
 
 
@@ -111,54 +111,54 @@ def test_survivors_bring_their_pieces_and_divide_it_among_them() -> None:
         allow_going_on(wire.board, wire.size, name="t")
         wire.tolerate_deaths("gone")
         wire.barrier().wait()
-        sums, found = FaultTolerantSum(LAYOUT, wire, of=Robust(LAYOUT, wire, RULE, seed=7)), list[Tensor]()
+        sums, totals = FaultTolerantSum(LAYOUT, wire, of=Robust(LAYOUT, wire, RULE, seed=7)), list[Tensor]()
         for step in range(4):
             if step == 1 and wire.rank == DIES:
                 wire.crash()
             x = drawn(wire.rank, step)
-            found.append(numbers_of(sums.start(x, sums.kept(x)).wait()))
+            totals.append(numbers_of(sums.start(x, sums.kept(x)).wait()))
         assert isinstance(sums.of, Robust) and isinstance(sums.of._from, OwnedCentre)
         sums.of.commit()
-        return [*found, torch.tensor(sum(own.numel() for _, own in sums.of._from._own))]
+        return [*totals, torch.tensor(sum(own.numel() for _, own in sums.of._from._own))]
 
-    told = [one.result for one in VirtualWorld(4, timeout=30.0).outcomes(task) if one.result is not None]
-    assert len(told) == 3
-    assert all(torch.equal(x, y) for one in told for x, y in zip(one[:-1], told[0][:-1], strict=True))
-    centre = without(DIES, 4, told[0][0])
-    assert not torch.equal(centre, told[0][0])
+    results = [outcome.result for outcome in VirtualWorld(4, timeout=30.0).outcomes(task) if outcome.result is not None]
+    assert len(results) == 3
+    assert all(torch.equal(x, y) for totals in results for x, y in zip(totals[:-1], results[0][:-1], strict=True))
+    centre = without(DIES, 4, results[0][0])
+    assert not torch.equal(centre, results[0][0])
     for step in range(1, 4):
-        torch.testing.assert_close(told[0][step], wanted(range(3), step, centre), rtol=1e-5, atol=1e-5)
-        centre = told[0][step]
-    assert sum(int(one[-1]) for one in told) == NUMBERS, "they own all of it"
+        torch.testing.assert_close(results[0][step], wanted(range(3), step, centre), rtol=1e-5, atol=1e-5)
+        centre = results[0][step]
+    assert sum(int(totals[-1]) for totals in results) == NUMBERS, "they own all of it"
 
 
 def test_a_newcomer_has_it_from_the_others() -> None:
-    """Of those that were three, one dies while another joins: all that are left form the same, bit for bit."""
+    """One of three workers dies while another joins: the remaining ones form the same sum, bit for bit."""
     workers = {rank: Robust(LAYOUT, _Beside(rank, 3), RULE, seed=7) for rank in range(4)}
 
     def anew(step: int, ranks: tuple[int, ...]) -> Tensor:
-        given = [workers[rank].message(drawn(rank, step)) for rank in ranks]
-        found = []
+        messages = [workers[rank].message(drawn(rank, step)) for rank in ranks]
+        totals = []
         for rank in ranks:
-            found.append(numbers_of(workers[rank].sum_of(given, ranks, [0] * len(ranks), drawn(rank))))
+            totals.append(numbers_of(workers[rank].sum_of(messages, ranks, [0] * len(ranks), drawn(rank))))
             workers[rank]._is_over = True
             workers[rank].commit()
-        assert all(torch.equal(one, found[0]) for one in found)
-        return found[0]
+        assert all(torch.equal(total, totals[0]) for total in totals)
+        return totals[0]
 
     before = anew(0, (0, 1, 2))
     torch.testing.assert_close(before, wanted((0, 1, 2), 0, torch.zeros(NUMBERS)), rtol=1e-5, atol=1e-5)
-    found = anew(1, (0, 1, 3))
-    torch.testing.assert_close(found, wanted((0, 1, 3), 1, without(2, 3, before)), rtol=1e-5, atol=1e-5)
+    middle = anew(1, (0, 1, 3))
+    torch.testing.assert_close(middle, wanted((0, 1, 3), 1, without(2, 3, before)), rtol=1e-5, atol=1e-5)
     then = anew(2, (0, 1, 3))
-    torch.testing.assert_close(then, wanted((0, 1, 3), 2, found), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(then, wanted((0, 1, 3), 2, middle), rtol=1e-5, atol=1e-5)
 
 
 def test_a_sum_that_none_has_a_gradient_in_leaves_it_as_it_is() -> None:
     def task(wire: Wire) -> list[Tensor]:
         reducer = Robust(LAYOUT, wire, RULE, seed=7)
-        given = (drawn(wire.rank, 0), drawn(wire.rank, 1, weight=0.0), drawn(wire.rank, 2))
-        return [numbers_of(reducer.start(x).wait()).clone() for x in given]
+        vectors = (drawn(wire.rank, 0), drawn(wire.rank, 1, weight=0.0), drawn(wire.rank, 2))
+        return [numbers_of(reducer.start(x).wait()).clone() for x in vectors]
 
     first, none, last = VirtualWorld(3, timeout=30.0).run(task)[0]
     assert not none.any()
@@ -174,8 +174,8 @@ def test_tensors_of_another_layout_keep_what_is_still_their_owners() -> None:
         after.follows(before)
         return before.state.newest, after.state.newest
 
-    told = VirtualWorld(3, timeout=30.0).run(task)
-    whole, then = (resized("total", "newest", [one[which] for one in told], 0, 3) for which in (0, 1))
+    results = VirtualWorld(3, timeout=30.0).run(task)
+    whole, then = (resized("total", "newest", [states[which] for states in results], 0, 3) for which in (0, 1))
     assert not then["new"].any()
     for name in ("a", "b"):
         kept = then[name] != 0
@@ -204,7 +204,7 @@ def test_where_all_have_it_a_checkpoint_is_not_written_over() -> None:
 
 
 class _Beside(SimpleNamespace):
-    """As much of a wire as sums of messages need."""
+    """The part of a wire that sums of messages need."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank=rank, size=size)

@@ -37,7 +37,7 @@ LAYOUT = layout_of(
 SIZES = [1, 2, 3, 5]
 KINDS: dict[str, type[Coded]] = {"gather": Coded, "two-phase": TwoPhase, "hierarchical": Hierarchical}
 HOSTS = [0, 0, 1, 0, 1]
-"""Where the workers are: with three of them two are on the first host, and one on the second."""
+"""The hosts of workers: of three workers two are on the first host, and one on the second."""
 WAYS = [(kind, name) for kind in KINDS for name in codecs.names() if kind == "gather" or not codecs.get(name).memories]
 
 
@@ -70,8 +70,8 @@ def together(size: int, task: Callable[[Wire], Any]) -> list[Any]:
     return VirtualWorld(size, timeout=30.0, network=Network(hosts=HOSTS[:size])).run(task)
 
 
-def equal(one: Flat, other: Flat) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(one.parts, other.parts, strict=True))
+def equal(first: Flat, other: Flat) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(first.parts, other.parts, strict=True))
 
 
 def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
@@ -85,27 +85,29 @@ def test_large_tensors_have_parts_of_their_own_and_the_header_has_not() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_what_came_and_what_is_left_is_what_was_given(kind: str, name: str, size: int) -> None:
-    """Where errors are fed back; and all have the same bits, and the header and small tensors are exact."""
+def test_results_and_errors_add_up_to_the_inputs(kind: str, name: str, size: int) -> None:
+    """With error feedback; all have the same bits, and the header and small tensors are exact."""
 
     def task(wire: Wire) -> tuple[list[Flat], list[Flat], dict[str, Tensor] | None]:
         reducer = KINDS[kind](LAYOUT, wire, fed_back(name), seed=3)
-        given = [drawn(wire.rank, step) for step in range(6)]
-        came = [reducer.start(one.clone()).wait() for one in given]
-        return given, came, left_out(reducer)
+        inputs = [drawn(wire.rank, step) for step in range(6)]
+        sums = [reducer.start(x.clone()).wait() for x in inputs]
+        return inputs, sums, left_out(reducer)
 
-    told = together(size, task)
+    results = together(size, task)
     for step in range(6):
-        assert all(equal(came[step], told[0][1][step]) for _, came, _ in told)
-        exact = [x.bare().parts[2] for x in (told[0][1][step], *(given[step] for given, _, _ in told))]
+        assert all(equal(own_sums[step], results[0][1][step]) for _, own_sums, _ in results)
+        exact = [x.bare().parts[2] for x in (results[0][1][step], *(own_inputs[step] for own_inputs, _, _ in results))]
         torch.testing.assert_close(exact[0], torch.stack(exact[1:]).sum(0), rtol=1e-5, atol=1e-5)
-        assert header_in(told[0][1][step]).tolist() == [size, size]
-    if told[0][2] is not None:
+        assert results[0][1][step].header.tolist() == [size, size]
+    if results[0][2] is not None:
         for index, name in ((0, "a"), (2, "c")):
-            wanted = sum(one.segment(index).flatten().double() for given, _, _ in told for one in given)
-            found = sum(one.segment(index).flatten().double() for one in told[0][1])
-            left = sum(error[name].double() for _, _, error in told)
-            torch.testing.assert_close(found + left, wanted, rtol=1e-4, atol=1e-3)
+            wanted = sum(
+                vector.segment(index).flatten().double() for own_inputs, _, _ in results for vector in own_inputs
+            )
+            received = sum(vector.segment(index).flatten().double() for vector in results[0][1])
+            left = sum(error[name].double() for _, _, error in results)
+            torch.testing.assert_close(received + left, wanted, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -144,12 +146,12 @@ def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(kind: str, na
         x = drawn(wire.rank, 1)
         if wire.rank == 1:
             x.parts[0][7] = bad
-        came = reducer.start(x).wait()
+        total = reducer.start(x).wait()
         after = remembered(reducer)
-        return came, reducer.start(drawn(wire.rank, 2)).wait(), before, after
+        return total, reducer.start(drawn(wire.rank, 2)).wait(), before, after
 
-    for rank, (came, then, before, after) in enumerate(together(3, task)):
-        assert came.parts[0].isnan().any() and came.parts[1].isfinite().all()
+    for rank, (total, then, before, after) in enumerate(together(3, task)):
+        assert total.parts[0].isnan().any() and total.parts[1].isfinite().all()
         assert all(part.isfinite().all() for part in then.parts)
         assert kind == "hierarchical" or torch.equal(before["c"], after["c"]) == (rank == 1)
         assert kind == "hierarchical" or not torch.equal(before["a"], after["a"])
@@ -158,10 +160,10 @@ def test_what_is_not_finite_comes_out_as_nan_and_is_not_remembered(kind: str, na
 @pytest.mark.parametrize("part", [0, 2], ids=["coded", "dense"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_that_is_summed_again_counts_once(kind: str, part: int) -> None:
-    """As if its first numbers had never been given."""
+    """The result is the same as without its first numbers."""
 
     def task(wire: Wire, *, again: bool) -> tuple[list[Flat], dict[str, Tensor]]:
-        reducer, came = KINDS[kind](LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
+        reducer, totals = KINDS[kind](LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0), []
         for step in range(3):
             x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
             if not again:
@@ -170,13 +172,13 @@ def test_a_part_that_is_summed_again_counts_once(kind: str, part: int) -> None:
             if again:
                 sums.parts[part].copy_(changed.parts[part])
                 reducer.again(part, sums.parts[part]).wait()
-            came.append(sums.clone())
-        return came, remembered(reducer)
+            totals.append(sums.clone())
+        return totals, remembered(reducer)
 
-    for (came, error), (wanted, left) in zip(
+    for (totals, error), (wanted, left) in zip(
         together(3, lambda wire: task(wire, again=True)), together(3, lambda wire: task(wire, again=False)), strict=True
     ):
-        assert all(map(equal, came, wanted)) and all(torch.equal(error[name], left[name]) for name in "ac")
+        assert all(map(equal, totals, wanted)) and all(torch.equal(error[name], left[name]) for name in "ac")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,25 +205,25 @@ def test_what_is_remembered_goes_on_with_other_parameters(kind: str) -> None:
 
 
 def test_vectors_of_another_layout_share_what_is_remembered() -> None:
-    """As fragments do: a tensor's error goes on in whichever vector it comes next."""
+    """The error of a tensor continues in whichever vector it is next, as in fragments."""
     alone = layout_of([("c", torch.zeros(3, 40)), ("n", torch.zeros(1))], coded=lambda name, x: x.dim() > 1)
 
     def task(wire: Wire) -> tuple[Tensor, Tensor]:
         reducer = Coded(LAYOUT, wire, ErrorFeedback(TopK(density=0.1)), seed=0)
-        given, came = torch.zeros(120), torch.zeros(120)
+        inputs, received = torch.zeros(120), torch.zeros(120)
         for step in range(4):
             x = drawn(wire.rank, step)
-            given += x.segment(2).flatten()
+            inputs += x.segment(2).flatten()
             if step % 2:
                 small = Flat.zeros(alone)
                 small.segment(0).copy_(x.segment(2))
-                came += reducer.start(small).wait().segment(0).flatten()
+                received += reducer.start(small).wait().segment(0).flatten()
             else:
-                came += reducer.start(x).wait().segment(2).flatten()
-        return given - reducer.state.memory[ERROR]["c"], came
+                received += reducer.start(x).wait().segment(2).flatten()
+        return inputs - reducer.state.memory[ERROR]["c"], received
 
-    told = together(3, task)
-    torch.testing.assert_close(sum(given for given, _ in told), told[0][1], rtol=1e-4, atol=1e-4)
+    results = together(3, task)
+    torch.testing.assert_close(sum(inputs for inputs, _ in results), results[0][1], rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_not_finite_is_seen_and_what_adds_up_to_too_much_is_finite() -> None:

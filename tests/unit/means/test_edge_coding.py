@@ -1,4 +1,4 @@
-"""What a codec makes of a vector for neighbours: its coded parts, and nothing else."""
+"""The codec of vectors for neighbours: it changes coded parts, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_it_is_read_alike_by_all_and_only_coded_parts_are_changed(name: str) -> 
     tensors = coding.encode(x, 5, 2)
     assert all(tensors[part] is x.parts[part] for part in range(len(x.parts)) if not x.layout.parts[part].coded)
     first, again = (EdgeCoding(kind(), seed=3).decode(tensors, x.layout, 5, 2) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first.parts, again.parts, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(first.parts, again.parts, strict=True))
     assert torch.equal(first.segment(1), x.segment(1))
     assert not torch.equal(first.segment(0), x.segment(0))
-    nbytes = sum(one.numel() * one.element_size() for one in tensors)
+    nbytes = sum(x.numel() * x.element_size() for x in tensors)
     assert nbytes == kind().wire_bytes(((16, 8),)) + 4 * 8
 
 
@@ -50,9 +50,9 @@ def test_random_numbers_are_drawn_for_each_worker_and_each_exchange() -> None:
 def test_what_is_not_finite_is_read_as_no_number(name: str, number: float) -> None:
     coding, x = EdgeCoding(codecs.get(name)(), seed=3), vector()
     x.segment(0)[3, 3] = number
-    found = coding.decode(coding.encode(x, 0, 0), x.layout, 0, 0)
-    assert bool(found.segment(0).isnan().all())
-    assert torch.equal(found.segment(1), x.segment(1))
+    decoded = coding.decode(coding.encode(x, 0, 0), x.layout, 0, 0)
+    assert bool(decoded.segment(0).isnan().all())
+    assert torch.equal(decoded.segment(1), x.segment(1))
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Refusing(Wrapped):
     def _again(self, inner: Wire) -> Wire:
         return Refusing(inner)
 
-    def _call(self, operation: str, launch: Callable[[], Work[T]], given: Any, peer: int | None) -> Work[T]:
+    def _call(self, operation: str, launch: Callable[[], Work[T]], argument: Any, peer: int | None) -> Work[T]:
         if operation == "all_reduce" and self.inner.dead:
             self.refused += 1
             raise PeerFailed(f"{sorted(self.inner.dead)} died", sorted(self.inner.dead))
@@ -82,13 +82,13 @@ def test_a_sum_is_done_when_everyone_has_it_and_then_nobody_waits(size: int) -> 
             clock.sleep(1.0)
             asked += [work.done(), work.done()]
         begin = clock.now()
-        found = work.wait()
-        return asked, clock.now() - begin, found.parts[0].tolist()
+        total = work.wait()
+        return asked, clock.now() - begin, total.parts[0].tolist()
 
-    told = VirtualWorld(size, timeout=30.0).run(task)
-    assert told[0][0] == [False] * 3 + [True] * 2
-    assert told[0][1] == 0.0
-    assert all(one[2] == told[0][2] for one in told)
+    results = VirtualWorld(size, timeout=30.0).run(task)
+    assert results[0][0] == [False] * 3 + [True] * 2
+    assert results[0][1] == 0.0
+    assert all(result[2] == results[0][2] for result in results)
 
 
 def test_asking_alone_brings_a_sum_to_its_end() -> None:
@@ -113,11 +113,11 @@ def test_it_is_formed_anew_by_asking_where_one_has_died() -> None:
             wire.clock.sleep(0.01)
             if work.done():
                 break
-        found = work.wait(0.0).parts[0].tolist()
-        return sums.counted, found
+        numbers = work.wait(0.0).parts[0].tolist()
+        return sums.counted, numbers
 
     outcomes = VirtualWorld(3, timeout=30.0).outcomes(task)
-    assert [one.result for one in outcomes[:DIES]] == [(2, [3.0] * 3)] * 2
+    assert [outcome.result for outcome in outcomes[:DIES]] == [(2, [3.0] * 3)] * 2
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "launched"])
@@ -136,34 +136,34 @@ def test_whoever_has_launched_which_parts_all_that_are_left_form_the_same_sum(re
         if wire.rank == DIES:
             wire.crash()
         work = sums.start(x, lambda: in_parts(wire.rank))
-        found = work.wait()
-        return sums.counted, torch.cat(found.parts).tolist(), found is x, getattr(own, "refused", 0)
+        total = work.wait()
+        return sums.counted, torch.cat(total.parts).tolist(), total is x, getattr(own, "refused", 0)
 
     outcomes = VirtualWorld(3, timeout=30.0).outcomes(task)
-    told = [one.result for one in outcomes[:DIES]]
-    assert [one[:3] for one in told if one is not None] == [(2, [3.0] * 9 + [2.0, 0.0], False)] * 2
-    assert told[1] is not None
-    assert told[1][3] == int(refuses and reached < 2), "nothing more is launched after the first refusal"
+    results = [outcome.result for outcome in outcomes[:DIES]]
+    assert [result[:3] for result in results if result is not None] == [(2, [3.0] * 9 + [2.0, 0.0], False)] * 2
+    assert results[1] is not None
+    assert results[1][3] == int(refuses and reached < 2), "nothing more is launched after the first refusal"
 
 
 def test_where_a_part_changed_the_sum_is_formed_anew_and_the_next_one_travels_as_ever() -> None:
     """Rank 1's first sum has a part that changed: what had travelled of it was 100, what it has kept is right."""
 
     def task(wire: Wire) -> list[Any]:
-        sums, told = begun_in_parts(wire), []
+        sums, totals = begun_in_parts(wire), []
         for number in range(3):
             x, early = in_parts(wire.rank), wire.rank == 1 and number == 0
             if early:
                 x.parts[0].fill_(100.0)
                 header_in(x)[1] = 1.0
             sums.part_ready(0, x.parts[0])
-            found = sums.start(x, lambda: in_parts(wire.rank)).wait()
-            told.append((torch.cat(found.parts).tolist(), sums.counted, sums.is_whole, found is x))
-        return told
+            total = sums.start(x, lambda: in_parts(wire.rank)).wait()
+            totals.append((torch.cat(total.parts).tolist(), sums.counted, sums.is_whole, total is x))
+        return totals
 
     right = [6.0] * 9 + [3.0, 0.0]
-    for told in VirtualWorld(3, timeout=30.0).run(task):
-        assert told == [(right, 3, True, False), (right, 3, True, True), (right, 3, True, True)]
+    for totals in VirtualWorld(3, timeout=30.0).run(task):
+        assert totals == [(right, 3, True, False), (right, 3, True, True), (right, 3, True, True)]
 
 
 @pytest.mark.parametrize("changes", [True, False], ids=["changed", "death"])

@@ -46,15 +46,15 @@ def train(world: World, wrong: Wrong | None, steps: int, dies: int, **settings: 
 
 def ends(wrong: Wrong | None = None, steps: int = 30, dies: int = -1, **settings: Any) -> list[Any]:
     world = VirtualWorld(SIZE, timeout=30.0)
-    found = world.outcomes(joined(lambda w: train(w, wrong, steps, dies, **settings)))
-    for one in found:
-        if one.error is not None and one.rank != dies:
-            raise one.error
-    return [one.result for one in found if one.rank != dies]
+    outcomes = world.outcomes(joined(lambda w: train(w, wrong, steps, dies, **settings)))
+    for outcome in outcomes:
+        if outcome.error is not None and outcome.rank != dies:
+            raise outcome.error
+    return [outcome.result for outcome in outcomes if outcome.rank != dies]
 
 
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+def same(first: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("on_death", ["stop", "continue"])
@@ -69,12 +69,12 @@ def test_where_nobody_is_absurd_nothing_changes(on_death: str, capsys: pytest.Ca
 def test_who_is_absurd_is_left_out_of_the_mean(
     wrong: Callable[[Tensor], Tensor], on_death: str, dies: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is learnt is near what is learnt where it is right, and far from where it counts."""
-    found = ends(wrong, 12, dies, on_death=on_death, on_anomaly="skip", on_nonfinite="ignore")
-    assert all(same(one, found[0]) for one in found)
+    """The parameters are near those of correct training, and far from those of training with absurd gradients."""
+    guarded = ends(wrong, 12, dies, on_death=on_death, on_anomaly="skip", on_nonfinite="ignore")
+    assert all(same(parameters, guarded[0]) for parameters in guarded)
     broken = ends(lambda g: 1e6 * g, 12, dies, on_death=on_death, on_nonfinite="ignore")
     free = ends(None, 12, dies, on_death=on_death)
-    near = max(float((x - y).abs().max()) for x, y in zip(found[0], free[0], strict=True))
+    near = max(float((x - y).abs().max()) for x, y in zip(guarded[0], free[0], strict=True))
     far = max(float((x - y).abs().max()) for x, y in zip(broken[0], free[0], strict=True))
     assert near < 0.5 and not far < 100
     assert "quorate: rank 3's gradient in update 5 is far out of proportion to the other gradients; it is left out" in (
@@ -101,9 +101,9 @@ def test_the_mean_is_that_of_the_others() -> None:
 
 def test_it_may_only_be_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert same(ends(lambda g: 100 * g, on_anomaly="warn")[0], ends(lambda g: 100 * g)[0])
-    told = [line for line in capsys.readouterr().err.splitlines() if "it counts like any other" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "it counts like any other" in line]
     assert (
-        sum("rank 3's gradient" in line for line in told) == 1
+        sum("rank 3's gradient" in line for line in lines) == 1
     )  # it breaks the training, and with it others' gradients
 
 

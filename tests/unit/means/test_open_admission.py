@@ -11,7 +11,7 @@ from quorate.wire.virtual.world import VirtualWorld
 
 
 def admissions(wire: Wire) -> list[OpenAdmission]:
-    """Of two that train and two that join, all on one board."""
+    """Return the admissions of two workers that train and two that join, all on one board."""
     made = []
     for rank in range(4):
         seat: Any = type("Seat", (), {"board": wire.board, "name": "t", "rank": rank, "size": 2, "max_size": 4})
@@ -24,21 +24,21 @@ def in_world(task: Any) -> None:
 
 
 def test_who_came_before_a_rest_takes_part_in_it() -> None:
-    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+    def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
         assert third.enter(0) == (2,)
-        assert one.close() == other.close() == third.close() == (2,)
-        assert one.stretch == other.stretch == third.stretch == 1
+        assert first.close() == second.close() == third.close() == (2,)
+        assert first.era == second.era == third.era == 1
 
     in_world(task)
 
 
 def test_nobody_comes_while_some_rest() -> None:
-    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
-        assert one.close() == ()
+    def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        assert first.close() == ()
         assert third.enter(0) is None
-        assert other.close() == ()
+        assert second.close() == ()
         assert third.enter(1) is None, "nobody has stepped yet"
-        assert one.waiting() == []
+        assert first.waiting() == []
         assert third.enter(1) == (2,)
 
     in_world(task)
@@ -47,35 +47,37 @@ def test_nobody_comes_while_some_rest() -> None:
 def test_two_rests_without_a_step_between_them() -> None:
     """One has gone on to the second of them while the other one steps: it stays closed."""
 
-    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
-        one.close(), other.close()
-        assert one.close() == ()
-        other.waiting()  # it makes a step in the stretch that the first one has closed
+    def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        first.close(), second.close()
+        assert first.close() == ()
+        second.waiting()  # it makes a step in the era that the first one has closed
         assert third.enter(1) is None
-        assert other.close() == ()
+        assert second.close() == ()
 
     in_world(task)
 
 
-def test_a_copy_of_an_older_stretch_is_worth_nothing() -> None:
-    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
-        one.close(), other.close(), one.waiting()
+def test_a_copy_of_an_older_era_is_worth_nothing() -> None:
+    def task(wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, _: OpenAdmission) -> None:
+        first.close(), second.close(), first.waiting()
         assert third.enter(0) is None
         assert third.enter(1) == (2,)
 
     in_world(task)
 
 
-def test_each_that_waits_is_asked_in_once_in_a_stretch() -> None:
-    def task(wire: Wire, one: OpenAdmission, other: OpenAdmission, third: OpenAdmission, last: OpenAdmission) -> None:
+def test_each_that_waits_is_asked_in_once_in_an_era() -> None:
+    def task(
+        wire: Wire, first: OpenAdmission, second: OpenAdmission, third: OpenAdmission, last: OpenAdmission
+    ) -> None:
         wait_outside(wire.board, "t", 2)
         wait_outside(wire.board, "t", 3)
-        assert one.waiting() == [2, 3]
-        assert one.waiting() == []
+        assert first.waiting() == [2, 3]
+        assert first.waiting() == []
         assert third.enter(0) == (2,)
-        for admission in (one, other, third):
+        for admission in (first, second, third):
             admission.close()
-        assert one.waiting() == [3], "its copy was too old"
+        assert first.waiting() == [3], "its copy was too old"
         assert last.enter(1) == (2, 3)
 
     in_world(task)

@@ -37,25 +37,27 @@ def together(size: int, task: Any) -> list[Any]:
 
 
 def sums(wire: Wire, steps: int, **settings: Any) -> tuple[list[Flat], list[Flat], Any]:
-    """What this worker has given, what came of it, and what it remembers."""
+    """Return the inputs of this worker, the sums, and the reducer's memory."""
     reducer = PowerSGD(LAYOUT, wire, PowerSGDSettings(**{"start": 0, "min_rate": 1.3, **settings}), seed=5)
-    given = [drawn(wire.rank, step) for step in range(steps)]
-    came = [reducer.start(one.clone()).wait() for one in given]
-    return given, came, reducer.state
+    inputs = [drawn(wire.rank, step) for step in range(steps)]
+    totals = [reducer.start(x.clone()).wait() for x in inputs]
+    return inputs, totals, reducer.state
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_what_came_and_what_is_left_is_what_was_given(size: int, rank: int) -> None:
-    told = together(size, lambda wire: sums(wire, 5, rank=rank))
+def test_results_and_errors_add_up_to_the_inputs(size: int, rank: int) -> None:
+    results = together(size, lambda wire: sums(wire, 5, rank=rank))
     for step in range(5):
         for part in range(len(LAYOUT.parts)):
-            assert all(torch.equal(came[step].parts[part], told[0][1][step].parts[part]) for _, came, _ in told)
+            assert all(
+                torch.equal(totals[step].parts[part], results[0][1][step].parts[part]) for _, totals, _ in results
+            )
     for index, segment in enumerate(LAYOUT.segments):
-        wanted = sum(one.segment(index).double() for given, _, _ in told for one in given)
-        found = sum(one.segment(index).double() for one in told[0][1])
-        left = sum(state.error.segment(index).double() for _, _, state in told)
-        torch.testing.assert_close(found + left, wanted, rtol=1e-4, atol=1e-4)
+        wanted = sum(x.segment(index).double() for inputs, _, _ in results for x in inputs)
+        received = sum(x.segment(index).double() for x in results[0][1])
+        left = sum(state.error.segment(index).double() for _, _, state in results)
+        torch.testing.assert_close(received + left, wanted, rtol=1e-4, atol=1e-4)
         assert bool(left.abs().max() > 0.1) == (segment.name in "ac")
 
 
@@ -84,23 +86,23 @@ def _forced(reducer: PowerSGD) -> Any:
 
 def test_it_equals_the_equations() -> None:
     """Two workers, three steps, one matrix, in numpy; products do not depend on which orthonormal basis is taken."""
-    told = together(2, lambda wire: sums(wire, 3, rank=2))
+    results = together(2, lambda wire: sums(wire, 3, rank=2))
     index, (n, m) = 0, (20, 12)
-    q = _first_q(told)
+    q = _first_q(results)
     errors = [np.zeros((n, m)), np.zeros((n, m))]
     for step in range(3):
-        given = [told[worker][0][step].segment(index).double().numpy() + errors[worker] for worker in (0, 1)]
-        p = np.linalg.qr(sum(x @ q for x in given))[0]
-        own = [x.T @ p for x in given]
+        inputs = [results[worker][0][step].segment(index).double().numpy() + errors[worker] for worker in (0, 1)]
+        p = np.linalg.qr(sum(x @ q for x in inputs))[0]
+        own = [x.T @ p for x in inputs]
         q = sum(own)
-        errors = [x - p @ y.T for x, y in zip(given, own, strict=True)]
-        np.testing.assert_allclose(told[0][1][step].segment(index).numpy(), p @ q.T, atol=1e-4)
+        errors = [x - p @ y.T for x, y in zip(inputs, own, strict=True)]
+        np.testing.assert_allclose(results[0][1][step].segment(index).numpy(), p @ q.T, atol=1e-4)
     for worker in (0, 1):
-        np.testing.assert_allclose(told[worker][2].error.segment(index).numpy(), errors[worker], atol=1e-4)
-    np.testing.assert_allclose(told[0][2].q["a"].norm().item(), np.linalg.norm(q), rtol=1e-4)
+        np.testing.assert_allclose(results[worker][2].error.segment(index).numpy(), errors[worker], atol=1e-4)
+    np.testing.assert_allclose(results[0][2].q["a"].norm().item(), np.linalg.norm(q), rtol=1e-4)
 
 
-def _first_q(told: Any) -> Any:
+def _first_q(results: Any) -> Any:
     from quorate.core.codec import Draw
 
     part = LAYOUT.segments[0].part
@@ -109,8 +111,8 @@ def _first_q(told: Any) -> Any:
 
 
 def test_it_is_dense_at_first() -> None:
-    for given, came, state in together(1, lambda wire: sums(wire, 2, start=2)):
-        assert all(torch.equal(x.parts[n], y.parts[n]) for x, y in zip(given, came, strict=True) for n in (0, 1, 2))
+    for inputs, totals, state in together(1, lambda wire: sums(wire, 2, start=2)):
+        assert all(torch.equal(x.parts[n], y.parts[n]) for x, y in zip(inputs, totals, strict=True) for n in (0, 1, 2))
         assert not any(q.any() for q in state.q.values()) and not any(part.any() for part in state.error.parts)
 
 
@@ -133,11 +135,11 @@ def test_what_is_not_finite_comes_out_as_such_and_is_not_remembered(bad: float) 
         x = drawn(wire.rank, 1)
         if wire.rank == 1:
             x.segment(0).view(-1)[7] = bad
-        came = reducer.start(x).wait()
-        return came, reducer.start(drawn(wire.rank, 2)).wait()
+        total = reducer.start(x).wait()
+        return total, reducer.start(drawn(wire.rank, 2)).wait()
 
-    for came, then in together(3, task):
-        assert not came.segment(0).isfinite().all()
+    for total, then in together(3, task):
+        assert not total.segment(0).isfinite().all()
         assert all(part.isfinite().all() for part in then.parts)
 
 
@@ -145,13 +147,13 @@ def test_zeros_stay_zeros() -> None:
     def task(wire: Wire) -> Flat:
         return PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0), seed=0).start(Flat.zeros(LAYOUT)).wait()
 
-    assert not any(part.any() for found in together(2, task) for part in found.parts)
+    assert not any(part.any() for total in together(2, task) for part in total.parts)
 
 
 @pytest.mark.parametrize("part", range(len(LAYOUT.parts)))
 def test_a_part_that_is_summed_again_counts_once(part: int) -> None:
     def task(wire: Wire, *, again: bool) -> tuple[list[Flat], Flat]:
-        reducer, came = PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0, min_rate=1.3), seed=5), []
+        reducer, totals = PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0, min_rate=1.3), seed=5), []
         for step in range(3):
             x, changed = drawn(wire.rank, step), drawn(wire.rank, step, 1)
             if not again:
@@ -160,13 +162,13 @@ def test_a_part_that_is_summed_again_counts_once(part: int) -> None:
             if again:
                 sums.parts[part].copy_(changed.parts[part])
                 reducer.again(part, sums.parts[part]).wait()
-            came.append(sums.clone())
-        return came, reducer.state.error
+            totals.append(sums.clone())
+        return totals, reducer.state.error
 
     again, once = (together(3, lambda wire, again=again: task(wire, again=again)) for again in (True, False))
-    for (came, error), (wanted, left) in zip(again, once, strict=True):
-        for mine, other in zip((*came, error), (*wanted, left), strict=True):
-            assert all(torch.equal(x, y) for x, y in zip(mine.parts, other.parts, strict=True))
+    for (totals, error), (wanted, left) in zip(again, once, strict=True):
+        for total, other in zip((*totals, error), (*wanted, left), strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(total.parts, other.parts, strict=True))
 
 
 RESNET18 = [
@@ -180,7 +182,7 @@ RESNET18 = [
 @pytest.mark.parametrize(("rank", "times"), [(1, 243), (2, 136), (4, 72)])
 def test_a_resnet18_is_as_many_times_less_as_published(rank: int, times: int) -> None:
     """Vogels et al., table 3."""
-    tensors = [torch.zeros(shape) for one in RESNET18 for shape in (one, one[:1], one[:1])][:-1]
+    tensors = [torch.zeros(shape) for weight in RESNET18 for shape in (weight, weight[:1], weight[:1])][:-1]
     layout = layout_of([(str(place), x) for place, x in enumerate(tensors)], coded=lambda name, x: x.dim() > 1)
     settings = PowerSGDSettings(rank=rank, start=0)
     small = together(1, lambda wire: PowerSGD(layout, wire, settings, seed=0).wire_bytes(16))[0]

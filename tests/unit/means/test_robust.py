@@ -17,7 +17,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, header_in
+from quorate.core.vectors import Flat
 from quorate.means.reduction import reduction_of
 from quorate.means.robust import Robust
 from quorate.train.compatibility import Combination, check
@@ -40,10 +40,10 @@ NUMBERS = 23
 drawn = partial(vectors.drawn, LAYOUT)
 
 
-def formed(size: int, name: str, given: Callable[[int, int], Flat], steps: int = 1, **own: Any) -> list[list[Flat]]:
+def formed(size: int, name: str, vector_of: Callable[[int, int], Flat], steps: int = 1, **own: Any) -> list[list[Flat]]:
     def task(wire: Wire) -> list[Flat]:
         reducer = Robust(LAYOUT, wire, rules.get(name)(**own), seed=7)
-        return [reducer.start(given(wire.rank, step)).wait().clone() for step in range(steps)]
+        return [reducer.start(vector_of(wire.rank, step)).wait().clone() for step in range(steps)]
 
     return VirtualWorld(size, timeout=30.0).run(task)
 
@@ -52,41 +52,39 @@ def formed(size: int, name: str, given: Callable[[int, int], Flat], steps: int =
 def test_every_rule_on_pieces_is_the_rule_on_whole_vectors(name: str) -> None:
     """Several times over, so that those that look from their newest result do so; with the same bits everywhere."""
     size = rules.get(name)(f=1).least + 1
-    found = formed(size, name, drawn, steps=3, f=1)
+    results = formed(size, name, drawn, steps=3, f=1)
     centre = torch.zeros(NUMBERS)
     for step in range(3):
         assert all(
-            torch.equal(x, y) for one in found for x, y in zip(one[step].parts, found[0][step].parts, strict=True)
+            torch.equal(x, y) for own in results for x, y in zip(own[step].parts, results[0][step].parts, strict=True)
         )
         rows = torch.stack([numbers_of(drawn(rank, step)) for rank in range(size)])
         wanted = aggregated(rules.get(name)(f=1), rows, centre, Draw(seed=7, round=step))
-        centre = numbers_of(found[0][step])
+        centre = numbers_of(results[0][step])
         torch.testing.assert_close(centre, wanted, rtol=1e-5, atol=1e-5)
-        assert header_in(found[0][step]).tolist() == [size, 2 * size, sum(range(size))], (
-            "what travels besides is summed"
-        )
+        assert results[0][step].header.tolist() == [size, 2 * size, sum(range(size))], "what travels besides is summed"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_the_mean_is_the_mean(size: int) -> None:
-    found = formed(size, "mean", drawn)
+    results = formed(size, "mean", drawn)
     wanted = torch.stack([numbers_of(drawn(rank)) for rank in range(size)]).mean(0)
-    torch.testing.assert_close(numbers_of(found[0][0]), wanted)
+    torch.testing.assert_close(numbers_of(results[0][0]), wanted)
 
 
 def test_who_has_no_gradient_or_none_that_is_finite_is_left_out() -> None:
     """Rank 1 has ended, and rank 2 sends NaN; rank 3's batch counts twice, and its gradient once."""
 
-    def given(rank: int, step: int) -> Flat:
+    def vector_of(rank: int, step: int) -> Flat:
         x = drawn(rank, step, weight={1: 0.0, 3: 2.0}.get(rank, 1.0))
         if rank == 2:
             x.parts[0][1] = torch.nan
         return x
 
-    found = formed(6, "trimmed-mean", given, f=2)
+    results = formed(6, "trimmed-mean", vector_of, f=2)
     rows = torch.stack([numbers_of(drawn(rank)) for rank in (0, 3, 4, 5)])
     wanted = aggregated(rules.get("trimmed-mean")(f=1), rows)  # of five that give, two may be wrong, and one is out
-    torch.testing.assert_close(numbers_of(found[0][0]), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(numbers_of(results[0][0]), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_bytes_are_those_of_its_formula() -> None:

@@ -72,31 +72,31 @@ def test_it_is_the_rule_on_decoded_vectors(rule: str, codec: str) -> None:
         reducer = RobustCodes(LAYOUT, wire, codec_of(codec), rules.get(rule)(f=1), seed=7)
         return [reducer.start(drawn(wire.rank, step)).wait().clone() for step in range(3)]
 
-    found = VirtualWorld(SIZE, timeout=30.0).run(task)
-    shapes, mine = shapes_in(LAYOUT), codec_of(codec)
+    results = VirtualWorld(SIZE, timeout=30.0).run(task)
+    shapes, expected_codec = shapes_in(LAYOUT), codec_of(codec)
     memories: dict[tuple[int, int], Memory] = {
-        (rank, part): {name: torch.zeros(LAYOUT.parts[part].numel) for name in mine.memories}
+        (rank, part): {name: torch.zeros(LAYOUT.parts[part].numel) for name in expected_codec.memories}
         for rank in range(SIZE)
         for part in shapes
     }
-    centre = torch.zeros_like(numbers_of(found[0][0]))
+    centre = torch.zeros_like(numbers_of(results[0][0]))
     for step in range(3):
         rows = []
         for rank in range(SIZE):
             x = drawn(rank, step)
             for part, own in shapes.items():
                 draw = Draw(seed=7 + SALT, round=step, rank=rank, part=part)
-                code, memories[rank, part] = mine.encode(x.parts[part], own, memories[rank, part], draw)
-                x.parts[part].copy_(mine.decode(code, own, draw))
+                code, memories[rank, part] = expected_codec.encode(x.parts[part], own, memories[rank, part], draw)
+                x.parts[part].copy_(expected_codec.decode(code, own, draw))
             rows.append(numbers_of(x))
         wanted = aggregated(rules.get(rule)(f=1), torch.stack(rows), centre, Draw(seed=7, round=step))
-        centre = numbers_of(found[0][step])
+        centre = numbers_of(results[0][step])
         torch.testing.assert_close(centre, wanted, rtol=1e-6, atol=1e-6)
         if rule == "krum":
             assert torch.equal(centre, wanted), "what is chosen keeps its bits"
-        for one in found:
-            assert all(map(torch.equal, one[step].parts, found[0][step].parts))
-        assert header_in(found[0][step]).tolist() == [SIZE, sum(range(SIZE))]
+        for own_results in results:
+            assert all(map(torch.equal, own_results[step].parts, results[0][step].parts))
+        assert results[0][step].header.tolist() == [SIZE, sum(range(SIZE))]
 
 
 def test_a_code_that_cannot_be_decoded_counts_as_not_finite() -> None:
@@ -121,8 +121,8 @@ def test_a_code_that_cannot_be_decoded_counts_as_not_finite() -> None:
             x = drawn(wire.rank, 0)
             if kind == "nan" and wire.rank == 4:
                 x.parts[0][0] = torch.nan
-            found = reducer.start(x).wait()
-            return numbers_of(found), list(reducer.outcome.not_finite)
+            total = reducer.start(x).wait()
+            return numbers_of(total), list(reducer.outcome.not_finite)
 
         for numbers, wrong in VirtualWorld(SIZE, timeout=30.0).run(task):
             assert torch.isfinite(numbers).all() and wrong == [4], kind
@@ -216,19 +216,19 @@ def test_what_is_remembered_goes_on_from_a_state() -> None:
     """Another one that has taken over the state forms the same bits: error, draws and the rule's newest result."""
 
     def task(wire: Wire) -> tuple[Flat, Flat]:
-        one, other = (
+        first, second = (
             RobustCodes(LAYOUT, wire, ErrorFeedback(codecs.get("qsgd")()), rules.get("centered-clipping")(f=1), 7)
             for _ in range(2)
         )
         for step in range(3):
-            one.start(drawn(wire.rank, step)).wait()
-        other.follows(one)
-        other.state.sums.update(one.state.sums)
-        wanted = one.start(drawn(wire.rank, 3)).wait().clone()
-        return wanted, other.start(drawn(wire.rank, 3)).wait()
+            first.start(drawn(wire.rank, step)).wait()
+        second.follows(first)
+        second.state.sums.update(first.state.sums)
+        wanted = first.start(drawn(wire.rank, 3)).wait().clone()
+        return wanted, second.start(drawn(wire.rank, 3)).wait()
 
-    for wanted, found in VirtualWorld(SIZE, timeout=30.0).run(task):
-        assert all(map(torch.equal, wanted.parts, found.parts))
+    for wanted, continued in VirtualWorld(SIZE, timeout=30.0).run(task):
+        assert all(map(torch.equal, wanted.parts, continued.parts))
 
 
 def test_robust_keeps_its_rule_beside_a_codec() -> None:

@@ -23,7 +23,7 @@ from tests.contract.reducer_checks import noise, of_one_part
 NAMES = tuple(name for name in OF_VECTORS if name != "dense")
 SIZES = (*range(1, 10), 16)
 EXACT = {"ring": SIZES, "halving-doubling": SIZES}
-"""Where the formula is what it takes; elsewhere that is so for powers of two, and it is a bound."""
+"""Sizes at which the cost equals the formula; elsewhere it does for powers of two, and the formula is a bound."""
 
 
 def algorithm(name: str) -> type[ByMessages]:
@@ -139,10 +139,10 @@ def test_late_workers_and_messages_hold_nobody_for_ever(name: str, seed: int) ->
             works.append(reducer.again(0, x))
         return [float(work.wait().sum()) for work in reversed(works)]
 
-    found = VirtualWorld(size, seed=seed, network=Network(links=links)).run(task)
-    assert found == [found[0]] * size
+    sums = VirtualWorld(size, seed=seed, network=Network(links=links)).run(task)
+    assert sums == [sums[0]] * size
     expected = [float(sum(noise(rank + k, 11) for rank in range(size)).sum()) for k in (3, 2, 1, 0)]
-    assert found[0] == pytest.approx(expected, abs=1e-4)
+    assert sums[0] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,8 +160,8 @@ def test_a_worker_that_is_killed_in_the_middle_of_its_messages_ends_the_sum_ever
         return error.ranks, wire.clock.now()
 
     outcomes = VirtualWorld(size, network=Network(latency=0.1, bandwidth=12_000.0)).outcomes(task)
-    told = [one.result for one in outcomes if one.rank != dead]
-    assert all(one is not None and one[0] == (dead,) and 1.3 < one[1] < 2.3 for one in told), outcomes
+    results = [outcome.result for outcome in outcomes if outcome.rank != dead]
+    assert all(x is not None and x[0] == (dead,) and 1.3 < x[1] < 2.3 for x in results), outcomes
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -176,17 +176,17 @@ def test_where_others_outlive_a_death_it_ends_the_sum_of_those_too_that_hear_not
         return cast(tuple[int, ...], failed(reducer.again(0, torch.ones(8))).ranks)
 
     outcomes = VirtualWorld(5, timeout=30.0).outcomes(task)
-    assert [one.result for one in outcomes if one.rank != 3] == [(3,)] * 4
+    assert [outcome.result for outcome in outcomes if outcome.rank != 3] == [(3,)] * 4
 
 
 def failed(work: Any) -> Any:
-    """What waiting for `work` raises, which is raised when it is asked again."""
-    with pytest.raises(PeerFailed) as found:
+    """Return the error of waiting for `work`, which is raised again at the next wait."""
+    with pytest.raises(PeerFailed) as error:
         work.wait()
     with pytest.raises(PeerFailed):
         work.wait()
     assert work.done()
-    return found.value
+    return error.value
 
 
 def test_both_of_a_pair_add_in_one_order_so_that_what_is_no_number_has_equal_bits_too() -> None:
@@ -211,6 +211,6 @@ def test_after_an_error_no_sum_is_begun() -> None:
             reducer.again(0, x).wait()
         return wire.clock.now()
 
-    seconds = [one.result for one in VirtualWorld(3, timeout=5.0).outcomes(task)]
+    seconds = [outcome.result for outcome in VirtualWorld(3, timeout=5.0).outcomes(task)]
     assert seconds[0] is not None, "the second sum waits for messages that nobody sends"
     assert seconds[0] < 0.01

@@ -1,4 +1,4 @@
-"""What is saved for the backward pass, counted."""
+"""Saved tensors for the backward pass are counted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Gelu(nn.GELU):
 
 def test_inputs_and_outputs_count_once_and_parameters_do_not() -> None:
     model = nn.Sequential(Up(8, 32), nn.ReLU(), nn.Linear(32, 4))
-    found = most(model, run=lambda: model(torch.ones(5, 8)).sum().backward())
-    assert found == {"Up": 5 * 8 * 4, "ReLU": 5 * 32 * 4}, "the last layer saves what the ReLU saves"
+    bytes_of = most(model, run=lambda: model(torch.ones(5, 8)).sum().backward())
+    assert bytes_of == {"Up": 5 * 8 * 4, "ReLU": 5 * 32 * 4}, "the last layer saves what the ReLU saves"
 
 
 def test_what_is_trained_is_known_without_being_named_and_what_is_frozen_is_not() -> None:
@@ -72,8 +72,8 @@ def test_pieces_of_one_tensor_are_no_more_than_it() -> None:
         q, k, v = model(torch.ones(5, 8)).chunk(3, dim=1)
         ((q @ k.T) @ v).sum().backward()
 
-    found = most(model, run=attend)
-    assert sum(found.values()) == 4 * (5 * 8 + 5 * 24 + 5 * 5), "the input, the three pieces, and q k"
+    bytes_of = most(model, run=attend)
+    assert sum(bytes_of.values()) == 4 * (5 * 8 + 5 * 24 + 5 * 5), "the input, the three pieces, and q k"
 
 
 def test_of_a_data_set_only_the_batch_counts() -> None:

@@ -31,18 +31,18 @@ class Told(StepObserver):
 
 
 def heard(kind: str) -> list[str]:
-    """What a listener hears of two backward passes through three segments."""
+    """Return the calls of an observer for two backward passes through three segments."""
 
     def task(wire: object) -> list[str]:
-        told = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
+        observer = Told()
+        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
         layers = [nn.Linear(3, 3) for _ in range(3)]
         for _ in range(2):
             x = torch.ones(2, 3, requires_grad=True)
             for layer in layers:
                 x = layer(x) if kind == "none" else checkpoint(layer, x, use_reentrant=kind == "reentrant")
             x.sum().backward()
-        return told.heard
+        return observer.heard
 
     return VirtualWorld(1).run(task)[0]
 
@@ -54,8 +54,8 @@ def test_once_per_outermost_backward(kind: str) -> None:
 
 def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
     def task(wire: object) -> list[str]:
-        told = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
+        observer = Told()
+        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
         x = torch.ones(2, requires_grad=True)
         y = torch.ones(2, requires_grad=True)
 
@@ -66,31 +66,31 @@ def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
         x.register_hook(inner)
         x.sum().backward()
         assert y.grad is not None
-        return told.heard
+        return observer.heard
 
     assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
 
 
 def test_a_backward_that_raises_is_not_told_as_ended() -> None:
     def task(wire: object) -> list[str]:
-        told = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
+        observer = Told()
+        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
         with pytest.raises(RuntimeError):
             torch.ones(1).sum().backward()
         torch.ones(1, requires_grad=True).sum().backward()
-        return told.heard
+        return observer.heard
 
     assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "begins", "forward ended", "ended"]
 
 
 def test_an_observer_with_nothing_to_do_is_not_called() -> None:
     def task(wire: object) -> list[str]:
-        told = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(told)  # type: ignore[arg-type]
+        observer = Told()
+        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
         for due in (NEVER, 0, NEVER):
-            told.due = due
+            observer.due = due
             torch.ones(1, requires_grad=True).sum().backward()
-        return told.heard
+        return observer.heard
 
     assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
 

@@ -21,7 +21,7 @@ from tests.support.joined import joined
 
 SIZE = 3
 SIGNAL, NOISE = 4 * 0.5**2 + 0.25**2, 4 * 0.5**2 + 1.0**2
-"""Of the gradients that `training` makes up, of one worker; a scale of 1.88."""
+"""Signal and noise of the gradients of `training`, of one worker; a scale of 1.88."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +64,11 @@ def run(task: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, size: int = SI
     return noise_rows(folder)
 
 
-def check(found: list[dict[str, Any]], *, low: int, high: int) -> None:
+def check(rows: list[dict[str, Any]], *, low: int, high: int) -> None:
     """Signal and noise are those of the problem, within four standard errors; `gradients` are between."""
-    assert all(low <= row["gradients"] <= high for row in found)
-    signal = [(n * row["mean"] - row["own"]) / (n - 1) for row in found for n in [row["gradients"]]]
-    noise = [(row["own"] - row["mean"]) * n / (n - 1) for row in found for n in [row["gradients"]]]
+    assert all(low <= row["gradients"] <= high for row in rows)
+    signal = [(n * row["mean"] - row["own"]) / (n - 1) for row in rows for n in [row["gradients"]]]
+    noise = [(row["own"] - row["mean"]) * n / (n - 1) for row in rows for n in [row["gradients"]]]
     for measured, true in ((signal, SIGNAL), (noise, NOISE)):
         error = statistics.stdev(measured) / len(measured) ** 0.5
         assert abs(statistics.fmean(measured) - true) < 4 * error
@@ -81,24 +81,24 @@ def test_all_reduce_measures_every_so_many_means(
 ) -> None:
     count, every = 30, 4
     monkeypatch.setattr("quorate.observe.gradient_noise.EVERY", every)
-    found = run(training(count * every, **settings), tmp_path, monkeypatch)
-    assert [row["step"] for row in found] == [every * (number + 1) for number in range(count)]
-    check(found, low=SIZE, high=SIZE)
-    known = scale_of(found[-1]["signal"], found[-1]["noise"])
-    assert known is not None and known == pytest.approx(NOISE / SIGNAL, rel=0.8)
+    rows = run(training(count * every, **settings), tmp_path, monkeypatch)
+    assert [row["step"] for row in rows] == [every * (number + 1) for number in range(count)]
+    check(rows, low=SIZE, high=SIZE)
+    scale = scale_of(rows[-1]["signal"], rows[-1]["noise"])
+    assert scale is not None and scale == pytest.approx(NOISE / SIGNAL, rel=0.8)
 
 
 def test_late_gradients_of_rounds_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(training(100, "quorum", wait_for=2, is_late=True), tmp_path, monkeypatch)
-    assert 30 < len(found) < 70
-    assert len({row["gradients"] for row in found}) > 1
-    check(found, low=2, high=2 * SIZE)
+    rows = run(training(100, "quorum", wait_for=2, is_late=True), tmp_path, monkeypatch)
+    assert 30 < len(rows) < 70
+    assert len({row["gradients"] for row in rows}) > 1
+    check(rows, low=2, high=2 * SIZE)
 
 
 def test_what_momentum_takes_out_of_gradients_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(training(100, "quorum", wait_for=2, momentum=0.8), tmp_path, monkeypatch)
-    noise = statistics.fmean((row["own"] - row["mean"]) * row["gradients"] / (row["gradients"] - 1) for row in found)
-    signal = statistics.fmean((row["gradients"] * row["mean"] - row["own"]) / (row["gradients"] - 1) for row in found)
+    rows = run(training(100, "quorum", wait_for=2, momentum=0.8), tmp_path, monkeypatch)
+    noise = statistics.fmean((row["own"] - row["mean"]) * row["gradients"] / (row["gradients"] - 1) for row in rows)
+    signal = statistics.fmean((row["gradients"] * row["mean"] - row["own"]) / (row["gradients"] - 1) for row in rows)
     assert noise / signal == pytest.approx(NOISE / SIGNAL, rel=0.5)
 
 
@@ -133,15 +133,15 @@ def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             (x,) = next(iter(quorate.shard(data, 6 if world.rank == 0 else 3, shuffle=False)))
             optimizer.zero_grad()
             (model.weight * x.mean()).sum().backward()
-            told[world.rank] = len(x), x.mean().item()
+            batches[world.rank] = len(x), x.mean().item()
             optimizer.step()
         optimizer.finish()
 
-    told: dict[int, tuple[int, float]] = {}
+    batches: dict[int, tuple[int, float]] = {}
     (row,) = run(live, tmp_path, monkeypatch)
-    whole = sum(count for count, _ in told.values())
-    assert row["own"] == pytest.approx(sum(count * x**2 for count, x in told.values()) / whole)
-    assert row["mean"] == pytest.approx((sum(count * x for count, x in told.values()) / whole) ** 2)
+    whole = sum(count for count, _ in batches.values())
+    assert row["own"] == pytest.approx(sum(count * x**2 for count, x in batches.values()) / whole)
+    assert row["mean"] == pytest.approx((sum(count * x for count, x in batches.values()) / whole) ** 2)
 
 
 def test_a_gradient_that_travels_in_parts_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What memory a process takes, and when rows say so."""
+"""The memory of a process, and when rows report it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _BYTES = 64 << 20
 
 def looked(board: object, rank: int, size: int) -> list[InUse]:
     """Before, while and after there are 64 MB, in a process that has freed nothing large before."""
-    found = [in_use()]
+    uses = [in_use()]
     x = torch.ones(_BYTES, dtype=torch.uint8)
-    found.append(in_use())
+    uses.append(in_use())
     del x
-    return [*found, in_use()]
+    return [*uses, in_use()]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it is not known")
@@ -62,8 +62,8 @@ def test_rows_come_now_and_then_and_keep_the_most(monkeypatch: pytest.MonkeyPatc
     assert len(seen) == 2, "too soon after the last look"
     use.stepped(ROW_EVERY + 1.0, 7)
     recorder.close()
-    found: list[dict[str, Any]] = list(rows(tmp_path / "rank-0.jsonl"))
-    assert [(row["step"], row["live"], row["peak_live"]) for row in found] == [(0, 10, 10), (7, 30, 90)]
+    written: list[dict[str, Any]] = list(rows(tmp_path / "rank-0.jsonl"))
+    assert [(row["step"], row["live"], row["peak_live"]) for row in written] == [(0, 10, 10), (7, 30, 90)]
 
 
 def test_without_records_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What training writes down, and what is injected into it, among virtual workers: every figure is known there."""
+"""Records of training, and injected lateness, among virtual workers, where every figure is known."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def run(
     return [list(rows(records_of(folder, rank))) for rank in range(size)]
 
 
-def steps_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in found if row["kind"] == "step"]
+def steps_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == "step"]
 
 
 def training(world: quorate.World, epochs: int = 1, share: str = "static", examples: int = 24) -> torch.nn.Module:
@@ -61,9 +61,9 @@ def training(world: quorate.World, epochs: int = 1, share: str = "static", examp
 
 
 def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(3, training, tmp_path, monkeypatch, IMBALANCE="rank:1:50ms")
+    rows_by_rank = run(3, training, tmp_path, monkeypatch, IMBALANCE="rank:1:50ms")
     for rank in range(3):
-        start, chosen, *steps, end = found[rank]
+        start, chosen, *steps, end = rows_by_rank[rank]
         assert (start["kind"], start["rank"], start["size"], start["clock"]) == ("start", rank, 3, "virtual")
         assert (chosen["kind"], chosen["strategy"], chosen["parameters"]) == ("distribute", "all-reduce", 8)
         assert (end["kind"], end["steps"], end["peak_bytes"]) == ("end", 2, None)
@@ -80,11 +80,11 @@ def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(3, training, tmp_path, monkeypatch)
+    rows_by_rank = run(3, training, tmp_path, monkeypatch)
     # parameters; header: what stands before its counts, used, parts, ranks
     numbers = 8 + COUNTS + 2 + 2 + 3
     assert COUNTS == 30, "each number of a header travels in every step"
-    for ranks in found:
+    for ranks in rows_by_rank:
         for step in steps_of(ranks):
             assert step["bytes_out"] == step["bytes_in"] == all_reduce_bytes(4 * numbers, 3)
 
@@ -100,8 +100,8 @@ def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monk
 def test_imbalance_and_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], lateness: list[float]
 ) -> None:
-    found = run(3, training, tmp_path, monkeypatch, **said)
-    for ranks, expected in zip(found, lateness, strict=True):
+    rows_by_rank = run(3, training, tmp_path, monkeypatch, **said)
+    for ranks, expected in zip(rows_by_rank, lateness, strict=True):
         for step in steps_of(ranks):
             assert step["arrive"] - step["begin"] == pytest.approx(expected, abs=1e-4)
             if "PACE" in said:
@@ -128,20 +128,22 @@ def test_a_worker_is_late_once_a_step_however_many_backward_passes_it_has(
 
 
 def test_every_rank_draws_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(4, lambda world: training(world, epochs=6), tmp_path, monkeypatch, IMBALANCE="one-of:40ms", SEED="3")
-    delays = [[step["delay"] for step in steps_of(ranks)] for ranks in found]
+    rows_by_rank = run(
+        4, lambda world: training(world, epochs=6), tmp_path, monkeypatch, IMBALANCE="one-of:40ms", SEED="3"
+    )
+    delays = [[step["delay"] for step in steps_of(ranks)] for ranks in rows_by_rank]
     assert all(sorted(together)[:3] == [0, 0, 0] and max(together) > 0.039 for together in zip(*delays, strict=True))
     assert len({max(range(4), key=together.__getitem__) for together in zip(*delays, strict=True)}) > 1
 
 
 def test_step_times_do_not_show_who_is_slow_and_arrivals_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [
+    rows_by_rank = [
         steps_of(ranks)[1:]
         for ranks in run(4, lambda w: training(w, epochs=4), tmp_path, monkeypatch, IMBALANCE="rank:2:50ms")
     ]
-    lengths = [sum(step["end"] - step["begin"] for step in ranks) / len(ranks) for ranks in found]
+    lengths = [sum(step["end"] - step["begin"] for step in ranks) / len(ranks) for ranks in rows_by_rank]
     assert max(lengths) - min(lengths) < 0.001
-    arrivals = [[step["arrive"] for step in ranks] for ranks in found]
+    arrivals = [[step["arrive"] for step in ranks] for ranks in rows_by_rank]
     assert all(max(range(4), key=together.__getitem__) == 2 for together in zip(*arrivals, strict=True))
 
 
@@ -157,8 +159,8 @@ def test_logs_and_evaluations_have_their_place(tmp_path: Path, monkeypatch: pyte
     (log,) = [row for row in first if row["kind"] == "log"]
     assert log["values"] == {"accuracy": 0.5, "epoch": 1, "note": "half", "none": None}
     assert log["step"] == 3
-    for found in (first, second):
-        (evaluation,) = [row for row in found if row["kind"] == "evaluate"]
+    for own_rows in (first, second):
+        (evaluation,) = [row for row in own_rows if row["kind"] == "evaluate"]
         assert evaluation["end"] - evaluation["begin"] == pytest.approx(5.0)
     assert not [row for row in second if row["kind"] == "log"]
 
@@ -185,8 +187,8 @@ def test_without_records_nothing_is_written(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_learning_rates_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(2, training, tmp_path, monkeypatch, LEARNING_RATE_FACTOR="0.25")
-    assert found[0][1]["learning_rates"] == [0.025]
+    rows_by_rank = run(2, training, tmp_path, monkeypatch, LEARNING_RATE_FACTOR="0.25")
+    assert rows_by_rank[0][1]["learning_rates"] == [0.025]
 
 
 def test_a_scheduler_made_before_would_undo_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_rows_wait_for_their_losses_in_order(tmp_path: Path) -> None:
     recorder.step(step(6))
     assert losses_in(path) == [0.25, 0.5, 0.75, 1.0, None, None]
     recorder.close()
-    assert not any(one.waited for one in late)
+    assert not any(loss.waited for loss in late)
 
 
 def test_a_row_of_another_kind_waits_for_those_before_it(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_on_a_gpu_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
         seen.add(loss)
         known, late = seen.of_script(is_scaled=False)
     assert known is None and isinstance(late, CopiedLosses) and seen.known is None
-    assert [one.device.type for one in taken] == ["cuda"]
+    assert [x.device.type for x in taken] == ["cuda"]
 
 
 def test_the_copy_is_asynchronous() -> None:

@@ -1,4 +1,4 @@
-"""What an optimizer's update depends on: known of torch's own, and tried of others."""
+"""The gradients on which an optimizer's update depends: listed for torch's own, tried for others."""
 
 from __future__ import annotations
 

@@ -74,20 +74,20 @@ def test_what_an_optimizer_keeps_stays_with_its_parameter() -> None:
 def test_edits_are_taken_over_where_others_have_moved_on() -> None:
     _, seats, memory, _ = moved()
     shown = memory.clone()
-    mine, there = memory.clone(), memory.clone()
-    assert not seats.edits(mine, shown, into=there)
-    wrote, moves = mine[:40].view(torch.float32), there[:40].view(torch.float32)
+    written, target = memory.clone(), memory.clone()
+    assert not seats.edits(written, shown, into=target)
+    wrote, moves = written[:40].view(torch.float32), target[:40].view(torch.float32)
     wrote[2] = 100.0  # nobody else has: it is what was written
     wrote[3] += 5.0
     moves[3] += 1.0  # others have gone on
     moves[5] -= 1.0
     expected = moves.clone()
     expected[2], expected[3] = 100.0, 3.0 + 5.0 + 1.0
-    assert seats.edits(mine, shown, into=there)
+    assert seats.edits(written, shown, into=target)
     assert torch.equal(moves, expected)
 
 
 def test_other_strides_have_another_signature() -> None:
-    one, other = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
-    other.weight = nn.Parameter(torch.randn(3, 3).t())
-    assert Seats([one.weight]).signature != Seats([other.weight]).signature
+    first, second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+    second.weight = nn.Parameter(torch.randn(3, 3).t())
+    assert Seats([first.weight]).signature != Seats([second.weight]).signature

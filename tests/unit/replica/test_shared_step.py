@@ -13,8 +13,8 @@ from quorate.replica.worker_momentum import WorkerMomentum
 
 
 @pytest.mark.parametrize("share", [0.25, 1.0])
-@pytest.mark.parametrize("told", [1e-12, 1e-6, 1.0, 10.0])
-def test_a_mean_square_stays_above_0_whatever_is_told(told: float, share: float) -> None:
+@pytest.mark.parametrize("ratio", [1e-12, 1e-6, 1.0, 10.0])
+def test_a_mean_square_stays_above_0_for_any_ratio(ratio: float, share: float) -> None:
     """Gradients have become very small, and momentum goes on for a while: squares of one, on what the other says."""
     p = torch.nn.Parameter(torch.zeros(4096))
     optimizer = AdamW([p], lr=0.01)
@@ -23,15 +23,15 @@ def test_a_mean_square_stays_above_0_whatever_is_told(told: float, share: float)
     x = torch.randn(4096, generator=torch.Generator().manual_seed(1))
     mean = Flat.zeros(layout_of([("p", p)], header=1))
     mean.segments()[0].copy_(x)
-    square = told * float(x.square().sum())
+    square = ratio * float(x.square().sum())
     p.grad = x.clone()
-    given = SharedOptions(
+    shared = SharedOptions(
         [{name: value for name, value in optimizer.param_groups[0].items() if name != "params"}], share, [square]
     )
-    with shared_step(momentum, [p], mean, given):
-        optimizer.param_groups[0].update(without_momentum(momentum, given)[0])
+    with shared_step(momentum, [p], mean, shared):
+        optimizer.param_groups[0].update(without_momentum(momentum, shared)[0])
         optimizer.step()
     kept = optimizer.state[p]["exp_avg_sq"]
     assert float(kept.min()) >= 0 and bool(torch.isfinite(p).all())
-    if told >= 1.0:
+    if ratio >= 1.0:
         assert float(kept.sum()) == pytest.approx((1 - 0.999**share) * square, rel=1e-2)

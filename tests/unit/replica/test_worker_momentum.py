@@ -70,18 +70,18 @@ def trained(
     look: Callable[[Any, nn.Module], Any] = lambda optimizer, model: flat(model),
     **settings: Any,
 ) -> list[Any]:
-    """What `look` sees on each worker at the end; `step` stands for backward and step, given the loss; `steps` may be
-    by rank."""
+    """Return the views of `look` on all workers at the end; `step` replaces backward and step; `steps` may be by
+    rank."""
 
     @joined
     def live(world: quorate.World) -> Any:
-        mine = model()
-        optimizer = quorate.distribute(make(mine.parameters()), mine, strategy, with_one_worker="algorithm", **settings)
+        own = model()
+        optimizer = quorate.distribute(make(own.parameters()), own, strategy, with_one_worker="algorithm", **settings)
         scheduler = None if schedule is None else schedule(optimizer)
         draw, chance = torch.Generator().manual_seed(5 + world.rank), random.Random(world.rank)
         for number in range(steps if isinstance(steps, int) else steps[world.rank]):
             x, y = batch(draw)
-            error = loss(mine, x.to(next(mine.parameters()).dtype), y.to(next(mine.parameters()).dtype))
+            error = loss(own, x.to(next(own.parameters()).dtype), y.to(next(own.parameters()).dtype))
             if waits:
                 world.wire.clock.sleep(0.005 + chance.random() * 0.03)
             if step is None:
@@ -89,11 +89,11 @@ def trained(
                 error.backward()
                 optimizer.step()
             else:
-                step(optimizer, mine, error, number)
+                step(optimizer, own, error, number)
             if scheduler is not None and (step is not accumulate or number % 2):
                 scheduler.step()
         optimizer.finish()
-        return look(optimizer, mine)
+        return look(optimizer, own)
 
     return VirtualWorld(size, seed=2).run(live)
 
@@ -141,7 +141,7 @@ def test_momentum_that_a_schedule_moves_is_nesterovs_too() -> None:
 
 
 def test_the_common_optimizer_keeps_it_where_nobody_may_be_late() -> None:
-    """Of itself, and where that is asked for: to the bit what synchronous training does."""
+    """By default and on request: equal to synchronous training, to the bit."""
     for settings in ({}, {"momentum": "common"}):
         assert torch.equal(
             trained(3, sgd(), wait_for="all", **settings)[0], trained(3, sgd(), strategy="all-reduce")[0]
@@ -194,7 +194,7 @@ def test_muon_moves_as_far_as_in_synchronous_training(capfd: pytest.CaptureFixtu
 
 
 class Lion(torch.optim.Optimizer):
-    """As other packages have it: a moment that torch would call exp_avg, and steps by its sign."""
+    """An optimizer of another package: its moment is called exp_avg, and it steps by its sign."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.01, betas: tuple[float, float] = (0.9, 0.99)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
@@ -328,8 +328,8 @@ def test_scaled_gradients_go_into_a_momentum_as_they_are(make: Make) -> None:
 
     run: dict[str, Any] = {"wait_for": 1, "waits": True, "look": plain}
     overflows: int | None = None
-    for (_, found), (_, known) in zip(trained(3, make, step=scaled, **run), trained(3, make, **run), strict=True):
-        assert all(torch.equal(found[name], known[name]) for name in known)
+    for (_, end), (_, expected) in zip(trained(3, make, step=scaled, **run), trained(3, make, **run), strict=True):
+        assert all(torch.equal(end[name], expected[name]) for name in expected)
     overflows = 5
     assert all(bool(torch.isfinite(end).all()) for end in trained(3, make, wait_for=1, waits=True, step=scaled))
 
@@ -339,7 +339,7 @@ def test_a_round_that_is_late_gives_momentum_further_ahead() -> None:
         return float(optimizer.__dict__["_quorate_worker"].replica.momentum.delay)
 
     assert trained(3, sgd(), wait_for="all", momentum="worker", look=delay) == [0.0] * 3
-    assert all(0.3 < found < 3 for found in trained(4, sgd(lr=0.01), wait_for=1, waits=True, steps=60, look=delay))
+    assert all(0.3 < mean < 3 for mean in trained(4, sgd(lr=0.01), wait_for=1, waits=True, steps=60, look=delay))
 
 
 # -- in torch's own form

@@ -125,7 +125,7 @@ def test_without_gradients_it_measures_robustness() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "of"),
+    ("args", "of"),
     [
         ((X, LABELS), None),
         (([X, LABELS],), None),
@@ -134,21 +134,21 @@ def test_without_gradients_it_measures_robustness() -> None:
         (((LABELS, X),), 1),
     ],
 )
-def test_the_input_is_found(given: tuple[Any, ...], of: Any) -> None:
+def test_the_input_is_found(args: tuple[Any, ...], of: Any) -> None:
     kinds = []
 
     def spied(model: nn.Module, *rest: Any) -> Tensor:
         kinds.append(type(rest[0]))
-        one = rest if len(rest) > 1 else rest[0]
-        items = list(one.values()) if isinstance(one, dict) else list(one)
+        batch = rest if len(rest) > 1 else rest[0]
+        items = list(batch.values()) if isinstance(batch, dict) else list(batch)
         (x,) = [item for item in items if item.dim() == 4]
         (labels,) = [item for item in items if not item.is_floating_point()]
         return cross_entropy(model(x), labels)
 
     model = net()
-    value = quorate.adversarial(spied, epsilon=0.2, of=of)(model, *given)
+    value = quorate.adversarial(spied, epsilon=0.2, of=of)(model, *args)
     assert value > loss(model, Images(X, LABELS))
-    assert set(kinds) == {type(given[0])}
+    assert set(kinds) == {type(args[0])}
 
 
 @pytest.mark.parametrize(

@@ -50,29 +50,29 @@ def synced(world: quorate.World, group: int | None = None, **settings: Any) -> l
     return one_pass(quorate.sync_batch_norm(net(**settings), group), batch(world.rank))
 
 
-def assert_same(found: list[list[Tensor]], ranks: range, wanted: list[Tensor], parameters: int) -> None:
+def assert_same(results: list[list[Tensor]], ranks: range, wanted: list[Tensor], parameters: int) -> None:
     """The gradients of parameters add up to those of one process; inputs' lie behind one another."""
-    inputs = torch.cat([found[rank][0] for rank in ranks])
+    inputs = torch.cat([results[rank][0] for rank in ranks])
     torch.testing.assert_close(inputs, wanted[0], rtol=1e-9, atol=1e-10)
     for place in range(1, 1 + parameters):
-        total = torch.stack([found[rank][place] for rank in ranks]).sum(0)
+        total = torch.stack([results[rank][place] for rank in ranks]).sum(0)
         torch.testing.assert_close(total, wanted[place], rtol=1e-9, atol=1e-10)
     for rank in ranks:
-        for mine, theirs in zip(found[rank][1 + parameters :], wanted[1 + parameters :], strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+        for own, theirs in zip(results[rank][1 + parameters :], wanted[1 + parameters :], strict=True):
+            torch.testing.assert_close(own, theirs, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}])
 def test_it_is_that_of_one_process_with_unequal_batches(settings: dict[str, Any]) -> None:
-    found = VirtualWorld(4).run(joined(lambda world: synced(world, **settings)))
+    results = VirtualWorld(4).run(joined(lambda world: synced(world, **settings)))
     wanted = one_pass(net(**settings), torch.cat([batch(rank) for rank in range(4)]))
-    assert_same(found, range(4), wanted, len(list(net(**settings).parameters())))
+    assert_same(results, range(4), wanted, len(list(net(**settings).parameters())))
 
 
 def test_groups_have_statistics_of_their_own() -> None:
-    found = VirtualWorld(4).run(joined(lambda world: synced(world, 2)))
+    results = VirtualWorld(4).run(joined(lambda world: synced(world, 2)))
     for ranks in (range(2), range(2, 4)):
-        assert_same(found, ranks, one_pass(net(), torch.cat([batch(rank) for rank in ranks])), 6)
+        assert_same(results, ranks, one_pass(net(), torch.cat([batch(rank) for rank in ranks])), 6)
 
 
 def test_a_group_of_one_is_left_as_it_is() -> None:
@@ -99,11 +99,11 @@ def test_other_shapes(kind: Any) -> None:
     every = torch.randn(4, *shape, dtype=WIDE, generator=torch.Generator().manual_seed(1))
 
     def live(world: quorate.World) -> Tensor:
-        found: Tensor = quorate.sync_batch_norm(kind(3).to(WIDE))(every[world.rank])
-        return found.detach()
+        output: Tensor = quorate.sync_batch_norm(kind(3).to(WIDE))(every[world.rank])
+        return output.detach()
 
-    found = VirtualWorld(4).run(joined(live))
-    torch.testing.assert_close(torch.cat(found), kind(3).to(WIDE)(every.flatten(0, 1)))
+    outputs = VirtualWorld(4).run(joined(live))
+    torch.testing.assert_close(torch.cat(outputs), kind(3).to(WIDE)(every.flatten(0, 1)))
 
 
 def test_means_far_from_zero_lose_no_digits() -> None:
@@ -111,13 +111,13 @@ def test_means_far_from_zero_lose_no_digits() -> None:
     every = 1e4 + torch.randn(2, 64, 1, generator=torch.Generator().manual_seed(3))
 
     def live(world: quorate.World) -> Tensor:
-        found: Tensor = quorate.sync_batch_norm(nn.BatchNorm1d(1))(every[world.rank])
-        return found.detach()
+        output: Tensor = quorate.sync_batch_norm(nn.BatchNorm1d(1))(every[world.rank])
+        return output.detach()
 
-    found = torch.cat(VirtualWorld(2).run(joined(live)))
+    outputs = torch.cat(VirtualWorld(2).run(joined(live)))
     wanted = every.double().flatten(0, 1)
     wanted = (wanted - wanted.mean()) / wanted.var(correction=0).sqrt()
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-3)
+    torch.testing.assert_close(outputs.double(), wanted, rtol=0, atol=2e-3)
 
 
 def trained(world: quorate.World, strategy: str, steps: int = 4) -> list[Tensor]:
@@ -132,7 +132,7 @@ def trained(world: quorate.World, strategy: str, steps: int = 4) -> list[Tensor]
 
 
 def test_it_trains_as_one_process_does() -> None:
-    found = VirtualWorld(4).run(joined(lambda world: trained(world, "all-reduce")))
+    ends = VirtualWorld(4).run(joined(lambda world: trained(world, "all-reduce")))
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(4):
@@ -141,9 +141,9 @@ def test_it_trains_as_one_process_does() -> None:
         losses = [out.sin().square().sum() / len(out) for out in outputs]
         torch.stack(losses).mean().backward()
         optimizer.step()
-    for end in found:
-        for mine, theirs in zip(end, model.state_dict().values(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+    for end in ends:
+        for own, theirs in zip(end, model.state_dict().values(), strict=True):
+            torch.testing.assert_close(own, theirs, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("strategy", ["eager-solo", "d-psgd"])
@@ -163,7 +163,7 @@ def test_ghost_batch_norm_is_of_parts_and_takes_them_in_one_after_the_other() ->
 
 
 def refusals(world: quorate.World) -> list[str]:
-    found = []
+    sentences = []
     for call in (
         lambda: quorate.sync_batch_norm(nn.Linear(2, 2)),
         lambda: quorate.sync_batch_norm(net(), group=2),
@@ -174,11 +174,11 @@ def refusals(world: quorate.World) -> list[str]:
     ):
         with pytest.raises(ConfigurationError) as error:
             call()
-        found.append(str(error.value))
-    return found
+        sentences.append(str(error.value))
+    return sentences
 
 
 def test_what_is_wrong_is_said() -> None:
-    found, *_ = VirtualWorld(3).run(joined(refusals))
+    sentences, *_ = VirtualWorld(3).run(joined(refusals))
     said = ["has no batch norm", "divides 3, not 2", "not list", "call it once", "at least 2), not 1", "'model'"]
-    assert all(part in sentence for part, sentence in zip(said, found, strict=True)), found
+    assert all(part in sentence for part, sentence in zip(said, sentences, strict=True)), sentences

@@ -14,7 +14,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
 STEPS = (5, 2)
-"""Of each worker."""
+"""The steps of each worker."""
 
 
 def net() -> nn.Module:
@@ -30,7 +30,7 @@ def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
 
 def train(world: quorate.World, *, closes: bool, **choice: Any) -> tuple[list[Tensor], list[float], list[float]]:
     """Parameters, what each step returned, and this worker's own losses."""
-    model, told, own = net(), list[float](), list[float]()
+    model, returned, own = net(), list[float](), list[float]()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = quorate.distribute(optimizer, model, **choice)
     for step in range(STEPS[world.rank]):
@@ -43,23 +43,23 @@ def train(world: quorate.World, *, closes: bool, **choice: Any) -> tuple[list[Te
             return loss
 
         if closes:
-            told.append(float(optimizer.step(closure).detach()))
+            returned.append(float(optimizer.step(closure).detach()))
         else:
             closure()
             optimizer.step()
     optimizer.finish()
-    return [p.detach().clone() for p in model.parameters()], told, own
+    return [p.detach().clone() for p in model.parameters()], returned, own
 
 
 @pytest.mark.parametrize("settings", [{}, {"on_death": "continue"}], ids=["all", "survivors"])
 def test_those_that_train_on_when_others_have_ended_do_as_without_closures(settings: dict[str, Any]) -> None:
     plain = VirtualWorld(2).run(joined(lambda world: train(world, closes=False, **settings)))
-    found = VirtualWorld(2).run(joined(lambda world: train(world, closes=True, **settings)))
-    for (parameters, told, own), (expected, _, losses) in zip(found, plain, strict=True):
+    results = VirtualWorld(2).run(joined(lambda world: train(world, closes=True, **settings)))
+    for (parameters, returned, own), (expected, _, losses) in zip(results, plain, strict=True):
         assert all(map(torch.equal, parameters, expected))
         assert own == losses
-        means = [sum(each) / 2 for each in zip(found[0][2], found[1][2], strict=False)]
-        assert told == pytest.approx([*means, *own[len(means) :]])
+        means = [sum(each) / 2 for each in zip(results[0][2], results[1][2], strict=False)]
+        assert returned == pytest.approx([*means, *own[len(means) :]])
 
 
 def test_an_optimizer_that_decides_by_the_loss_does_not_go_on_without_them() -> None:

@@ -27,8 +27,8 @@ HOW: dict[str, Any] = {"batch_size": BATCH, "warm_up_examples": 200.0, "decay": 
 
 
 @dataclass
-class Told:
-    """Of each step: the examples before it and its rate; and the parameters, and losses, at the end."""
+class Result:
+    """For each step the examples before it and its rate; and the parameters, and losses, at the end."""
 
     rates: list[tuple[float, float]] = field(default_factory=list)
     parameters: list[torch.Tensor] = field(default_factory=list)
@@ -53,10 +53,10 @@ def train(
     made: Callable[[Any], Any] = lambda ps: torch.optim.SGD(ps, lr=0.02, momentum=0.9),
     how: dict[str, Any] = HOW,
     **settings: Any,
-) -> Told:
+) -> Result:
     """`calls` of the scheduler after each step; with `until` it ends when that many examples have been seen."""
     torch.manual_seed(0)
-    model, told = nn.Linear(3, 1).double(), Told()
+    model, result = nn.Linear(3, 1).double(), Result()
     optimizer: Any = made(model.parameters())
     scheduler = quorate.schedule(optimizer, TOTAL, accumulation=accumulation, **how)
     optimizer = quorate.distribute(optimizer, model, strategy, **settings)
@@ -65,7 +65,7 @@ def train(
             break
         if step == dies:
             world.wire.crash()
-        told.rates.append((scheduler.examples, optimizer.param_groups[0]["lr"]))
+        result.rates.append((scheduler.examples, optimizer.param_groups[0]["lr"]))
         optimizer.zero_grad()
         total = 0.0
         for part in range(accumulation):
@@ -77,27 +77,27 @@ def train(
             else:
                 loss.backward()
             total += loss.item()
-        told.losses.append(float(world.mean(total)) if dies is None and until is None else total)
+        result.losses.append(float(world.mean(total)) if dies is None and until is None else total)
         world.wire.clock.sleep(0.01)
         optimizer.step()
         for _ in range(calls(step)):
             scheduler.step()
     optimizer.finish()
-    told.parameters, told.moved = [p.detach() for p in model.parameters()], scheduler.last_epoch
-    return told
+    result.parameters, result.moved = [p.detach() for p in model.parameters()], scheduler.last_epoch
+    return result
 
 
-def alike(size: int, task: Callable[[quorate.World], Told]) -> list[Told]:
+def alike(size: int, task: Callable[[quorate.World], Result]) -> list[Result]:
     return VirtualWorld(size, seed=2).run(joined(task))
 
 
 def test_one_worker_that_accumulates_and_eight_that_do_not_have_the_same_rates_and_losses() -> None:
     (alone,) = alike(1, lambda world: train(world, 30, accumulation=8))
     many = alike(8, lambda world: train(world, 30))
-    for told in many:
-        assert told.rates == alone.rates
-        assert told.losses == pytest.approx(alone.losses, rel=1e-9)
-        for p, q in zip(told.parameters, alone.parameters, strict=True):
+    for result in many:
+        assert result.rates == alone.rates
+        assert result.losses == pytest.approx(alone.losses, rel=1e-9)
+        for p, q in zip(result.parameters, alone.parameters, strict=True):
             torch.testing.assert_close(p, q)
     examples, rates = zip(*alone.rates, strict=True)
     assert examples == tuple(32.0 * step for step in range(30))
@@ -106,53 +106,52 @@ def test_one_worker_that_accumulates_and_eight_that_do_not_have_the_same_rates_a
 
 
 def test_a_death_does_not_change_the_rate_for_so_many_examples() -> None:
-    def live(world: quorate.World) -> Told:
+    def live(world: quorate.World) -> Result:
         dies = 5 if world.rank == 2 else None
         return train(world, 100, dies=dies, until=TOTAL, on_death="continue")
 
-    found = VirtualWorld(4, seed=2).outcomes(joined(live))
-    assert [one.is_crashed for one in found] == [False, False, True, False]
-    left = [one.result for one in found if one.result is not None]
+    outcomes = VirtualWorld(4, seed=2).outcomes(joined(live))
+    assert [outcome.is_crashed for outcome in outcomes] == [False, False, True, False]
+    left = [outcome.result for outcome in outcomes if outcome.result is not None]
     (whole, *_) = alike(4, lambda world: train(world, 60))
     rate_at = dict(whole.rates)
-    for told in left:
-        assert told.rates == left[0].rates
-        steps = [b - a for (a, _), (b, _) in zip(told.rates, told.rates[1:], strict=False)]
+    for result in left:
+        assert result.rates == left[0].rates
+        steps = [b - a for (a, _), (b, _) in zip(result.rates, result.rates[1:], strict=False)]
         assert set(steps) == {16.0, 12.0} and steps == sorted(steps, reverse=True)
-        shared = [(n, rate) for n, rate in told.rates if n in rate_at]
+        shared = [(n, rate) for n, rate in result.rates if n in rate_at]
         assert len(shared) > 10
         assert all(rate == pytest.approx(rate_at[n], rel=1e-12) for n, rate in shared)
-        assert all(torch.equal(p, q) for p, q in zip(told.parameters, left[0].parameters, strict=True))
+        assert all(torch.equal(p, q) for p, q in zip(result.parameters, left[0].parameters, strict=True))
 
 
 @pytest.mark.parametrize(("strategy", "settings"), [("all-reduce", {"on_death": "continue"}), ("quorum", {})])
 def test_one_that_joins_is_where_the_others_are(strategy: str, settings: dict[str, Any]) -> None:
-    def live(wire: Wire) -> Told:
+    def live(wire: Wire) -> Result:
         if wire.is_newcomer:
             wire.clock.sleep(0.15)
         return joined(lambda world: train(world, 300, strategy, until=TOTAL, **settings))(wire)
 
-    found = [one.result for one in VirtualWorld(2, joiners=1, seed=2).outcomes(live)]
-    first, _, last = found
+    first, _, last = [outcome.result for outcome in VirtualWorld(2, joiners=1, seed=2).outcomes(live)]
     assert first is not None and last is not None
     assert 40 < last.rates[1][0] < 100, "after seven or eight steps of the others"
     by_then = dict(first.rates)
     if strategy == "all-reduce":
         assert all(n in by_then and rate == by_then[n] for n, rate in last.rates[1:])
-    ends = [told.rates[-1][0] for told in (first, last)]
+    ends = [result.rates[-1][0] for result in (first, last)]
     assert ends[0] == pytest.approx(ends[1], abs=3 * BATCH)
     assert all(torch.equal(p, q) for p, q in zip(first.parameters, last.parameters, strict=True))
 
 
 @pytest.mark.parametrize("strategy", ["eager-solo", "local-sgd", "d-psgd", "parameter-server"])
 def test_under_other_strategies_it_ends_where_the_examples_do(strategy: str, capfd: pytest.CaptureFixture[str]) -> None:
-    def uneven(world: quorate.World) -> Told:
+    def uneven(world: quorate.World) -> Result:
         world.wire.clock.sleep(0.013 * world.rank)
         return train(world, 60, strategy)
 
-    for told in alike(4, uneven):
-        assert told.rates[-1][0] == pytest.approx(TOTAL - 16, abs=48)
-        assert told.moved == 60
+    for result in alike(4, uneven):
+        assert result.rates[-1][0] == pytest.approx(TOTAL - 16, abs=48)
+        assert result.moved == 60
     assert "several times" not in capfd.readouterr().err
 
 
@@ -165,8 +164,8 @@ def test_a_scheduler_that_is_stepped_rarely_has_counted_all(capfd: pytest.Captur
 
 def test_one_that_is_stepped_once_for_each_worker_is_noticed(capfd: pytest.CaptureFixture[str]) -> None:
     right = alike(4, lambda world: train(world, 10))
-    found = alike(4, lambda world: train(world, 10, calls=lambda step: 4))
-    assert found[0].rates == right[0].rates
+    results = alike(4, lambda world: train(world, 10, calls=lambda step: 4))
+    assert results[0].rates == right[0].rates
     assert capfd.readouterr().err.count("scheduler.step() is called several times for one optimizer.step()") == 4
 
 

@@ -17,7 +17,7 @@ from tests.support.joined import joined
 
 
 class Posing:
-    """As Lightning's Fabric wraps an optimizer: of its class, without what is in it."""
+    """A wrapper like that of Lightning's Fabric: of the class of the optimizer, without its state."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -51,9 +51,9 @@ def train(world: quorate.World, wrap: Callable[[Any], Any]) -> list[torch.Tensor
 
 def test_what_a_distributed_optimizer_has_works_through_one_that_poses_as_it() -> None:
     plain = VirtualWorld(2).run(joined(lambda world: train(world, lambda optimizer: optimizer)))
-    found = VirtualWorld(2).run(joined(lambda world: train(world, Posing)))
-    for mine, expected in zip(found, plain, strict=True):
-        assert all(map(torch.equal, mine, expected))
+    results = VirtualWorld(2).run(joined(lambda world: train(world, Posing)))
+    for parameters, expected in zip(results, plain, strict=True):
+        assert all(map(torch.equal, parameters, expected))
 
 
 class Wrapper(torch.optim.SGD):
@@ -99,8 +99,8 @@ def test_what_is_none_of_torchs_is_refused(package: str, words: str, monkeypatch
 
     @joined
     def live(world: quorate.World) -> None:
-        given: Any = OfKeras()
-        quorate.distribute(given, nn.Linear(3, 1))
+        optimizer: Any = OfKeras()
+        quorate.distribute(optimizer, nn.Linear(3, 1))
 
     with pytest.raises(ConfigurationError, match=words):
         VirtualWorld(1).run(live)

@@ -48,19 +48,19 @@ def train(
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize(("noise", "low", "high"), [(0.0, 1.0, 1.0), (1.0, 1.2, 2.2), (100.0, 2.5, 4.0)])
 def test_the_gain_goes_by_how_much_gradients_differ(noise: float, low: float, high: float, accumulation: int) -> None:
-    found = VirtualWorld(SIZE).run(joined(lambda world: train(world, noise, accumulation=accumulation)))
-    gains, examples, _ = found[0]
+    results = VirtualWorld(SIZE).run(joined(lambda world: train(world, noise, accumulation=accumulation)))
+    gains, examples, _ = results[0]
     least = 1.0 if accumulation == 3 else low  # as much noise counts less in a sum of three
     assert all(least - 1e-9 <= gain <= high + 1e-9 for gain in gains), gains
-    for other in found:
-        assert other[0] == gains and torch.equal(other[2], found[0][2])
+    for other in results:
+        assert other[0] == gains and torch.equal(other[2], results[0][2])
     assert examples == pytest.approx([2 * sum(gains[:count]) for count in range(6)]), "a step counts as its gain"
 
 
 def test_it_goes_on_among_the_survivors_sums() -> None:
-    found = VirtualWorld(SIZE).run(joined(lambda world: train(world, 1.0, on_death="continue")))
+    results = VirtualWorld(SIZE).run(joined(lambda world: train(world, 1.0, on_death="continue")))
     plain = VirtualWorld(SIZE).run(joined(lambda world: train(world, 1.0)))
-    assert found[0][0] == pytest.approx(plain[0][0])
+    assert results[0][0] == pytest.approx(plain[0][0])
 
 
 @pytest.mark.parametrize("strategy", ["eager-solo", "local-sgd", "d-psgd", "parameter-server"])

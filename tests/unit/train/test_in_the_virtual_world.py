@@ -70,23 +70,23 @@ def reference(size: int, steps: int = 4, *, uneven: bool = False) -> list[torch.
 def test_all_reduce_is_one_process_on_the_joined_batch(size: int) -> None:
     ends = VirtualWorld(size).run(trained)
     for end in ends:
-        for mine, first, whole in zip(end, ends[0], reference(size), strict=True):
-            assert torch.equal(mine, first)
-            torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
+        for own, first, whole in zip(end, ends[0], reference(size), strict=True):
+            assert torch.equal(own, first)
+            torch.testing.assert_close(own, whole, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("with_one_worker", ["bypass", "algorithm"])
 def test_a_world_of_one_is_the_plain_optimizer_bit_for_bit(with_one_worker: str) -> None:
     (end,) = VirtualWorld(1).run(lambda wire: trained(wire, with_one_worker=with_one_worker))
-    assert all(torch.equal(mine, plain) for mine, plain in zip(end, reference(1), strict=True))
+    assert all(torch.equal(own, plain) for own, plain in zip(end, reference(1), strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_workers_that_end_at_different_steps_end_equal(size: int) -> None:
     ends = VirtualWorld(size).run(lambda wire: trained(wire, uneven=True))
-    assert all(torch.equal(mine, first) for end in ends for mine, first in zip(end, ends[0], strict=True))
-    for mine, whole in zip(ends[0], reference(size, uneven=True), strict=True):
-        torch.testing.assert_close(mine, whole, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(own, first) for end in ends for own, first in zip(end, ends[0], strict=True))
+    for own, whole in zip(ends[0], reference(size, uneven=True), strict=True):
+        torch.testing.assert_close(own, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_trace_of_a_training() -> None:
@@ -183,13 +183,13 @@ def test_memory_that_nobody_keeps_is_packed_into_again() -> None:
         model = net(0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         distribute(optimizer, model)
-        found = set()
+        addresses = set()
         for step in range(5):
             optimizer.zero_grad()
             model(data(wire.rank, step)).square().mean().backward()
-            found.add(model[0].weight.grad.data_ptr())  # type: ignore[union-attr, operator]
+            addresses.add(model[0].weight.grad.data_ptr())  # type: ignore[union-attr, operator]
             optimizer.step()
-        return len(found)
+        return len(addresses)
 
     assert VirtualWorld(2).run(places) == [1, 1]
 
@@ -208,7 +208,7 @@ def test_a_strategy_of_ones_own_needs_one_file_outside_the_package() -> None:
                 worker.parameters = worker.means.of(worker.parameters).wait()
 
     ends = VirtualWorld(3).run(lambda wire: trained(wire, strategy="every-other"))
-    assert all(torch.equal(mine, first) for end in ends for mine, first in zip(end, ends[0], strict=True))
+    assert all(torch.equal(own, first) for end in ends for own, first in zip(end, ends[0], strict=True))
     each_step = VirtualWorld(3).run(lambda wire: trained(wire, strategy="every-other", period=1))
     assert not torch.equal(ends[0][0], each_step[0][0])
     with pytest.raises(ConfigurationError, match="period"):

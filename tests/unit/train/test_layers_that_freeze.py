@@ -55,8 +55,8 @@ def test_a_layer_freezes_after_a_death(name: str) -> None:
 def test_a_layer_freezes_where_one_has_joined(name: str) -> None:
     calls = 30 if name == "hogwild" else 100  # nothing is sent in its steps
     plan = plan_of(name, joins={3: 0.05}, freezes=2, deaths={0: calls})
-    found = check(plan, plan.run())
-    assert found[3].evaluations[EPOCHS - 1] == [1, 2, 3]
+    results = check(plan, plan.run())
+    assert results[3].evaluations[EPOCHS - 1] == [1, 2, 3]
 
 
 def trained(
@@ -69,20 +69,20 @@ def trained(
     layer: int = 0,
     rests: bool = False,
     tells: str = "is_local",
-    told: list[Any] | None = None,
+    values: list[Any] | None = None,
 ) -> list[torch.Tensor]:
     """A layer's weights after each step and at the end, where it freezes and thaws before these steps.
 
-    Where it `rests`, rank 1 makes half of the steps; `told` gets a number of the strategy's state.
+    Where it `rests`, rank 1 makes half of the steps; `values` gets a number of the strategy's state.
     """
-    told = [] if told is None else told
+    values = [] if values is None else values
     current.enter(wire, thread_only=True)
     try:
         world = quorate.join(records=False)
         torch.manual_seed(3)
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1), torch.nn.Linear(1, 2))
-        some = [*model[0].parameters(), *model[1].parameters()]
-        plain = torch.optim.SGD(some, lr=0.05, momentum=0.5)
+        parameters = [*model[0].parameters(), *model[1].parameters()]
+        plain = torch.optim.SGD(parameters, lr=0.05, momentum=0.5)
         optimizer: Any = quorate.distribute(plain, model, name.partition("-overlap")[0], **LATE[name])
         seen = []
         for step in range(steps // 2 if rests and world.rank == 1 else steps):
@@ -98,7 +98,7 @@ def trained(
             (model(x) - 1).square().mean().backward()
             optimizer.step()
             seen.append(model[0].weight.detach().clone())
-            told.append(getattr(optimizer.__dict__["_quorate_worker"].state, tells, None))
+            values.append(getattr(optimizer.__dict__["_quorate_worker"].state, tells, None))
         if rests:
             model[layer].requires_grad_(trains[max(trains)])
             with world.evaluate():
@@ -112,57 +112,61 @@ def trained(
 @pytest.mark.parametrize("name", LATE)
 def test_it_stands_still_while_frozen_and_moves_again(name: str) -> None:
     """And another layer comes."""
-    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}, adds=19))
-    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
-    assert bool(torch.isfinite(found[0][-1]).all())
-    for seen in found:
+    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}, adds=19))
+    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
+    assert bool(torch.isfinite(results[0][-1]).all())
+    for seen in results:
         assert all(torch.equal(x, seen[7]) for x in seen[7:15])
-        assert torch.equal(seen[14], found[0][14]), "what is frozen is equal on all workers"
+        assert torch.equal(seen[14], results[0][14]), "what is frozen is equal on all workers"
         assert not torch.equal(seen[14], seen[23])
 
 
 @pytest.mark.parametrize("name", IN_EACH_WAY)
 def test_groups_may_come(name: str) -> None:
-    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
-    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
-    assert bool(torch.isfinite(found[0][-1]).all())
+    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
+    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
+    assert bool(torch.isfinite(results[0][-1]).all())
 
 
 @pytest.mark.parametrize(("step", "turns"), [(2, 4), (9, 4)])
 def test_what_was_synchronous_turns_when_it_would_have_and_what_was_local_stays_so(step: int, turns: int) -> None:
-    told: list[bool] = []
+    values: list[bool] = []
     VirtualWorld(2).run(
-        lambda wire: trained(wire, "post-local-sgd", {step: False}, told=told if wire.rank == 0 else None)
+        lambda wire: trained(wire, "post-local-sgd", {step: False}, values=values if wire.rank == 0 else None)
     )
-    assert told == [False] * (turns - 1) + [True] * (24 - turns + 1)
+    assert values == [False] * (turns - 1) + [True] * (24 - turns + 1)
 
 
 def test_what_a_strategy_has_found_it_still_knows() -> None:
-    told: list[int] = []
+    values: list[int] = []
     tells: dict[str, Any] = {"tells": "period", "steps": 60}
     VirtualWorld(2).run(
-        lambda wire: trained(wire, "adaptive-local-sgd", {40: False}, told=told if wire.rank == 0 else None, **tells)
+        lambda wire: trained(
+            wire, "adaptive-local-sgd", {40: False}, values=values if wire.rank == 0 else None, **tells
+        )
     )
-    assert told[0] == 2 and told[39] >= 8 and told[40] >= told[39] / 2
+    assert values[0] == 2 and values[39] >= 8 and values[40] >= values[39] / 2
 
 
 @pytest.mark.parametrize("name", sorted(LATE.keys() - {"all-reduce"}))
 def test_one_that_makes_no_step_any_more_takes_part_in_it(name: str) -> None:
-    found = VirtualWorld(3).run(lambda wire: trained(wire, name, {18: False}, rests=True))
-    assert all(torch.equal(seen[-1], found[0][-1]) for seen in found)
+    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {18: False}, rests=True))
+    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
 
 
 def test_a_layer_that_freezes_on_some_workers_only_is_refused() -> None:
     outcomes = VirtualWorld(2, timeout=20.0).outcomes(
         lambda wire: trained(wire, "local-sgd", {7: False}, layer=wire.rank)
     )
-    for one in outcomes:
-        assert isinstance(one.error, ConfigurationError)
-        assert f"other parameters are trained on rank {one.rank} than on rank {1 - one.rank}" in str(one.error)
+    for outcome in outcomes:
+        assert isinstance(outcome.error, ConfigurationError)
+        assert f"other parameters are trained on rank {outcome.rank} than on rank {1 - outcome.rank}" in str(
+            outcome.error
+        )
 
 
 def test_what_is_frozen_for_another_optimizers_pass_only_stays_where_it_lies() -> None:
-    """As a discriminator is while its generator learns."""
+    """A discriminator freezes so while its generator learns."""
 
     def task(wire: Wire) -> None:
         current.enter(wire, thread_only=True)

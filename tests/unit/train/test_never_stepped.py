@@ -19,7 +19,7 @@ WORDS = "parameters of the distributed SGD were updated after {} backward passes
 
 
 class Wrapper:
-    """As sharpness-aware minimisation has it: an optimizer of its own over the groups of another one."""
+    """An optimizer of its own over the groups of another one, like sharpness-aware minimisation."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.base = torch.optim.AdamW(optimizer.param_groups)
@@ -32,14 +32,14 @@ def train(wire: Wire, name: str, steps: int, *, wraps: bool, finishes: bool) -> 
     current.enter(wire, thread_only=True)
     quorate.join()
     model = nn.Linear(3, 1)
-    mine: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name)
-    stepped = Wrapper(mine) if wraps else mine
+    own: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name)
+    stepped = Wrapper(own) if wraps else own
     try:
         for _ in range(steps):
             model(torch.randn(2, 3)).square().mean().backward()
             stepped.step()
-            mine.zero_grad()
-        mine.finish() if finishes else current.here().leave()
+            own.zero_grad()
+        own.finish() if finishes else current.here().leave()
     except ConfigurationError as error:
         return str(error)
     return None
@@ -48,9 +48,9 @@ def train(wire: Wire, name: str, steps: int, *, wraps: bool, finishes: bool) -> 
 @pytest.mark.parametrize("finishes", [True, False])
 def test_it_is_told_once_and_refused_at_the_end(finishes: bool, capsys: pytest.CaptureFixture[str]) -> None:
     said = VirtualWorld(2, timeout=5.0).run(lambda wire: train(wire, "all-reduce", 15, wraps=True, finishes=finishes))
-    assert all(one is not None and one.startswith(WORDS.format(15)) for one in said)
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(" backward")[0] for line in sorted(told)] == [
+    assert all(sentence is not None and sentence.startswith(WORDS.format(15)) for sentence in said)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" backward")[0] for line in sorted(lines)] == [
         f"quorate: rank {rank}: {WORDS.format(10).partition(' backward')[0]}" for rank in (0, 1)
     ]
 
@@ -58,7 +58,7 @@ def test_it_is_told_once_and_refused_at_the_end(finishes: bool, capsys: pytest.C
 @pytest.mark.parametrize("name", ["quorum", "local-sgd", "d-psgd"])
 def test_it_ends_the_training_where_gradients_are_each_workers_own(name: str) -> None:
     said = VirtualWorld(2, timeout=5.0).run(lambda wire: train(wire, name, 15, wraps=True, finishes=True))
-    assert all(one is not None and one.startswith(WORDS.format(5)) for one in said)
+    assert all(sentence is not None and sentence.startswith(WORDS.format(5)) for sentence in said)
 
 
 def test_nothing_is_said_of_one_that_steps(capsys: pytest.CaptureFixture[str]) -> None:

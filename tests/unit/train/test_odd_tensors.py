@@ -199,8 +199,8 @@ def test_buffers_are_the_mean_or_rank_0s_where_they_have_none(name: str) -> None
         return dict(model.named_buffers())
 
     has_mean = strategies.get(name)().buffers == "mean"
-    for found in run(task):
+    for buffers in run(task):
         for kind, make in BUFFERS.items():
             wanted = make(1 if has_mean and kind != "integers" else 0)
-            assert found[kind].dtype == wanted.dtype
-            assert torch.equal(found[kind].to(torch.complex64), wanted.to(torch.complex64)), kind
+            assert buffers[kind].dtype == wanted.dtype
+            assert torch.equal(buffers[kind].to(torch.complex64), wanted.to(torch.complex64)), kind

@@ -19,12 +19,12 @@ CONSERVING = GOSSIP[:6]
 
 @pytest.mark.parametrize("name", GOSSIP)
 def test_who_brings_no_number_leaves_its_own_update_out(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(3, lambda w: train(w, 7, strategy=name, spoils=(1, 3), on_nonfinite="skip"))
+    results = run(3, lambda w: train(w, 7, strategy=name, spoils=(1, 3), on_nonfinite="skip"))
     if name in CONSERVING:
-        assert_nothing_is_lost(found)
-    for told in found:
-        assert bool(torch.isfinite(told.end).all())
-        assert torch.equal(told.end, found[0].end)
+        assert_nothing_is_lost(results)
+    for result in results:
+        assert bool(torch.isfinite(result.end).all())
+        assert torch.equal(result.end, results[0].end)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"quorate: rank 1 (host virtual) brought a gradient that is not finite to round 4 of {name}")
     assert "first in 0.weight; its update is left out" in said
@@ -47,8 +47,8 @@ def test_it_can_end_the_run(name: str) -> None:
 
 @pytest.mark.parametrize(("policy", "lines"), [("warn", 1), ("ignore", 0)])
 def test_it_counts_unless_told_otherwise(policy: str, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(2, lambda w: train(w, 4, strategy="sgp", spoils=(1, 3), on_nonfinite=policy))
-    assert not any(bool(torch.isfinite(told.end).all()) for told in found)
+    results = run(2, lambda w: train(w, 4, strategy="sgp", spoils=(1, 3), on_nonfinite=policy))
+    assert not any(bool(torch.isfinite(result.end).all()) for result in results)
     assert len(capsys.readouterr().err.splitlines()) == lines
 
 
@@ -57,34 +57,34 @@ def test_layers_freeze_and_thaw(name: str) -> None:
     def task(world: Any) -> Told:
         return train(world, 12, strategy=name, trains={3: False, 8: True}, pauses=lambda rank, step: 0.01 * rank)
 
-    found = run(3, task)
+    results = run(3, task)
     weights = slice(0, 12)
-    for told in found:
-        assert torch.equal(told.end, found[0].end)
-        moved = [bool(step[weights].any()) for step in told.steps]
+    for result in results:
+        assert torch.equal(result.end, results[0].end)
+        moved = [bool(step[weights].any()) for step in result.steps]
         assert moved == [True] * 3 + [False] * 5 + [True] * 4
     if name in CONSERVING:
-        assert_nothing_is_lost(found)
+        assert_nothing_is_lost(results)
 
 
 @pytest.mark.parametrize("name", GOSSIP)
 def test_what_freezes_is_equal_at_the_end_though_nobody_trains_it_any_more(name: str) -> None:
-    found = run(3, lambda w: train(w, 6, strategy=name, trains={3: False}))
-    assert all(torch.equal(told.end, found[0].end) for told in found)
+    results = run(3, lambda w: train(w, 6, strategy=name, trains={3: False}))
+    assert all(torch.equal(result.end, results[0].end) for result in results)
 
 
 @pytest.mark.parametrize("name", GOSSIP)
 def test_groups_may_come(name: str) -> None:
-    found = run(3, lambda w: train(w, 9, strategy=name, adds=4))
-    assert all(torch.equal(told.end, found[0].end) for told in found)
-    assert not torch.equal(found[0].end[-5:], found[0].begin[-5:]), "it was trained"
+    results = run(3, lambda w: train(w, 9, strategy=name, adds=4))
+    assert all(torch.equal(result.end, results[0].end) for result in results)
+    assert not torch.equal(results[0].end[-5:], results[0].begin[-5:]), "it was trained"
     if name in CONSERVING:
-        assert_nothing_is_lost(found)
+        assert_nothing_is_lost(results)
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "sgp"])
 def test_averaged_momenta_freeze_and_come_along(name: str) -> None:
     settings = {"strategy": name, "momentum": "average", "heavy": 0.5}
-    found = run(3, lambda w: train(w, 10, trains={3: False, 6: True}, **settings))
-    assert all(torch.equal(told.end, found[0].end) for told in found)
-    assert bool(torch.isfinite(found[0].end).all())
+    results = run(3, lambda w: train(w, 10, trains={3: False, 6: True}, **settings))
+    assert all(torch.equal(result.end, results[0].end) for result in results)
+    assert bool(torch.isfinite(results[0].end).all())

@@ -55,8 +55,8 @@ class Net(nn.Module):
 
 
 @dataclass
-class Told:
-    """What a worker tells of its training."""
+class Result:
+    """The steps of a worker."""
 
     replicas: list[Tensor] = field(default_factory=list)
     """After each step."""
@@ -80,8 +80,8 @@ class Plan:
     deaths: dict[int, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
-    def train(self, wire: Wire, faulty: Faulty) -> Told:
-        world, told = quorate.join(), Told()
+    def train(self, wire: Wire, faulty: Faulty) -> Result:
+        world, result = quorate.join(), Result()
         model = Net(is_tied=self.is_tied)
         halves = [model.layers[:2], model.layers[2:]] if self.both else [model]
         made: list[Any] = [
@@ -109,49 +109,49 @@ class Plan:
             wire.clock.sleep(pauses.choice([0.0, 0.001, 0.03]))
             self.loss(model, draw).backward()
             worker = made[0].__dict__["_quorate_worker"]
-            told.counts.append(worker.means.reducer.counted)
-            told.means.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).clone())  # type: ignore[union-attr]
+            result.counts.append(worker.means.reducer.counted)
+            result.means.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).clone())  # type: ignore[union-attr]
             for optimizer in made:
                 optimizer.step()
-            told.replicas.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+            result.replicas.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
         for optimizer in made:
             optimizer.finish()
-        return told
+        return result
 
     def loss(self, model: nn.Module, draw: torch.Generator) -> Tensor:
         x = torch.randn(3, 4, generator=draw, requires_grad=self.is_tied)
         loss: Tensor = model(x).square().mean()
         return loss
 
-    def run(self, **settings: Any) -> tuple[dict[int, Told], VirtualWorld]:
-        """What the survivors tell."""
+    def run(self, **settings: Any) -> tuple[dict[int, Result], VirtualWorld]:
+        """Return the results of the survivors."""
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
 
-        def live(wire: Wire) -> Told:
+        def live(wire: Wire) -> Result:
             faulty = Faulty(wire, self.faults)
             place = current.enter(ByMessages(faulty) if self.by_messages else faulty, thread_only=True)
             try:
-                told = self.train(wire, faulty)
+                result = self.train(wire, faulty)
                 place.leave()
-                return told
+                return result
             finally:
                 current.forget(thread_only=True)
 
         world = VirtualWorld(self.size, seed=self.seed, timeout=60.0, **settings)
         outcomes = world.outcomes(live)
         dead = {fault.rank for fault in self.faults if fault.fired}
-        for one in outcomes:
-            assert one.rank in dead or one.error is None, one.error
-        return {one.rank: one.result for one in outcomes if one.result is not None}, world
+        for outcome in outcomes:
+            assert outcome.rank in dead or outcome.error is None, outcome.error
+        return {outcome.rank: outcome.result for outcome in outcomes if outcome.result is not None}, world
 
 
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+def equal(first: list[Tensor], other: list[Tensor]) -> bool:
+    return len(first) == len(other) and all(torch.equal(x, y) for x, y in zip(first, other, strict=True))
 
 
 def test_parts_are_under_way_before_backward_ends() -> None:
     """The wire of rank 0 tells how many sums were called, and the listener when backward had ended."""
-    found: list[int] = []
+    counts: list[int] = []
 
     def live(wire: Wire) -> int:
         current.enter(wire, thread_only=True)
@@ -164,14 +164,14 @@ def test_parts_are_under_way_before_backward_ends() -> None:
         loop = optimizer.__dict__["_quorate_loop"]
         called, ended = worker.wire.meter.messages_out, loop.backward_ended
         listed = called["all_reduce"]
-        loop.backward_ended = lambda: (found.append(called["all_reduce"] - listed), ended())
+        loop.backward_ended = lambda: (counts.append(called["all_reduce"] - listed), ended())
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
         optimizer.finish()
         return len(worker.means.layout.parts)
 
     parts = VirtualWorld(2, timeout=30.0).run(live)
-    assert found == [2 * (parts[0] - 1)] * 2, "each sum is two messages, and the last part carries the header"
+    assert counts == [2 * (parts[0] - 1)] * 2, "each sum is two messages, and the last part carries the header"
     assert parts[0] > DEPTH / 2
 
 
@@ -205,14 +205,14 @@ def planned(seed: int) -> Plan:
 
 def outlived(plan: Plan) -> int:
     """How many died in it. Those that are left have taken equal steps, each with the gradients of the same workers."""
-    found, world = plan.run()
+    results, world = plan.run()
     assert world.clock.now() < SECONDS
-    assert set(found) == set(range(plan.size)) - {fault.rank for fault in plan.faults if fault.fired}
-    first = next(iter(found.values()))
-    for told in found.values():
-        assert equal(told.replicas, first.replicas)
-        assert equal(told.means, first.means)
-        assert told.counts == first.counts == sorted(first.counts, reverse=True)
+    assert set(results) == set(range(plan.size)) - {fault.rank for fault in plan.faults if fault.fired}
+    first = next(iter(results.values()))
+    for result in results.values():
+        assert equal(result.replicas, first.replicas)
+        assert equal(result.means, first.means)
+        assert result.counts == first.counts == sorted(first.counts, reverse=True)
     return sum(fault.fired for fault in plan.faults)
 
 
@@ -227,7 +227,7 @@ def test_a_death_at_each_call_of_a_backward_is_outlived(at: int, victim: int) ->
     ("size", "at"), [*((3, at) for at in (2, 6, 17, 18, 19, 38)), *((4, at) for at in (25, 26, 27, 28, 57))]
 )
 def test_a_death_between_the_messages_of_one_part_is_outlived(size: int, at: int, victim: int) -> None:
-    """Of three workers the 18th and the 38th call are between the messages of the last part of a step, of four the
+    """Among three workers the 18th and the 38th call are between the messages of the last part of a step, of four the
     26th, 27th and 57th: some survivors have the sum, and others do not."""
     assert outlived(Plan(size=size, deaths={victim % size: at}, seed=at, by_messages=True)) == 1
 
@@ -241,10 +241,10 @@ def test_random_deaths_are_outlived(seed: int) -> None:
 def test_a_mean_formed_anew_is_that_of_those_whose_gradients_count(at: int) -> None:
     """Against the gradients that each worker has alone: those of one step are in its mean wholly, or not at all."""
     own = [own_gradient(rank) for rank in range(3)]
-    found, _ = Plan(deaths={1: at}).run()
-    for told in found.values():
-        who = [0, 1, 2] if told.counts[0] == 3 else [0, 2]
-        torch.testing.assert_close(told.means[0], torch.stack([own[rank] for rank in who]).mean(0))
+    results, _ = Plan(deaths={1: at}).run()
+    for result in results.values():
+        who = [0, 1, 2] if result.counts[0] == 3 else [0, 2]
+        torch.testing.assert_close(result.means[0], torch.stack([own[rank] for rank in who]).mean(0))
 
 
 def own_gradient(rank: int) -> Tensor:

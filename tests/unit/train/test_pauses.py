@@ -50,20 +50,20 @@ def numbers(model: torch.nn.Module) -> torch.Tensor:
 def test_a_dynamic_share_gives_every_example_once_and_replicas_come_out_equal(size: int, seed: int) -> None:
     def task(world: quorate.World) -> Any:
         parts = setting(38, "dynamic")
-        told = []
+        epochs = []
         for _ in range(3):
             seen = epoch(*parts)
-            told.append((seen, numbers(parts[0]), parts[1].state_dict()["state"][0]["momentum_buffer"].clone()))
-        return told
+            epochs.append((seen, numbers(parts[0]), parts[1].state_dict()["state"][0]["momentum_buffer"].clone()))
+        return epochs
 
-    found = run(size, task, seed=seed)
+    results = run(size, task, seed=seed)
     for number in range(3):
-        assert sorted(i for told in found for i in told[number][0]) == list(range(38))
-        for told in found:
-            assert torch.equal(told[number][1], found[0][number][1])
-            assert torch.equal(told[number][2], found[0][number][2])
+        assert sorted(i for result in results for i in result[number][0]) == list(range(38))
+        for result in results:
+            assert torch.equal(result[number][1], results[0][number][1])
+            assert torch.equal(result[number][2], results[0][number][2])
     if size > 1:
-        assert found[0][0][0] != found[0][1][0]
+        assert results[0][0][0] != results[0][1][0]
 
 
 def test_the_faster_worker_computes_more() -> None:
@@ -96,10 +96,10 @@ def test_workers_may_do_different_things_before_an_evaluation() -> None:
         return *inside, numbers(model), before
 
     for size in SIZES:
-        found = run(size, task)
-        for told in found:
-            assert all(torch.equal(a, b) for a, b in zip(told[:3], found[0][:3], strict=True))
-            assert torch.equal(told[0], found[-1][3])  # of the one that has come furthest
+        results = run(size, task)
+        for result in results:
+            assert all(torch.equal(a, b) for a, b in zip(result[:3], results[0][:3], strict=True))
+            assert torch.equal(result[0], results[-1][3])  # of the one that has come furthest
 
 
 def test_one_that_has_finished_does_not_hold_up_an_evaluation() -> None:
@@ -133,11 +133,11 @@ def test_time_is_up_for_all_at_the_same_step(size: int, share: str, monkeypatch:
             world.wire.clock.sleep(100.0)
         return seen, len(epoch(*parts)), world.wire.clock.now(), numbers(parts[0])
 
-    found = run(size, task, Constant(0.01))
-    assert {told[0] for told in found} <= {50, 51, 52}
-    assert len({told[0] for told in found}) == 1
-    assert all(told[1] == 0 for told in found)
-    assert all(torch.equal(told[3], found[0][3]) for told in found)
+    results = run(size, task, Constant(0.01))
+    assert {result[0] for result in results} <= {50, 51, 52}
+    assert len({result[0] for result in results}) == 1
+    assert all(result[1] == 0 for result in results)
+    assert all(torch.equal(result[3], results[0][3]) for result in results)
 
 
 def test_an_evaluation_does_not_use_up_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_the_launcher_goes_before_the_script_where_data_is_shuffled(monkeypatch:
         training, test = quorate.shard(data, 10), quorate.shard(data, 10, shuffle=False)
         return [batch.tolist() for (batch,) in training], [batch.tolist() for (batch,) in test]
 
-    found = run(2, task)
+    results = run(2, task)
     expected = torch.randperm(10, generator=torch.Generator().manual_seed(5)).tolist()
-    assert sorted(len(told[0]) for told in found) == [0, 1]
-    assert [batch for told in found for batch in told[0]] == [expected]
-    assert [len(told[1][0]) for told in found] == [5, 5]
+    assert sorted(len(result[0]) for result in results) == [0, 1]
+    assert [batch for result in results for batch in result[0]] == [expected]
+    assert [len(result[1][0]) for result in results] == [5, 5]

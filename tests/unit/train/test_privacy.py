@@ -1,4 +1,4 @@
-"""What rounds with noise give away of a client."""
+"""The privacy loss of a client in rounds with noise."""
 
 from __future__ import annotations
 

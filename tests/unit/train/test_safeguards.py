@@ -26,7 +26,7 @@ def nothing(rank: int, step: int, model: torch.nn.Module) -> None:
 
 
 class Seen:
-    """What one worker has seen of its training."""
+    """The training of one worker."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -81,8 +81,8 @@ def run(size: int, seed: int = 0, **settings: Any) -> list[Seen]:
 def spoils(rank: int, at: int, value: float) -> dict[str, Tamper]:
     """One worker's gradient is not finite in one step; seen by a hook, as it would be in a model."""
 
-    def spoil(mine: int, step: int, model: torch.nn.Module) -> None:
-        if mine == rank and step == at:
+    def spoil(own_rank: int, step: int, model: torch.nn.Module) -> None:
+        if own_rank == rank and step == at:
             weight = next(model[2].parameters())  # type: ignore[index]
             handle: Any = weight.register_hook(lambda grad: (handle.remove(), grad * value)[1])
 
@@ -97,21 +97,21 @@ def spoils(rank: int, at: int, value: float) -> dict[str, Tamper]:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_all_raise_alike_and_name_who_brought_it(size: int, strategy: str, value: float) -> None:
     seen = run(size, strategy=strategy, on_nonfinite="raise", **spoils(size - 1, 5, value))
-    errors = [one.error for one in seen]
+    errors = [worker.error for worker in seen]
     assert all(isinstance(error, NotFinite) and error.ranks == (size - 1,) for error in errors), errors
     sentence = str(errors[0])
     assert sentence.startswith(f"rank {size - 1} (host ")
     assert f" brought a gradient that is not finite to round {seen[0].steps + 1} of {strategy}" in sentence
     assert str(errors[size - 1]).endswith("first in 2.weight")
-    assert all(torch.isfinite(one.numbers).all() for one in seen), "it was not applied"
-    assert all(torch.equal(one.numbers, seen[0].numbers) for one in seen) or strategy == "quorum"
+    assert all(torch.isfinite(worker.numbers).all() for worker in seen), "it was not applied"
+    assert all(torch.equal(worker.numbers, seen[0].numbers) for worker in seen) or strategy == "quorum"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_its_update_can_be_left_out_by_all(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     seen = run(3, strategy=strategy, on_nonfinite="skip", **spoils(1, 5, float("nan")))
-    assert [one.steps for one in seen] == [12, 12, 12]
-    assert all(torch.isfinite(one.numbers).all() and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+    assert [worker.steps for worker in seen] == [12, 12, 12]
+    assert all(torch.isfinite(worker.numbers).all() and torch.equal(worker.numbers, seen[0].numbers) for worker in seen)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2, "rank 0 says it, and who has done it"
     assert all("rank 1 (host virtual) brought a gradient that is not finite" in line for line in said)
@@ -121,7 +121,7 @@ def test_its_update_can_be_left_out_by_all(strategy: str, capsys: pytest.Capture
 def test_it_is_told_and_counts_unless_told_otherwise(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     seen = run(2, strategy=strategy, **spoils(1, 11, float("inf")))
     assert "rank 1 (host virtual) brought a gradient" in capsys.readouterr().err
-    assert not any(torch.isfinite(one.numbers).all() for one in seen)
+    assert not any(torch.isfinite(worker.numbers).all() for worker in seen)
     run(2, strategy=strategy, on_nonfinite="ignore", **spoils(1, 11, float("inf")))
     assert capsys.readouterr().err == ""
 
@@ -182,8 +182,8 @@ def test_who_is_to_answer_for_it_looks_at_every_number(strategy: str) -> None:
 def parts(rank: int, at: int) -> dict[str, Tamper]:
     """One worker changes one parameter by one bit, on its own."""
 
-    def change(mine: int, step: int, model: torch.nn.Module) -> None:
-        if mine == rank and step == at:
+    def change(own_rank: int, step: int, model: torch.nn.Module) -> None:
+        if own_rank == rank and step == at:
             with torch.no_grad():
                 bias = model[0].bias  # type: ignore[index]
                 bias[1] = torch.nextafter(bias[1], torch.tensor(10.0))
@@ -197,7 +197,7 @@ def test_the_replica_that_has_parted_is_named_with_the_parameter(strategy: str, 
     outcomes = VirtualWorld(3).outcomes(
         lambda wire: train(wire, strategy=strategy, compare_every=4, steps=30, **parts(odd, 5))
     )
-    errors = [one.result.error if one.result is not None else one.error for one in outcomes]
+    errors = [worker.result.error if worker.result is not None else worker.error for worker in outcomes]
     raised = [error for error in errors if isinstance(error, Diverged)]
     assert len(raised) == 3, errors
     for error in raised:
@@ -208,23 +208,25 @@ def test_the_replica_that_has_parted_is_named_with_the_parameter(strategy: str, 
 
 def test_of_two_replicas_neither_is_the_right_one() -> None:
     outcomes = VirtualWorld(2).outcomes(lambda wire: train(wire, compare_every=4, **parts(1, 5)))
-    (error,) = {str(one.result.error) for one in outcomes if one.result is not None}
+    (error,) = {str(worker.result.error) for worker in outcomes if worker.result is not None}
     assert error.startswith("the replicas of ranks 0 and 1 differ from each other by round 8 of all-reduce")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_end_of_a_training_is_compared_too(strategy: str) -> None:
     outcomes = VirtualWorld(3).outcomes(lambda wire: train(wire, strategy=strategy, **parts(1, 5)))
-    raised = [one.result.error for one in outcomes if one.result is not None and one.result.error is not None]
+    raised = [
+        worker.result.error for worker in outcomes if worker.result is not None and worker.result.error is not None
+    ]
     assert raised
     assert all(isinstance(error, Diverged) and error.ranks == (1,) for error in raised)
-    assert all(one.error is None for one in run(3, strategy=strategy, compare_every=0, **parts(1, 5)))
+    assert all(worker.error is None for worker in run(3, strategy=strategy, compare_every=0, **parts(1, 5)))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_equal_replicas_are_left_alone(strategy: str, size: int) -> None:
-    assert all(one.error is None for one in run(size, strategy=strategy, compare_every=1))
+    assert all(worker.error is None for worker in run(size, strategy=strategy, compare_every=1))
 
 
 @pytest.mark.parametrize(
@@ -244,8 +246,8 @@ def test_a_digest_sees_every_bit_and_no_layout(dtype: torch.dtype) -> None:
 def asks(rank: int, at: int, status: int) -> dict[str, Tamper]:
     """One worker is asked to leave while it computes."""
 
-    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
-        if mine == rank and step == at:
+    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
+        if own_rank == rank and step == at:
             stop_of(current.here()).ask(status)
 
     return {"before_step": ask}
@@ -257,28 +259,31 @@ def asks(rank: int, at: int, status: int) -> dict[str, Tamper]:
 def test_one_is_asked_and_all_leave_after_the_same_step(size: int, status: int, at: int) -> None:
     for rank in range(size):
         seen = run(size, seed=rank, **asks(rank, at, status))
-        assert [one.error.code for one in seen if isinstance(one.error, Stopped)] == [status] * size
-        assert {one.steps for one in seen} == {at + 2}, "the exchange of the next step tells it"
-        assert all(one.saved == 1 and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+        assert [worker.error.code for worker in seen if isinstance(worker.error, Stopped)] == [status] * size
+        assert {worker.steps for worker in seen} == {at + 2}, "the exchange of the next step tells it"
+        assert all(worker.saved == 1 and torch.equal(worker.numbers, seen[0].numbers) for worker in seen)
 
 
 @pytest.mark.seeds(2, 5)
 def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
-    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
-        if step == (3, 5, 4)[mine]:
+    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
+        if step == (3, 5, 4)[own_rank]:
             stop_of(current.here()).ask(RETRY)
 
     seen = run(3, seed=seed, strategy="eager-solo", before_step=ask)
-    assert [one.error.code for one in seen if isinstance(one.error, Stopped)] == [RETRY] * 3
-    assert all(one.saved == 1 and torch.equal(one.numbers, seen[0].numbers) for one in seen)
+    assert [worker.error.code for worker in seen if isinstance(worker.error, Stopped)] == [RETRY] * 3
+    assert all(worker.saved == 1 and torch.equal(worker.numbers, seen[0].numbers) for worker in seen)
 
 
 def test_who_was_told_to_make_room_is_to_be_started_again() -> None:
-    def ask(mine: int, step: int, model: torch.nn.Module) -> None:
-        if step == 3 and mine < 2:
-            stop_of(current.here()).ask((INTERRUPTED, RETRY)[mine])
+    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
+        if step == 3 and own_rank < 2:
+            stop_of(current.here()).ask((INTERRUPTED, RETRY)[own_rank])
 
-    assert {one.error.code for one in run(3, before_step=ask) if isinstance(one.error, Stopped)} <= {INTERRUPTED, RETRY}
+    assert {worker.error.code for worker in run(3, before_step=ask) if isinstance(worker.error, Stopped)} <= {
+        INTERRUPTED,
+        RETRY,
+    }
 
 
 @pytest.mark.parametrize("critic", [1, 3])

@@ -1,4 +1,4 @@
-"""What has to be equal on all workers is compared in `distribute`, and named, before anything else is exchanged."""
+"""Arguments that have to be equal on all workers are compared in `distribute`, and named, before any other exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Make = Callable[[nn.Sequential, bool], torch.optim.Optimizer]
 
 
 def refusals(make: Make, choice: Callable[[bool], dict[str, Any]], model: Callable[[bool], nn.Sequential]) -> list[str]:
-    """What every worker of three is told, rank 2 being the one that does something else."""
+    """Return the error of every worker of three, of which rank 2 calls `distribute` differently."""
 
     def live(wire: Wire) -> str:
         current.enter(wire, thread_only=True)

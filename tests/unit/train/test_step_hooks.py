@@ -46,9 +46,9 @@ def test_global_hooks_see_each_update_of_the_users_optimizer_once(name: str) -> 
         return sum(own), worker.timer.rounds if worker.has_rounds and not worker.differs else STEPS
 
     try:
-        found = VirtualWorld(2).run(live)
+        results = VirtualWorld(2).run(live)
     finally:
         for handle in handles:
             handle.remove()
-    assert [own for own, _ in found] == [updates for _, updates in found]
-    assert before == after == {"DistributedSGD": sum(own for own, _ in found)}
+    assert [own for own, _ in results] == [updates for _, updates in results]
+    assert before == after == {"DistributedSGD": sum(own for own, _ in results)}

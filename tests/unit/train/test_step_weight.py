@@ -72,17 +72,17 @@ def recursion(batches: list[list[list[float]]], *, by_examples: bool, by_world: 
 @pytest.mark.parametrize("by_examples", [True, False])
 def test_a_short_batch_counts_by_its_size(name: str, by_examples: bool) -> None:
     settings = {"wait_for": "all", "divide_by": "arrived"} if name == "quorum" else {}
-    found = ends(3, share="dynamic", strategy=name, weight="examples" if by_examples else "equal", **settings)
-    batches = [one[1] for one in found]
-    assert sorted(len(x) for one in batches for x in one) == [2, 4, 4]
-    assert found[0][0] == pytest.approx(recursion(batches, by_examples=by_examples), abs=1e-12)
+    results = ends(3, share="dynamic", strategy=name, weight="examples" if by_examples else "equal", **settings)
+    batches = [own[1] for own in results]
+    assert sorted(len(x) for own in batches for x in own) == [2, 4, 4]
+    assert results[0][0] == pytest.approx(recursion(batches, by_examples=by_examples), abs=1e-12)
 
 
 def test_local_steps_count_by_their_examples() -> None:
-    found = ends(3, share="dynamic", strategy="local-sgd", sync_every=1, weight="examples")
-    batches = [one[1] for one in found]
-    assert sorted(len(x) for one in batches for x in one) == [2, 4, 4]
-    assert found[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
+    results = ends(3, share="dynamic", strategy="local-sgd", sync_every=1, weight="examples")
+    batches = [own[1] for own in results]
+    assert sorted(len(x) for own in batches for x in own) == [2, 4, 4]
+    assert results[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
 
 
 def twice(batches: Iterator[list[float]]) -> Iterator[list[float]]:
@@ -115,11 +115,11 @@ def test_each_step_counts_by_the_batches_that_it_had(
 ) -> None:
     """One worker's last batch is shorter than the other's."""
     settings = {"strategy": name, "weight": "examples", **STEPWISE[name]}
-    found = ends(data=torch.arange(11.0, dtype=DATA.dtype), batch_size=2, share="dynamic", steps=steps, **settings)
-    batches = [one[1] for one in found]
+    results = ends(data=torch.arange(11.0, dtype=DATA.dtype), batch_size=2, share="dynamic", steps=steps, **settings)
+    batches = [own[1] for own in results]
     assert [len(x) for x in batches[0]] != [len(x) for x in batches[1]]
     expected = recursion(batches, by_examples=True, by_world=name in ("quorum", "eager-averaging"))
-    assert found[0][0] == pytest.approx(expected, abs=1e-12)
+    assert results[0][0] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +191,21 @@ def by_tokens(strategy: str, **settings: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "settings"), [("all-reduce", {}), ("local-sgd", {"sync_every": 1})])
 def test_a_long_batch_counts_by_its_tokens(name: str, settings: dict[str, Any]) -> None:
-    found = by_tokens(name, **settings)
-    batches = [one[1] for one in found]
-    assert len({len(x) for one in batches for x in one}) > 1
-    assert found[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
+    results = by_tokens(name, **settings)
+    batches = [own[1] for own in results]
+    assert len({len(x) for own in batches for x in own}) > 1
+    assert results[0][0] == pytest.approx(recursion(batches, by_examples=True), abs=1e-12)
 
 
 def test_learners_count_by_their_tokens() -> None:
     """With a merge after every step, each has done n tokens in one step: it counts n * n."""
     plain = {"averaging": "mean", "outer_rate": 1.0, "outer_momentum": 0.0, "nesterov": False}
-    found = by_tokens("decoupled-diloco", sync_every=1, overlap=0, wait_for="all", **plain)
+    results = by_tokens("decoupled-diloco", sync_every=1, overlap=0, wait_for="all", **plain)
     w = 0.0
-    for step in zip(*(one[1] for one in found), strict=True):
+    for step in zip(*(own[1] for own in results), strict=True):
         counts = [len(x) ** 2 for x in step]
         w -= RATE * sum(n * 2 * (w - sum(x) / len(x)) for n, x in zip(counts, step, strict=True)) / sum(counts)
-    assert found[0][0] == pytest.approx(w, abs=1e-9)
+    assert results[0][0] == pytest.approx(w, abs=1e-9)
 
 
 def test_rounds_of_gradients_have_no_full_batch_of_tokens() -> None:

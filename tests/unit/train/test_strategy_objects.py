@@ -21,8 +21,8 @@ from tests.support.joined import joined
 def distributed(*strategy: Any, **more: Any) -> Any:
     model = nn.Linear(2, 1)
     quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, *strategy, **more)
-    found = trained(here()).optimizers["1"]
-    return found.strategy, found.settings
+    kept = trained(here()).optimizers["1"]
+    return kept.strategy, kept.settings
 
 
 def test_an_object_is_its_name_with_its_settings() -> None:

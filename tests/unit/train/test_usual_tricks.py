@@ -1,4 +1,4 @@
-"""What recipes for large batches use besides goes with `distribute`: workers make the steps of one process."""
+"""Usual recipes for large batches work with `distribute`: workers make the steps of one process."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_workers_make_the_steps_of_one_process(name: str) -> None:
         optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), model)
         return train(optimizer, model, [world.rank], loss_of, **rest)
 
-    found = VirtualWorld(SIZE).run(joined(live))
+    ends = VirtualWorld(SIZE).run(joined(live))
     model = Net(recomputes=False)
     alone = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     wanted = train(alone, model, list(range(SIZE)), loss_of, **{**rest, "parts": 1})
     begun = [p.detach() for p in Net(recomputes=False).parameters()]
     assert max(float((a - b).abs().max()) for a, b in zip(wanted, begun, strict=True)) > 3e-2, "it has moved"
-    for end in found:
+    for end in ends:
         assert all(torch.allclose(a, b, rtol=0, atol=far) for a, b in zip(end, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""What a mean or an update is of is said by the call, never by which object was given."""
+"""The subject of a mean or an update follows from the call, not from the object that was passed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def trained(world: quorate.World, strategy: Strategy, steps: int = 3) -> torch.T
 
 
 def test_a_copy_of_the_gradient_has_the_same_mean() -> None:
-    early, late = (VirtualWorld(2).run(joined(partial(trained, strategy=one)))[0] for one in (Early(), Late()))
+    early, late = (
+        VirtualWorld(2).run(joined(partial(trained, strategy=strategy)))[0] for strategy in (Early(), Late())
+    )
     torch.testing.assert_close(early, late, rtol=0, atol=1e-7)
 
 

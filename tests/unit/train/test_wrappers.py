@@ -46,8 +46,10 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
 
 
-def distribute(model: nn.Module, given: nn.Module | None = None, **choice: Any) -> Any:
-    return quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model if given is None else given, **choice)
+def distribute(model: nn.Module, wrapped: nn.Module | None = None, **choice: Any) -> Any:
+    return quorate.distribute(
+        torch.optim.SGD(model.parameters(), lr=0.1), model if wrapped is None else wrapped, **choice
+    )
 
 
 class Around(nn.Module):
@@ -104,13 +106,15 @@ def trained(model: nn.Module, wrap: Callable[[nn.Module], nn.Module], *, after: 
 @pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda model: DistributedDataParallel(Around(model))])
 def test_ddp_that_comes_later_is_refused_by_the_next_backward(wrap: Callable[[Any], Any], after: int) -> None:
     said = refusals(lambda: trained(net(), wrap, after=after))
-    assert all(one.startswith(IN_DDP) and "put around it after quorate.distribute()" in one for one in said), said
+    assert all(
+        sentence.startswith(IN_DDP) and "put around it after quorate.distribute()" in sentence for sentence in said
+    ), said
 
 
 @pytest.mark.parametrize("wrap", [fully_shard, lambda model: Around(fully_shard(model))])
 def test_fsdp_that_comes_later_is_refused_by_the_first_backward(wrap: Callable[[Any], Any]) -> None:
     said = refusals(lambda: trained(net(), wrap))
-    assert all("torch's FSDPModule" in one and "put around it after" in one for one in said), said
+    assert all("torch's FSDPModule" in sentence and "put around it after" in sentence for sentence in said), said
 
 
 def test_another_model_may_be_in_ddp() -> None:

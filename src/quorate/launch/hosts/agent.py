@@ -38,7 +38,7 @@ _LOOK_EVERY = 0.02
 
 
 class Agent:
-    """Of one host, and one run."""
+    """The agent of one host, for one run."""
 
     def __init__(self, launcher: Pipes) -> None:
         self._launcher = launcher
@@ -53,7 +53,7 @@ class Agent:
         self._connections = BoardConnections(launcher)
 
     def run(self) -> None:
-        """Return when all is over, whoever has ended it."""
+        """Return at the end, whichever side has ended it."""
         self._board.bind(str(self._sockets / "board"))
         self._board.listen(1024)
         self._in_thread(self._accept)
@@ -94,7 +94,7 @@ class Agent:
                 self._is_leaving = True
 
     def _look(self, about: dict[str, Any]) -> None:
-        """Where folders are another host's, a listing is what asks for news of them."""
+        """Send a listing of files; where folders belong to another host, it updates this host's view of them."""
         folder, seen = Path(about["folder"]), {}
         for name in about["files"]:
             with suppress(OSError):
@@ -117,15 +117,15 @@ class Agent:
                 words, stdin=subprocess.DEVNULL, stdout=out[1], stderr=err[1], **self._leash.options(environment)
             )
         except OSError as error:
-            told = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
-            self._launcher.send("refused", told)
+            reason = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+            self._launcher.send("refused", reason)
             return
         ours = [("out", rank, out[0])] if err == out else [("out", rank, out[0]), ("err", rank, err[0])]
         for _, written in {out, err}:
             os.close(written)
         self._guard.begun(child.pid)
         self._children[rank] = child
-        pumps = [self._in_thread(self._pump, *given) for given in ours]
+        pumps = [self._in_thread(self._pump, *pump) for pump in ours]
         self._threads.append(self._in_thread(self._attend, rank, child, pumps))
 
     def _attend(self, rank: int, child: subprocess.Popen[bytes], pumps: list[threading.Thread]) -> None:
@@ -158,7 +158,7 @@ class Agent:
                 os.kill(child.pid, number)
 
     def _end(self) -> None:
-        """Kill whoever is left."""
+        """Kill the remaining workers."""
         for child in self._children.values():
             signal_group(child.pid, signal.SIGKILL)
             with suppress(ProcessLookupError):
@@ -188,8 +188,8 @@ class Agent:
             self._connections.add(number, connection)
 
     @staticmethod
-    def _in_thread(target: Any, *given: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=given, daemon=True)
+    def _in_thread(target: Any, *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args, daemon=True)
         thread.start()
         return thread
 

@@ -13,14 +13,14 @@ _CHUNK = 2**16
 
 
 class BoardConnections:
-    """Those of one end, by the number that both know them by."""
+    """The connections of one end, by the number that both ends use."""
 
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
         self._open: dict[int, socket.socket] = {}
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Carry what it says, in a thread, until it ends."""
+        """Forward its bytes, in a thread, until it ends."""
         self._open[number] = connection
         threading.Thread(target=self._carry, args=(number, connection), name="quorate board", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What the launcher and an agent say to each other, as frames on the agent's stdin and stdout.
+"""Frames between the launcher and an agent, on the agent's stdin and stdout.
 
 | from the launcher | |
 |---|---|
@@ -28,7 +28,7 @@ from contextlib import suppress
 from quorate.wire.board_frames import read_frame, write_frame
 
 MARK = b"\nquorate agent 1\n"
-"""Before the first frame: a login shell may have said something."""
+"""Sent before the first frame, as a login shell may have printed something."""
 BEAT = 2.0
 """Seconds between two beats."""
 
@@ -53,7 +53,7 @@ class Pipes:
             left = left[os.write(self._write, left) :]
 
     def send(self, *parts: bytes | str | int) -> bool:
-        """One frame; False where nobody reads any more."""
+        """Write one frame; return False if the other end has closed."""
         frame = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
         with suppress(OSError), self._lock:
             write_frame(self, frame)

@@ -14,7 +14,7 @@ _ONE = re.compile(r"(?P<name>[^\s,:\-\[][^\s,:]*|\[[0-9a-fA-F:.%\w]+\])(?::(?P<c
 
 @dataclass(frozen=True)
 class Place:
-    """One host, as ssh is given it, and the ranks that it has."""
+    """One host, in the form that ssh takes, and its ranks."""
 
     host: str
     ranks: range
@@ -42,21 +42,21 @@ class Layout:
 
 
 def layout_from(text: str) -> Layout:
-    """What `a:4,user@b:4,[fd00::1]:2,c` says; without a number a host has one worker.
+    """Return the layout of `a:4,user@b:4,[fd00::1]:2,c`; without a number a host has one worker.
 
-    Raises `ConfigurationError` for anything else, and for a host that is named twice.
+    Raises `ConfigurationError` for any other text, and for a host that is named twice.
     """
     places: list[Place] = []
-    for one in text.split(","):
-        found = _ONE.fullmatch(one.strip())
-        count = 0 if found is None else int(found["count"] or 1)
-        if found is None or not 0 < count <= MOST:
+    for entry in text.split(","):
+        match = _ONE.fullmatch(entry.strip())
+        count = 0 if match is None else int(match["count"] or 1)
+        if match is None or not 0 < count <= MOST:
             raise ConfigurationError(
-                f'--hosts "{text}": "{one}" is not a host with a number of workers from 1 to {MOST}; it should be as '
+                f'--hosts "{text}": "{entry}" is not a host with a number of workers from 1 to {MOST}; it should be as '
                 "in "
                 "--hosts first:4,second:4"
             )
-        host = found["name"].strip("[]")
+        host = match["name"].strip("[]")
         if any(place.host == host for place in places):
             raise ConfigurationError(f'--hosts "{text}" names {host} twice; give all its workers in one place')
         begin = places[-1].ranks.stop if places else 0

@@ -37,16 +37,16 @@ def ssh_words(ssh: str, host: str) -> list[str]:
 
 
 class Link:
-    """One host of a run. `wrote` is given what its workers write: `out` or `err`, rank, bytes."""
+    """One host of a run. `wrote` is called with the output of its workers: `out` or `err`, rank, bytes."""
 
     def __init__(self, place: Place, ssh: str, wrote: Callable[[str, int, bytes], None]) -> None:
         self.place, self._wrote = place, wrote
         self.statuses: dict[int, int] = {}
-        """By rank, of those that have ended."""
+        """Exit statuses of ended workers, by rank."""
         self.lost: str | None = None
         """Why there is no connection any more."""
         self.about: Mapping[str, Any] = {}
-        """What the agent has said of itself."""
+        """The agent's description of itself."""
         self._board: str | None = None
         self._seen: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
         self._said: deque[str] = deque(maxlen=20)
@@ -118,12 +118,12 @@ class Link:
         return self._refused
 
     def leave(self) -> None:
-        """Let the agent end when nobody is left there."""
+        """Let the agent end when its last worker has ended."""
         self._is_leaving = True
         self._pipes.send("leave")
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the connection, unless the agent ends it within so many seconds; who is left there is killed."""
+        """End the connection, unless the agent ends it within so many seconds; its remaining workers are killed."""
         self._is_leaving = True
         with suppress(subprocess.TimeoutExpired):
             self._ssh.wait(seconds)
@@ -156,13 +156,13 @@ class Link:
         self._is_over.set()
 
     def _skip_to_mark(self) -> bool:
-        """Whether the agent has begun to speak; what a login shell has said before is passed over."""
+        """Return whether the agent has begun to speak; earlier output of a login shell is skipped."""
         said = b""
         while not said.endswith(MARK) and len(said) < _MOST_SAID_FIRST:
-            one = self._pipes.recv(1)
-            if not one:
+            byte = self._pipes.recv(1)
+            if not byte:
                 return False
-            said += one
+            said += byte
         return said.endswith(MARK)
 
     def _take(self, frame: list[bytes]) -> None:
@@ -202,7 +202,7 @@ class Link:
         return self._said[-1].rstrip(".") if self._said else ""
 
     @staticmethod
-    def _in_thread(target: Any, *given: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=given, name="quorate host", daemon=True)
+    def _in_thread(target: Any, *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args, name="quorate host", daemon=True)
         thread.start()
         return thread

@@ -27,7 +27,7 @@ _OURS = (
     "TORCH_DISABLE_",
 )  # fmt: skip
 _TAKEN_ALONG = ("QUORATE_TOKEN", "QUORATE_SILENCE", "QUORATE_TLS", "QUORATE_CONGESTION", "QUORATE_GPU_BACKEND")
-"""Variables of the launcher's own environment that workers are given, besides those that are named to it."""
+"""Variables of the launcher's own environment that workers get, besides those named by the user."""
 
 
 class Worker:
@@ -44,7 +44,7 @@ class Worker:
 
     @property
     def why(self) -> str | None:
-        """Where its host was lost, or could not start it."""
+        """The reason, if its host was lost, or could not start it."""
         if self._rank in self._link.statuses:
             return None
         if self._link.refused is not None:
@@ -115,8 +115,8 @@ class HostRanks:
     def _shared(self, environment: Mapping[str, str]) -> dict[str, str]:
         shared = {name: value for name, value in environment.items() if name.startswith(_OURS)}
         shared |= {name: os.environ[name] for name in _TAKEN_ALONG if os.environ.get(name)}
-        for one in self._hosts.env:
-            name, is_given, value = one.partition("=")
+        for entry in self._hosts.env:
+            name, is_given, value = entry.partition("=")
             if is_given or name in os.environ:
                 shared[name] = value if is_given else os.environ[name]
         return shared
@@ -168,7 +168,7 @@ class HostRanks:
 
 
 def run_on_hosts(command: Command, hosts: Hosts, folder: Path) -> Conclusion:
-    """As `run_shown`, on several hosts.
+    """Run as `run_shown`, on several hosts.
 
     Raises `ConfigurationError` for a host that cannot be reached, or has no quorate of this version.
     """

@@ -1,4 +1,4 @@
-"""Where the workers of a run on several hosts are to be, and how these hosts are reached."""
+"""The hosts of a run on several hosts, and how to reach them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from quorate.launch.hosts.link import ssh_words
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """As `--hosts`, `--ssh` and `--env` say it. Raises `ConfigurationError` for what cannot be."""
+    """The values of `--hosts`, `--ssh` and `--env`. Raises `ConfigurationError` for invalid ones."""
 
     text: str
-    """Of the hosts: `a:4,b:4`."""
+    """The hosts: `a:4,b:4`."""
     ssh: str = "ssh"
     env: Sequence[str] = ()
     """Variables for the workers: `NAME`, or `NAME=value`."""
@@ -31,10 +31,10 @@ class Hosts:
             has_words = False
         if not has_words:
             raise ConfigurationError(f"--ssh {self.ssh!r} is not a command")
-        for one in self.env:
-            if not one.partition("=")[0].isidentifier():
+        for entry in self.env:
+            if not entry.partition("=")[0].isidentifier():
                 raise ConfigurationError(
-                    f'--env "{one}" is not a variable; it should be as in --env NAME or --env NAME=value'
+                    f'--env "{entry}" is not a variable; it should be as in --env NAME or --env NAME=value'
                 )
 
     @cached_property
@@ -44,9 +44,9 @@ class Hosts:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """By host, what is started here to reach it."""
+        """Return for each host the command that reaches it."""
         return {place.host: ssh_words(self.ssh, place.host) for place in self.layout.places}
 
     def as_json(self) -> dict[str, Any]:
-        """What `run.json` keeps of it."""
+        """Return the entry of `run.json`."""
         return {"hosts": self.text, "ssh": self.ssh, "env": [*self.env]}

@@ -49,7 +49,7 @@ def _check_script(link: Link, script: str) -> None:
 
 
 def _check_records(first: Link, folder: Path) -> None:
-    kept_in = next(one for one in (folder, *folder.parents) if one.is_dir())
+    kept_in = next(path for path in (folder, *folder.parents) if path.is_dir())
     with _mark(kept_in.resolve()) as mark:
         until = time.monotonic() + _LOOKS_FOR
         while mark.name not in first.look(str(mark.parent), [mark.name]):

@@ -28,7 +28,7 @@ _BEGAN = "chaos/began"
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """What is to strike the workers of a run."""
+    """The failures that strike the workers of a run."""
 
     failures: Failures
     seed: int
@@ -42,7 +42,7 @@ class Workers(Protocol):
         """The ranks that have not ended."""
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
-        """Send it to a worker and to what it has started."""
+        """Send a signal to a worker and to its children."""
 
 
 def began(board: Board) -> float | None:
@@ -80,7 +80,7 @@ class Chaos:
         """By rank, its place, and when it goes on."""
 
     def look(self) -> None:
-        """Strike whoever is due."""
+        """Strike the workers that are due."""
         if self._is_over:
             return
         now = self._now()
@@ -103,7 +103,7 @@ class Chaos:
             self._note("death", place, "restarted", worker=rank)
 
     def end(self) -> None:
-        """Strike nobody any more; who is stopped goes on."""
+        """Strike no worker any more, and continue stopped ones."""
         self._is_over = True
         self._let_go_on(float("inf"))
 
@@ -125,35 +125,35 @@ class Chaos:
                 "strategy and its settings let the others go on"
             )
 
-    def _strike(self, one: Failure, place: int) -> None:
+    def _strike(self, failure: Failure, place: int) -> None:
         rank = self._sitting.get(place, place)
-        due = {"due": one.time, "seconds": one.seconds, "worker": rank}
-        if one.kind == "slow":
-            due["factor"] = one.factor
-        why = self._spared(rank, one)
+        due = {"due": failure.time, "seconds": failure.seconds, "worker": rank}
+        if failure.kind == "slow":
+            due["factor"] = failure.factor
+        why = self._spared(rank, failure)
         who = f"rank {rank}" if rank == place else f"rank {rank} (in the place of rank {place})"
         if why is not None:
-            self._note(one.kind, place, "passed over", **due, why=why)
+            self._note(failure.kind, place, "passed over", **due, why=why)
             if any(map(self._trains, self._workers.alive)):
                 self._tell(f"{who} is passed over: {why}")
             return
-        if one.kind == "death":
+        if failure.kind == "death":
             self._killed.add(rank)
             self._stopped.pop(rank, None)
             self._workers.signal(rank, signal.SIGKILL)
             self._tell(f"{who} is killed")
-        elif one.kind == "stop":
+        elif failure.kind == "stop":
             assert self._began is not None
-            until = max(self._began + one.time + one.seconds, self._stopped.get(rank, (place, 0.0))[1])
+            until = max(self._began + failure.time + failure.seconds, self._stopped.get(rank, (place, 0.0))[1])
             self._stopped[rank] = place, until
             self._workers.signal(rank, signal.SIGSTOP)
-            self._tell(f"{who} is stopped for {one.seconds:.1f} s")
+            self._tell(f"{who} is stopped for {failure.seconds:.1f} s")
         else:
-            self._tell(f"{who} is slow (x{one.factor:g}) for {one.seconds:.1f} s")
+            self._tell(f"{who} is slow (x{failure.factor:g}) for {failure.seconds:.1f} s")
         self.strikes += 1
-        self._note(one.kind, place, "struck", **due)
+        self._note(failure.kind, place, "struck", **due)
 
-    def _spared(self, rank: int, one: Failure) -> str | None:
+    def _spared(self, rank: int, failure: Failure) -> str | None:
         """Why it is not struck."""
         if rank in self._killed or rank not in self._workers.alive:
             return "it has ended"
@@ -161,7 +161,7 @@ class Chaos:
             return "it has not joined yet"
         if not self._trains(rank):
             return "its training is over"
-        if one.kind == "death" and not any(self._trains(other) for other in self._workers.alive if other != rank):
+        if failure.kind == "death" and not any(self._trains(other) for other in self._workers.alive if other != rank):
             return "it is the last one that trains"
         return None
 
@@ -170,7 +170,7 @@ class Chaos:
         return is_there and has_come(self._board, self._size, rank) and is_in_training(self._board, rank)
 
     def _let_go_on(self, now: float) -> None:
-        for rank, (place, until) in sorted(self._stopped.items(), key=lambda one: one[1][1]):
+        for rank, (place, until) in sorted(self._stopped.items(), key=lambda entry: entry[1][1]):
             if until <= now:
                 del self._stopped[rank]
                 if rank in self._workers.alive:

@@ -13,7 +13,7 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, where it is on this machine."""
+        """The process, if it is on this machine."""
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
@@ -50,7 +50,7 @@ def tell(child: Child, signum: signal.Signals | int) -> None:
 
 
 def tell_group(child: Child, signum: signal.Signals | int) -> None:
-    """Send it to the process and to what it has started."""
+    """Send a signal to the process and to its children."""
     if isinstance(child, Distant):
         child.send(signum, to_group=True)
     elif child.pid is not None and not signal_group(child.pid, signum):

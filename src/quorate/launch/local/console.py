@@ -1,4 +1,4 @@
-"""What workers print: kept in a log file for each rank, and of rank 0 shown as well, byte for byte."""
+"""The output of workers: kept in a log file for each rank; rank 0's is shown as well, byte for byte."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ class ShownConsole:
         return self._out, self._err
 
     def started(self) -> None:
-        """The process has them now, and what it writes is passed on."""
+        """Close our ends, which the process has now, and pass on its output."""
         for theirs in self._theirs:
             os.close(theirs)
         for pump in self._pumps:
             pump.start()
 
     def finish(self, seconds: float = 1.0) -> None:
-        """The process has ended: pass on what is still under way, for at most `seconds`."""
+        """Pass on the remaining output of an ended process, for at most `seconds`."""
         for pump in self._pumps:
             pump.join(seconds)
         if not any(pump.is_alive() for pump in self._pumps):
             self._log.close()
 
     def hide(self) -> None:
-        """From here on only the log has what it writes."""
+        """Write its output only to the log from here on."""
         self._is_hidden = True
 
     @contextlib.contextmanager
     def following_size(self) -> Iterator[None]:
-        """Inside, the worker's terminal has the size of ours (in the main thread, which signals come to)."""
+        """Keep the worker's terminal at the size of ours inside (in the main thread, which gets signals)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -125,7 +125,7 @@ def _next(source: FileIO) -> bytes:
 
 
 def _swallow(stream: BinaryIO) -> None:
-    """What `stream` still holds goes nowhere: else the interpreter fails on it when it ends, with status 120."""
+    """Discard the buffer of `stream`: else the interpreter fails on it when it ends, with status 120."""
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -138,7 +138,7 @@ def _is_terminal(stream: BinaryIO) -> bool:
 
 
 def _leave_bytes_alone(terminal: int) -> None:
-    """No `\\n` becomes `\\r\\n`: our own terminal does that once more."""
+    """Turn off the conversion of `\\n` to `\\r\\n`, which our own terminal makes."""
     attributes = termios.tcgetattr(terminal)
     attributes[1] &= ~termios.OPOST
     termios.tcsetattr(terminal, termios.TCSANOW, attributes)

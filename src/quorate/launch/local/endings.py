@@ -18,7 +18,7 @@ class Ending:
 
     @property
     def in_words(self) -> str:
-        """What goes on where "rank 2" ends: `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
+        """The ending as a phrase behind "rank 2": `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
         if self.why is not None:
             return self.why
         if self.status < 0 and self.stopped_with == -self.status:

@@ -1,4 +1,4 @@
-"""What workers have started ends with a launcher that was killed: a shell waits for its end, and kills their groups.
+"""End of the children of workers with a killed launcher: a shell waits for its end, and kills their groups.
 
 The kernel ends the workers themselves (`orphans`), and not what they have started: subprocesses of the script, the
 processes of a DataLoader. A shell of some hundred kilobytes does, which reads from a pipe that the launcher alone
@@ -79,7 +79,7 @@ class Guard:
             self._groups.discard(group)
             self._tell("over", group)
 
-    def _tell(self, what: str, group: int) -> None:
+    def _tell(self, change: str, group: int) -> None:
         if self._shell is not None and self._shell.stdin is not None:
             with suppress(OSError):  # somebody has killed it
-                self._shell.stdin.write(f"{what} {group}\n".encode())
+                self._shell.stdin.write(f"{change} {group}\n".encode())

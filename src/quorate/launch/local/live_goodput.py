@@ -1,4 +1,4 @@
-"""The goodput so far of a run under way, told behind what costs it steps."""
+"""The goodput so far of a run under way, reported after events that cost steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST = 600.0
 
 
 class LiveGoodput:
-    """Of the run in `folder`, out of the rows of its first worker, and of the next where that has died.
+    """Goodput of the run in `folder`, from the rows of its first worker, or of the next if that has died.
 
     `look` is called every few milliseconds, and reads the records when a sentence is due, a piece at a time. The figure
     is that of `LiveFigures`: as one rank can tell, and so not quite what the report says in the end. Cost: nothing
@@ -46,7 +46,8 @@ class LiveGoodput:
         """Since the last sentence."""
 
     def look(self, failures: int, alive: Sequence[int]) -> str | None:
-        """What is to be told now, if anything: there were so many `failures`, and these workers have not ended."""
+        """Return the sentence that is due, if any, after so many `failures`; `alive` are the workers that have not
+        ended."""
         now = self._now()
         if failures > self._failures:
             self._failures, self._gap = failures, BETWEEN
@@ -72,8 +73,8 @@ class LiveGoodput:
         return True
 
     def _take(self, row: dict[str, Any]) -> None:
-        told = row.get("end", row.get("time"))
-        at = float(told) if isinstance(told, int | float) else float("-inf")
+        moment = row.get("end", row.get("time"))
+        at = float(moment) if isinstance(moment, int | float) else float("-inf")
         if row["kind"] == "start":
             host = row.get("host")
             self._is_known = self._host in (None, host)
@@ -81,7 +82,7 @@ class LiveGoodput:
             if self._leader == 0:  # what was before it is of a run that is gone on with
                 self._figures = LiveFigures()
         if not self._is_known or (self._leader and at <= self._since):
-            return  # the worker before has told it
+            return  # the worker before has recorded it
         self._figures.row(row)
         self._has_stepped |= row["kind"] == "step"
         self._until = max(self._until, at)

@@ -21,12 +21,12 @@ MOST = 64
 """Workers of either kind in `Room`."""
 _TRIES = 3
 MOST_NEWCOMERS = 2 * MOST
-"""Of one run."""
+"""The most newcomers of one run."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many may be started: in place of those that died, and for whoever asks."""
+    """How many workers may be started: in place of dead ones, and on request."""
 
     restarts: int = 0
     more: int = 0
@@ -43,7 +43,7 @@ class Room:
 
 
 class Newcomers:
-    """Those of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
+    """The newcomers of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
 
     A dead worker's place stays empty for `repair` seconds.
     """
@@ -63,7 +63,7 @@ class Newcomers:
         self._restarts = self._more = self._answered = 0
         self._seats: dict[int, int] = {}
         self._vain: dict[int, int] = {}
-        """By place, how many have come to nothing there."""
+        """By place, the number of failed starts."""
         self._empty: list[tuple[float, int]] = []
         """From when on one may be started in the place of which dead rank."""
 
@@ -74,24 +74,24 @@ class Newcomers:
             self._empty.append((self._now() + self._repair, rank))
 
     def look(self) -> list[tuple[int, int | None]]:
-        """Start those that are due by now: their ranks, and in whose place (None: somebody has asked for one)."""
-        found: list[tuple[int, int | None]] = []
+        """Start the newcomers that are due; return their ranks, and whom they replace (None: they were requested)."""
+        started: list[tuple[int, int | None]] = []
         while self._empty and self._empty[0][0] <= self._now():
             dead = self._empty.pop(0)[1]
-            found.append((self._begin(self._seats.get(dead, dead)), dead))
+            started.append((self._begin(self._seats.get(dead, dead)), dead))
         wanted = int(self._board.get(_WANTED) or b"0")
         while self._answered < wanted:
             self._answered += 1
             if self._more < self._room.more:
                 self._more += 1
                 rank = self._begin(self._size + self._more - 1)
-                found.append((rank, None))
+                started.append((rank, None))
                 self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
-                given = f"with --spare {self._room.more}" if self._room.more else "without --spare"
-                why = f"no more workers can join: the run was started {given}"
+                spare = f"with --spare {self._room.more}" if self._room.more else "without --spare"
+                why = f"no more workers can join: the run was started {spare}"
                 self._board.set(f"{_SAID}/{self._answered}", why.encode())
-        return found
+        return started
 
     def _begin(self, seat: int) -> int:
         rank = self._size + len(self._seats)
@@ -122,7 +122,7 @@ def has_ended(board: Board, rank: int) -> bool:
 
 
 def ask_for_one(board: Board, timeout: float) -> str:
-    """Ask a running launcher for one more worker; what it says. Raises `WireTimeout`."""
+    """Ask a running launcher for one more worker, and return its answer. Raises `WireTimeout`."""
     while True:
         written = board.get(_WANTED)
         number = int(written or b"0") + 1

@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def death_with_parent() -> Callable[[], None] | None:
-    """What a child is to call between fork and exec, so that the kernel kills it with its parent; None off Linux.
+    """Return a function for a child between fork and exec: the kernel then kills it with its parent. None off Linux.
 
     Between fork and exec nothing may be imported or loaded: all is prepared here.
     """

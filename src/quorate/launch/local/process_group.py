@@ -16,7 +16,7 @@ from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
 from quorate.launch.local.started import Expected
-from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, status_after, told
+from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, newest_report, status_after
 from quorate.wire.failure import (
     ended,
     is_in_training,
@@ -30,11 +30,11 @@ from quorate.wire.failure import (
 from quorate.wire.naming import named_at
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at who is still alive."""
+"""Seconds between two checks for ended workers."""
 GRACE = 10.0
 """Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
 WRONG_INPUT = 2
-"""The exit status of a worker that was given something wrong: another would be, too."""
+"""The exit status of a worker with wrong input, which a restarted one would get, too."""
 LAST_CALL = 3.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -65,9 +65,9 @@ class Crew:
         self.outlived: list[Ending] = []
         """The workers that died, and the others went on, by an error of their own or otherwise."""
         self.chaos: Chaos | None = None
-        """What strikes them; to be set before `watch` is called."""
+        """The failures that strike the workers; set it before `watch` is called."""
         self.goodput: LiveGoodput | None = None
-        """What is told where some have died or were struck; to be set before `watch` is called."""
+        """The report after deaths and failures; set it before `watch` is called."""
         self._alive = dict(enumerate(children))
         self._board = board
         self._grace = grace
@@ -148,7 +148,7 @@ class Crew:
         polled = [(child.poll(), rank) for rank, child in self._alive.items()]
         now_ended = [(status, rank) for status, rank in polled if status is not None]
         # Of two deaths between two looks, the one by a signal is the cause: the other saw its connection break.
-        for status, rank in sorted(now_ended, key=lambda one: one[0] >= 0):
+        for status, rank in sorted(now_ended, key=lambda ended: ended[0] >= 0):
             self._has_ended(rank, status)
         now = time.monotonic()
         for group, until in list(self._left_behind.items()):
@@ -159,8 +159,8 @@ class Crew:
                 self._is_over(group)
 
     def _show(self) -> None:
-        """What a worker reports of all of them."""
-        said = told(self._board)
+        """Show a worker's report about all workers."""
+        said = newest_report(self._board)
         if said is not None and said != self._shown:
             self._shown = said
             self._shows(*said)
@@ -205,7 +205,7 @@ class Crew:
         return is_here and is_survived(self._board, rank)
 
     def _is_outlived(self, rank: int, ending: Ending, host: str | None) -> bool:
-        """Whether the others go on without it, which is said."""
+        """Return whether the others continue without it, which is printed."""
         is_ours = ending.stopped_with is not None or bool(self._asked)
         if not self._alive or self._plan or is_ours or read_failure(self._board) is not None:
             return False
@@ -214,7 +214,7 @@ class Crew:
         reason = ending.in_words if ending.status else f"{ending.in_words} before its training had ended"
         if not report_death(self._board, rank, reason, host):
             return False
-        known = next(one for one in read_deaths(self._board) if one.rank == rank)
+        known = next(death for death in read_deaths(self._board) if death.rank == rank)
         others = [other for other in self.alive if not is_server(self._board, other)]
         who = named_at(self._board, known.rank, known.host)
         self._say(f"{who} {known.reason}; {ranks_in_words(others)} {'goes' if len(others) == 1 else 'go'} on")
@@ -223,7 +223,7 @@ class Crew:
         return True
 
     def _let_more_come(self) -> None:
-        """In place of the dead, and those that somebody asks for."""
+        """Start workers in place of dead ones, and on request."""
         if self._newcomers is not None and self._alive and not self._plan:
             for rank, dead in self._newcomers.look():
                 why = ", as was asked for" if dead is None else f" in place of rank {dead}"
@@ -239,9 +239,9 @@ class Crew:
         if self.goodput is None or self._plan or self._asked:
             return
         struck = 0 if self.chaos is None else self.chaos.strikes
-        told = self.goodput.look(len(self.outlived) + struck, self.alive)
-        if told is not None:
-            self._say(told)
+        sentence = self.goodput.look(len(self.outlived) + struck, self.alive)
+        if sentence is not None:
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         self._shows(-1, f"quorate: {sentence}\n")
@@ -279,5 +279,5 @@ class Crew:
             self.signal(rank, signum)
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
-        """Send it to one worker that is alive and to what it has started."""
+        """Send a signal to one living worker and to its children."""
         tell_group(self._alive[rank], signum)

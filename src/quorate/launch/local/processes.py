@@ -38,7 +38,7 @@ _OF_OTHER_LAUNCHERS = ("TORCHELASTIC_", "QUORATE_", "GROUP_RANK", "GROUP_WORLD_S
 _OF_WORKERS = ("QUORATE_GPU_BACKEND",)
 """Our own that are meant for workers."""
 PASSED_ON = ASKS
-"""What asks the launcher to end is passed on to the workers."""
+"""Signals that the launcher passes on to the workers."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run_shown(
     servers: int = 0,
     begins: Callable[[], None] = lambda: None,
 ) -> Conclusion:
-    """Run `size` workers of `command`; returns how the run ended, which has been said on stderr.
+    """Run `size` workers of `command`, and return how the run ended, which was printed on stderr.
 
     `begins` is called when they are about to start, before this process has a thread.
 
@@ -113,9 +113,9 @@ def run_crew(
     asked: Callable[[], None] = lambda: None,
     servers: int = 0,
 ) -> Conclusion:
-    """As `run_shown`, for workers of any kind; says nothing itself (`shows`: see `Crew`).
+    """Run as `run_shown`, for workers of any kind; prints nothing itself (`shows`: see `Crew`).
 
-    `asked` is called where all are asked to end, and rank 0 has not joined yet.
+    `asked` is called if all are asked to end, and rank 0 has not joined yet.
     """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
@@ -149,15 +149,15 @@ def run_crew(
 
 
 def _unless_joined(board: Board, asked: Callable[[], None]) -> None:
-    """Call `asked` where rank 0 has not joined: what it says of an interrupt is where its imports were."""
+    """Call `asked` if rank 0 has not joined: its output about an interrupt is a traceback through imports."""
     if not has_joined(board, 0):
         asked()
 
 
 def environment(size: int, board: str, folder: Path, command: Command) -> dict[str, str]:
-    """What all workers find in their environment; RANK and LOCAL_RANK are each one's own.
+    """Return the environment of all workers; RANK and LOCAL_RANK are each worker's own.
 
-    What other launchers have left is taken out. MASTER_PORT is free, for scripts that start the default process group
+    Variables of other launchers are removed. MASTER_PORT is free, for scripts that start the default process group
     themselves; nothing of ours listens there.
     """
     kept = {
@@ -198,7 +198,7 @@ def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, fo
         return Conclusion(status_after(crew.interrupted_by), why)
     if crew.first_failure is None:
         asked = asked_to_stop(server.board)
-        erred = [one for one in read_deaths(server.board) if has_erred(server.board, one.rank)]
+        erred = [death for death in read_deaths(server.board) if has_erred(server.board, death.rank)]
         if erred:
             where = f"its log is {log_of(folder, erred[0].rank)}"
             return Conclusion(1, f'{erred[0].in_words}, and the others went on (on_error="continue"); {where}')
@@ -218,7 +218,7 @@ def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, fo
 
 
 def free_port() -> int:
-    """One of the loopback that nobody listens at now."""
+    """Return a free port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

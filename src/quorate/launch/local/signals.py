@@ -1,4 +1,4 @@
-"""What the launcher of real workers makes of the signals it gets."""
+"""Signals to the launcher of real workers."""
 
 from __future__ import annotations
 

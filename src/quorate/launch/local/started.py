@@ -21,7 +21,7 @@ from quorate.launch.run.overrides import Overrides
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What each worker executes: a script, or with `is_module` a module as after `python -m`, and its arguments."""
+    """The command of each worker: a script, or with `is_module` a module as after `python -m`, and its arguments."""
 
     script: str
     arguments: Sequence[str] = ()
@@ -30,7 +30,7 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """As given to the operating system."""
+        """The command line."""
         return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
@@ -44,7 +44,7 @@ def hash_seed() -> str:
 
 
 class Births(Protocol):
-    """What starts workers faster than as programs."""
+    """A faster way to start workers than as programs."""
 
     @property
     def is_coming(self) -> bool:
@@ -65,7 +65,7 @@ class Leash:
             self.inherited, self._held = os.pipe()
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """What `subprocess.Popen` is told of it, for a process with this environment in a session of its own."""
+        """Return the arguments of `subprocess.Popen` for a process with this environment in a session of its own."""
         tie = {} if self.inherited is None else {LAUNCHER_FD: str(self.inherited)}
         return {
             "env": {**environment, **tie},

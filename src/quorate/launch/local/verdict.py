@@ -13,7 +13,7 @@ _TAIL_BYTES = 2**14
 
 
 def log_of(folder: Path, rank: int) -> Path:
-    """Where a rank's output is kept."""
+    """Return the log file of a rank."""
     return folder / f"rank-{rank}.log"
 
 
@@ -50,7 +50,7 @@ def verdict(
 
 
 def nobody_joined(servers: int) -> str:
-    """What is said where a run with so many servers has ended well, and no worker has come."""
+    """Return the sentence for a run with so many servers that has ended well without any worker."""
     return f"no worker has called quorate.join(), so --servers {servers} has served nobody; call it, or leave it out"
 
 
@@ -69,10 +69,10 @@ def last_lines(log: Path, count: int = LINES_SHOWN) -> list[str]:
 
 def _together(endings: list[Ending]) -> str:
     alike: dict[str, list[int]] = {}
-    for ending in sorted(endings, key=lambda one: one.rank):
+    for ending in sorted(endings, key=lambda ending: ending.rank):
         alike.setdefault(ending.in_words, []).append(ending.rank)
-    told = []
+    phrases = []
     for words, ranks in alike.items():
         plural = words.replace("was ", "were ", 1) if len(ranks) > 1 and words.startswith("was ") else words
-        told.append(f"{ranks_in_words(ranks)} {plural}")
-    return ", ".join(told)
+        phrases.append(f"{ranks_in_words(ranks)} {plural}")
+    return ", ".join(phrases)

@@ -1,1 +1,1 @@
-"""Where a run's numbers go beside its records: one small interface, and a file for each tool of others."""
+"""Loggers of a run's numbers beside its records: one small interface, and a file for each tool of others."""

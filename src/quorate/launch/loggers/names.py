@@ -26,7 +26,7 @@ class Logger(Protocol):
 
 
 def known_names(text: str) -> list[str]:
-    """`wandb,mlflow` as names. Raises `ConfigurationError` for a name nobody knows."""
+    """Return the names in `wandb,mlflow`. Raises `ConfigurationError` for an unknown name."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if NONE in names:
         if len(names) > 1:
@@ -39,7 +39,7 @@ def known_names(text: str) -> list[str]:
 
 
 def names_from(text: str | None) -> list[str]:
-    """As `known_names`; None is the usual one: TensorBoard's files where it is installed.
+    """Return the names as `known_names`; for None the default: TensorBoard's files where it is installed.
 
     Raises `MissingExtra` as well, for a name whose package is not installed.
     """
@@ -54,5 +54,5 @@ def names_from(text: str | None) -> list[str]:
 
 def opened(name: str, folder: Path, about: Mapping[str, Any]) -> Logger:
     """The logger of this name for the run in `folder`, of which `about` says what was chosen."""
-    found: Logger = importlib.import_module(f"quorate.launch.loggers.to_{name}").opened(folder, about)
-    return found
+    logger: Logger = importlib.import_module(f"quorate.launch.loggers.to_{name}").opened(folder, about)
+    return logger

@@ -1,4 +1,4 @@
-"""What of the records is a number that loggers get: losses, what is logged, and live figures."""
+"""Numbers from the records for loggers: losses, values that the script logs, and live figures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quorate.records.live_figures import LiveFigures
 BETWEEN_SECONDS = 0.25
 """Between two scalars of a name that are written, at least."""
 OURS = "quorate/"
-"""Begins the names of what is not the script's own."""
+"""Prefix of names that are not the script's own."""
 
 
 class Numbers(Protocol):
-    """Where numbers go."""
+    """A receiver of numbers."""
 
     def add(self, name: str, value: float, step: int) -> None:
         """Take one."""
@@ -41,7 +41,7 @@ class Scalars:
 
     def row(self, values: Mapping[str, Any]) -> None:
         """One row of the records, as it is written."""
-        kind, found = values["kind"], {OURS + name: value for name, value in self._figures.row(values).items()}
+        kind, figures = values["kind"], {OURS + name: value for name, value in self._figures.row(values).items()}
         if kind == "step" and values["optimizer"] == "1":
             self._step = values["step"]
             loss = {} if values["loss"] is None else {"loss": values["loss"]}
@@ -50,19 +50,19 @@ class Scalars:
             for name, value in values["values"].items():
                 if isinstance(value, int | float):
                     self._add(name, value, values["step"])
-        elif found:
-            self._now_and_then(kind, found, values["time"])
+        elif figures:
+            self._now_and_then(kind, figures, values["time"])
 
-    def _now_and_then(self, kind: str, found: dict[str, float], at: float) -> None:
+    def _now_and_then(self, kind: str, figures: dict[str, float], at: float) -> None:
         if at - self._written_at.get(kind, -BETWEEN_SECONDS) < BETWEEN_SECONDS:
-            self._left_out[kind] = found, self._step
+            self._left_out[kind] = figures, self._step
             return
         self._written_at[kind] = at
         self._left_out.pop(kind, None)
-        self._write(kind, found, self._step)
+        self._write(kind, figures, self._step)
 
-    def _write(self, kind: str, found: dict[str, float], step: int) -> None:
-        for name, value in found.items():
+    def _write(self, kind: str, figures: dict[str, float], step: int) -> None:
+        for name, value in figures.items():
             self._add(name, value, step)
         if kind == "step" and (self._figures.has_failed or self._figures.has_rounds):
             goodput = self._figures.goodput
@@ -73,8 +73,8 @@ class Scalars:
         self._writing.add(name, value, step)
 
     def close(self) -> None:
-        """Write what is held."""
-        for kind, (found, step) in self._left_out.items():
-            self._write(kind, found, step)
+        """Write the held numbers."""
+        for kind, (figures, step) in self._left_out.items():
+            self._write(kind, figures, step)
         self._left_out.clear()
         self._writing.close()

@@ -12,9 +12,9 @@ from typing import Any
 from quorate.launch.loggers.names import Logger, opened
 
 LEAVES = 30.0
-"""Seconds that loggers have at the end to write what is held, all together."""
+"""Seconds for all loggers together to write their held numbers at the end."""
 _HELD = 10_000
-"""Numbers that are held for slow loggers, at most; more are left out, which is said."""
+"""The most numbers that are held for slow loggers; more are left out, which is reported."""
 
 Opens = Callable[[], Logger]
 
@@ -48,7 +48,7 @@ class Writing:
             self._is_full = True
 
     def close(self) -> None:
-        """Write what is held; what is not written after `LEAVES` seconds is left out."""
+        """Write the held numbers; those not written after `LEAVES` seconds are left out."""
         if self._thread is None:
             return
         try:
@@ -65,9 +65,9 @@ class Writing:
     def _write(self) -> None:
         for name, opens in self._opens.items():
             self._guarded(name, partial(self._begin, name, opens))
-        while (told := self._held.get()) is not None:
+        while (number := self._held.get()) is not None:
             for name, logger in list(self._open.items()):
-                self._guarded(name, partial(logger.add, *told))
+                self._guarded(name, partial(logger.add, *number))
         for name, logger in list(self._open.items()):
             self._guarded(name, partial(logger.close, is_well=self.is_well))
 

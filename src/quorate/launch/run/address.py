@@ -1,4 +1,4 @@
-"""Where a run under way can be asked for something: its board's address, in its folder, for this user alone."""
+"""The address for requests to a run under way: its board's, in its folder, readable by this user alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DOOR = "board.address"
 
 @contextmanager
 def open_to_all(folder: Path, board: str) -> Iterator[None]:
-    """Inside, the board with that address is found by who knows the run's folder."""
+    """Publish the address of the board in the run's folder inside."""
     path = folder / _DOOR
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -21,7 +21,7 @@ RUNS = Path("runs")
 COMPARISON, COMPARISON_FORMAT = "compare.json", 1
 """The file that makes a folder one of a comparison; its format rises when a key changes its meaning or goes away."""
 SCALING, SCALING_FORMAT = "scaling.json", 1
-"""Likewise of a folder of comparisons with several numbers of workers."""
+"""The same for a folder of comparisons with several numbers of workers."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _GIT_SECONDS = 5.0
 
@@ -33,7 +33,7 @@ def usual_name(script: str) -> str:
 
 
 def run_folder(name: str, runs: Path = RUNS) -> Path:
-    """Where the run `name` is kept; nothing is made. Raises `ConfigurationError` for no name and a folder in use."""
+    """Return the folder of the run `name`, without creating it. Raises `ConfigurationError` for a folder in use."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f'"{name}" is not a name for a run; use letters, digits, dots, dashes and underscores, a letter or digit '
@@ -105,7 +105,7 @@ def write_outcome(folder: Path, status: int, seconds: float, why: str | None = N
 
 
 def version_of(package: str) -> str | None:
-    """Of a package that is installed; None where it is not."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -121,7 +121,7 @@ def _commit(folder: Path) -> dict[str, object] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says; None where it is not installed, finds no repository, or takes too long."""
+    """Return the output of git; None if it is not installed, finds no repository, or takes too long."""
     try:
         said = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True

@@ -1,4 +1,4 @@
-"""What the launcher says instead of the script, or beside it; it reaches `quorate.join()` through the environment.
+"""Choices of the launcher that override the script's, or add to them; `quorate.join()` reads them from the environment.
 
 The variables may be set by hand as well, so that every launcher can do what `quorate run` does:
 `QUORATE_IMBALANCE=one-of:100ms torchrun …`.
@@ -16,7 +16,7 @@ from quorate.core.errors import ConfigurationError, unknown
 
 SHARES = ("dynamic", "static")
 MOST_SEED = 2**63 - 1
-"""What generators take."""
+"""The largest seed of generators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,9 @@ class Overrides:
     strategy: str | None = None
     """The name of a strategy or a baseline."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Of the strategy."""
+    """Settings of the strategy."""
     seed: int | None = None
-    """Of the run: data order, generators, imbalance."""
+    """The seed of the run: data order, generators, imbalance."""
     imbalance: str | None = None
     pace: str | None = None
     share: str | None = None
@@ -38,33 +38,33 @@ class Overrides:
     zero: int | None = None
     """The stage of ZeRO."""
     offload: str | None = None
-    """What rests in host memory."""
+    """The tensors that are kept in host memory."""
     seconds: float | None = None
-    """Of training, after which loaders end."""
+    """Seconds of training after which loaders end."""
     failures: str | None = None
-    """Of workers, by which `chaos` strikes them."""
+    """Failures of workers, which `chaos` makes."""
     chaos: int | None = None
     """The seed of their schedule; there is none without it."""
     learning_rate_factor: float | None = None
-    """What the script's learning rates are multiplied with."""
+    """A factor of the script's learning rates."""
     log: str | None = None
     """Names of loggers, instead of the script's."""
     replay: str | None = None
     """The folder of a run, whose rounds are formed once more."""
 
     def as_json(self) -> dict[str, object]:
-        """What `run.json` keeps of them."""
+        """Return the entry of `run.json`."""
         return {"seconds_limit" if name == "seconds" else name: value for name, value in asdict(self).items()}
 
     def environment(self) -> dict[str, str]:
         """The variables that say so; none where nothing is overridden."""
-        told = {**asdict(self), "settings": json.dumps(dict(self.settings)) if self.settings else None}
-        return {_variable(name): str(value) for name, value in told.items() if value is not None}
+        values = {**asdict(self), "settings": json.dumps(dict(self.settings)) if self.settings else None}
+        return {_variable(name): str(value) for name, value in values.items() if value is not None}
 
 
 def overrides_here() -> Overrides:
-    """What the environment of this process says. Raises `ConfigurationError` for what is no number or no JSON."""
-    said = {one.name: os.environ.get(_variable(one.name)) for one in fields(Overrides)}
+    """Return the choices in this environment. Raises `ConfigurationError` for invalid numbers or JSON."""
+    said = {entry.name: os.environ.get(_variable(entry.name)) for entry in fields(Overrides)}
     read: dict[str, Any] = {name: text for name, text in said.items() if text}
     for name in _READERS.keys() & read.keys():
         read[name] = _READERS[name](_variable(name), read[name])

@@ -1,7 +1,7 @@
-"""What the processes of a run ask each other over the board, beside their work: to leave, and to say where they are.
+"""Requests between the processes of a run over the board, beside their work: to leave, and to report where they are.
 
 `stop` holds the exit status with which all are to leave, in decimal; `where` the number of the newest question where
-everyone is, `where/<number>/<rank>` each one's answer (JSON), `where said` what was made of the answers.
+everyone is, `where/<number>/<rank>` each one's answer (JSON), `where said` the report made of the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quorate.core.contracts import Board
 from quorate.observe.stopping import INTERRUPTED, RETRY
 
 ASKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""What asks a process to end: Ctrl-C; a scheduler that wants its place; a closed terminal; Slurm's early warning."""
+"""Signals that ask a process to end: Ctrl-C; a scheduler that needs room; a closed terminal; Slurm's early warning."""
 LEFT_WHEN_ASKED = (INTERRUPTED, RETRY)
 """How a worker ends that was asked to leave and has left in order."""
 _STOP, _WHERE, _SAID = "stop", "where", "where said"
@@ -56,7 +56,7 @@ def asked_to_stop(board: Board) -> int | None:
 
 
 def ask_where(board: Board) -> int:
-    """Ask every worker where it is; the number of the question. One that nobody has answered yet is asked once."""
+    """Ask every worker where it is, and return the number of the question, which replaces an unanswered one."""
     number = board.add(f"{_WHERE}/asked")
     board.set(_WHERE, b"%d" % number)
     return number
@@ -74,7 +74,7 @@ def say_where(board: Board, number: int, rank: int, says: dict[str, Any]) -> Non
 
 
 def said_where(board: Board, number: int, rank: int) -> dict[str, Any] | None:
-    """What `rank` has answered."""
+    """Return the answer of `rank`."""
     written = board.get(f"{_WHERE}/{number}/{rank}")
     if written is None:
         return None
@@ -93,13 +93,13 @@ def is_first_to_report(board: Board, why: str, rank: int) -> bool:
 
 
 def tell_all(board: Board, why: str, rank: int, text: str) -> None:
-    """What `rank` has made of the answers, and has written to its stderr, for the others and the launcher."""
+    """Write the report of `rank`, which it has written to its stderr, for the others and the launcher."""
     board.set(f"{_SAID}/{why}/text", text.encode())
     board.set(_SAID, json.dumps({"rank": rank, "text": text}).encode())
 
 
 def wait_until_told(board: Board, why: str, seconds: float) -> None:
-    """Return when somebody has. Raises as `Board.wait`."""
+    """Return when a worker has reported. Raises as `Board.wait`."""
     board.wait([f"{_SAID}/{why}/text"], seconds)
 
 
@@ -111,10 +111,10 @@ def tell_on(rank: int, source: Board, target: Board) -> None:
             target.set(key, written)
 
 
-def told(board: Board) -> tuple[int, str] | None:
-    """The newest report, and who made it."""
+def newest_report(board: Board) -> tuple[int, str] | None:
+    """Return the newest report, and the rank that made it."""
     written = board.get(_SAID)
     if written is None:
         return None
-    what = json.loads(written)
-    return int(what["rank"]), str(what["text"])
+    report = json.loads(written)
+    return int(report["rank"]), str(report["text"])

@@ -25,7 +25,7 @@ def asked_mesh(chosen: Overrides, size: int) -> str | None:
 
 
 def why_unused(board: Board, chosen: Overrides, size: int) -> str | None:
-    """What is to be said of a run that ended well, and did not do what it was asked for; None where it did."""
+    """Return why a run that ended well did not do what was asked; None if it did."""
     strategy, mesh = asked_strategy(chosen), asked_mesh(chosen, size)
     if strategy is not None and not is_used(board, "strategy"):
         return (

@@ -10,7 +10,7 @@ from typing import Any
 from quorate.launch.virtual.patching import StandIns, here, scheduler
 
 EPOCH = 946_684_800.0
-"""What `time.time()` is when a virtual world begins: the year 2000 (UTC), so that a run can be repeated."""
+"""The value of `time.time()` at the start of a virtual world: the year 2000 (UTC), so that a run can be repeated."""
 
 LOOK_SECONDS = 1e-6
 """A look at the clock takes a microsecond, so that loops which wait for a time end, and no interval is empty."""

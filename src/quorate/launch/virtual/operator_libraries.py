@@ -100,8 +100,8 @@ def _impl(original: Any, library: Any, op_name: Any, fn: Any, dispatch_key: str 
         kernels.clear()
     kernels[library.rank] = fn
 
-    def kernel(*given: Any, **given_by_name: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
         own = kernels.get(_rank()) or list(kernels.values())[-1]
-        return own(*given, **given_by_name)
+        return own(*args, **kwargs)
 
     return None if is_registered else original(library, op_name, kernel, dispatch_key, *args, **named)

@@ -1,4 +1,4 @@
-"""Where the output of scripts in virtual workers goes: to a log of each rank's own; rank 0's also to the console."""
+"""The output of scripts in virtual workers: each rank has a log of its own; rank 0's goes also to the console."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Logs:
 
 
 class RoutedStream(io.TextIOBase):
-    """A standard stream whose writes go where they belong by who writes."""
+    """A standard stream whose writes go to the log of the worker that writes."""
 
     def __init__(self, real: TextIO, logs: Logs, on_output: OnOutput | None) -> None:
         self._real = real
@@ -58,36 +58,36 @@ class RoutedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """As of a stream."""
+        """Flush the stream of this thread's worker."""
         if not self._real.closed:
             self._real.flush()
 
     def isatty(self) -> bool:
-        """As of a stream."""
+        """Return whether it is a terminal."""
         strand = here()
         return (strand is None or strand.rank == 0) and self._on_output is None and self._real.isatty()
 
     def fileno(self) -> int:
-        """As of a stream."""
+        """Return the number of the file."""
         return self._real.fileno()
 
     def writable(self) -> bool:
-        """As of a stream."""
+        """Return whether it can be written to."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As of a stream."""
+        """The encoding."""
         return self._real.encoding or "utf-8"
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """As of a stream."""
+        """The treatment of encoding errors."""
         return self._real.errors
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """Bytes written here go to the real stream, whoever writes."""
+        """Bytes written here go to the real stream, from every worker."""
         return self._real.buffer  # type: ignore[return-value]
 
 

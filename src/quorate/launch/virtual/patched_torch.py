@@ -1,4 +1,4 @@
-"""What torch and the process are for scripts in virtual workers.
+"""Changes of torch and of the process for scripts in virtual workers.
 
 DataLoaders load in their worker (`num_workers` is 0), `torch.compile` is eager (it returns what it is given), what may
 be set only once or would set the whole process is not set, and `torch.distributed` is refused: its calls name what to
@@ -36,7 +36,7 @@ _INSTEAD = {
     "world.wire.send(message, to, tag)": "send isend batch_isend_irecv",
     "world.wire.receive(source, tag)": "recv irecv",
 }
-"""What to call, and the functions of `torch.distributed` in whose place."""
+"""Calls of this library, and the functions of `torch.distributed` that they replace."""
 
 _WITHOUT_WORKERS = {
     "num_workers": 0,
@@ -82,11 +82,11 @@ def _refusal(name: str, instead: str) -> Any:
 
 
 def _load_here(original: Any, loader: Any, *arguments: Any, **named: Any) -> None:
-    given = inspect.signature(original).bind(loader, *arguments, **named)
+    bound = inspect.signature(original).bind(loader, *arguments, **named)
     for name, value in _WITHOUT_WORKERS.items():
-        if name in given.arguments:
-            given.arguments[name] = value
-    original(*given.args, **given.kwargs)
+        if name in bound.arguments:
+            bound.arguments[name] = value
+    original(*bound.args, **bound.kwargs)
 
 
 def _compile(original: Any, model: Any = None, **settings: Any) -> Any:

@@ -37,7 +37,7 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
 STACK_BYTES = 16 << 20
-"""Of each worker's thread; only what is used takes memory."""
+"""The stack of each worker's thread; only used pages take memory."""
 
 _LAUNCHERS_NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -99,7 +99,7 @@ def run_workers(
     run_dir: str | Path | None = None,
     on_output: OnOutput | None = None,
 ) -> int:
-    """As `run_script`, for what each worker calls: `body`, whose code is in `file`."""
+    """Run as `run_script`; each worker calls `body`, whose code is in `file`."""
     world = VirtualWorld(
         size,
         joiners=joiners,
@@ -140,7 +140,7 @@ def _execute(source: bytes, path: str) -> None:
 
 
 def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
-    """One worker: what it is to do, and what it does before it leaves."""
+    """Run one worker: its body, and its last actions."""
     place = current.enter(wire, thread_only=True)
     try:
         try:
@@ -167,7 +167,7 @@ def _is_main(module: ModuleType) -> Callable[[], None]:
 
 
 class Report:
-    """What is said of the failures of a run, on the console and in the logs."""
+    """The report of the failures of a run, on the console and in the logs."""
 
     def __init__(self, world: VirtualWorld, script: Path, logs: Logs, console: TextIO) -> None:
         self.world = world
@@ -175,10 +175,10 @@ class Report:
         self._logs = logs
         self._console = console
         self._refused: dict[str, list[int]] = {}
-        """By sentence of a `ConfigurationError`, who raised it: many workers raise the same, which is told once."""
+        """By sentence of a `ConfigurationError`, the ranks that raised it; it is printed once."""
 
     def show(self, rank: int, error: Exception) -> None:
-        """What `rank` raised: in its log, and unless it follows from another rank's failure, on the console.
+        """Write the error of `rank` to its log, and unless it follows from another rank's failure, on the console.
 
         Python's traceback, or the sentence of a `QuorateError`. A `ConfigurationError` is shown by `conclude`.
         """
@@ -194,7 +194,7 @@ class Report:
                 tell(f"[rank {rank}] {line}\n", self._console)
 
     def conclude(self, outcomes: Sequence[Outcome[None]]) -> int:
-        """The exit status; what was refused, and one line for those that ended because another had failed."""
+        """Return the exit status; print refusals, and one line for workers that ended as another had failed."""
         for text, ranks in self._refused.items():
             by_all = len(ranks) == self.world.size
             tell(text if by_all else f"[{in_words(sorted(ranks))}] {text}", self._console)

@@ -56,31 +56,31 @@ def _serve(requests: Lines, answers: int) -> Callable[[], None] | None:
             continue  # for a run that has ended meanwhile
         request = RunRequest.from_line(line)
         die_with_server = death_with_parent()
-        told, telling = os.pipe()
+        receiving, sending = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         pid = os.fork()
         if pid == 0:
             if die_with_server is not None:
                 die_with_server()
-            return launch(request, telling)
+            return launch(request, sending)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        os.close(telling)
-        answer = _attend(pid, told, requests)
-        os.close(told)
+        os.close(sending)
+        answer = _attend(pid, receiving, requests)
+        os.close(receiving)
         os.write(answers, answer)
     return None
 
 
-def _attend(pid: int, told: int, requests: Lines) -> bytes:
-    """The launcher's answer, once it has ended; signals that come meanwhile are passed on to it."""
+def _attend(pid: int, receiving: int, requests: Lines) -> bytes:
+    """Return the launcher's answer, once it has ended; signals that arrive meanwhile are passed on to it."""
     answer = b""
     events = select.poll()
-    events.register(told, select.POLLIN)
+    events.register(receiving, select.POLLIN)
     events.register(requests.number, select.POLLIN)
     while True:
         ready = dict(events.poll())
-        if told in ready:
-            piece = os.read(told, 2**16)
+        if receiving in ready:
+            piece = os.read(receiving, 2**16)
             if not piece:
                 break
             answer += piece

@@ -30,7 +30,7 @@ from quorate.launch.warm.script import flush_files
 from quorate.launch.warm.virtual import run_request
 
 CONSOLE = "console.log"
-"""What a virtual run shows, in its folder."""
+"""The file of a virtual run's console output, in its folder."""
 
 
 def launch(request: RunRequest, answer: int) -> Callable[[], None]:
@@ -51,7 +51,7 @@ def launch(request: RunRequest, answer: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """As a program."""
+    """Run as a program."""
     watch_launcher()
     request = RunRequest.from_line(sys.stdin.buffer.readline())
     _stand_alone(request, os.dup(sys.stdout.fileno()))

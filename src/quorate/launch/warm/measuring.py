@@ -34,13 +34,13 @@ from quorate.sharding.parallelize import blocks_chosen, sharded
 from quorate.wire import current
 
 OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
-"""What the environment has to say, so that the script's worker is alone, and keeps no records."""
+"""Variables with which the script's worker is alone, and keeps no records."""
 
 
 def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
-    """What is said of a model whose optimizer has made a step."""
+    """Return the description of a model whose optimizer has made a step."""
     trained = [p for group in optimizer.param_groups for p in group["params"]]
-    modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
+    modules = [x for x in gc.get_objects() if issubclass(type(x), Module)]
     model = model_of(trained, modules)
     spread = None if model is None or current.place() is None else sharded(model, current.here(), optimizer)
     blocks = {} if model is None else blocks_by_name(model)
@@ -54,7 +54,7 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     activations = _by_block(model, blocks, by_module)
     sizes = [_size(p, optimizer, used, _block_of(name, blocks), rests) for name, p in named.items()]
     buffers = [] if model is None else list(model.buffers())
-    told = Model(sizes=sizes, buffers=sum(map(_bytes, buffers)), activations=sum(activations.values()))
+    measured = Model(sizes=sizes, buffers=sum(map(_bytes, buffers)), activations=sum(activations.values()))
     return {
         "model": "no module that has all of its parameters" if model is None else class_of(model),
         "optimizer": _plain_name(optimizer),
@@ -63,19 +63,19 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
         "offload": rests,
         "blocks": in_words(list(blocks.items())),
         "activations": activations,
-        "memory": told.as_json(),
+        "memory": measured.as_json(),
     }
 
 
 def model_of(trained: list[Tensor], modules: list[Module]) -> Module | None:
     """The smallest of the modules that have all that is trained."""
     wanted = set(map(id, trained))
-    whole = [one for one in modules if wanted <= {id(p) for p in one.parameters()}] if wanted else []
-    return min(whole, key=lambda one: sum(1 for _ in one.modules()), default=None)
+    whole = [module for module in modules if wanted <= {id(p) for p in module.parameters()}] if wanted else []
+    return min(whole, key=lambda module: sum(1 for _ in module.modules()), default=None)
 
 
 def blocks_by_name(model: Module) -> dict[str, Module]:
-    """Those that the script has listed, or that are found."""
+    """Return the blocks that the script has listed, or that are found."""
     chosen = None if current.place() is None else blocks_chosen(model, current.here())
     if chosen is None:
         return dict(blocks_of(model))
@@ -94,17 +94,17 @@ def _parameters(modules: list[Module]) -> Iterator[tuple[Storage, None]]:
                 yield storage_of(local(x)), None
 
 
-def _by_block(model: Module | None, blocks: dict[str, Module], found: dict[Module | None, int]) -> dict[str, int]:
-    """Bytes by the name of the block, in the model's order; the empty name is what is in none."""
+def _by_block(model: Module | None, blocks: dict[str, Module], by_module: dict[Module | None, int]) -> dict[str, int]:
+    """Return bytes by the name of the block, in the model's order; the empty name has those in no block."""
     names = {} if model is None else {id(module): name for name, module in model.named_modules()}
-    told = dict.fromkeys([*blocks, ""], 0)
-    for module, nbytes in found.items():
-        told[_block_of(f"{names.get(id(module), '')}.", blocks)] += nbytes
-    return {name: nbytes for name, nbytes in told.items() if nbytes}
+    totals = dict.fromkeys([*blocks, ""], 0)
+    for module, nbytes in by_module.items():
+        totals[_block_of(f"{names.get(id(module), '')}.", blocks)] += nbytes
+    return {name: nbytes for name, nbytes in totals.items() if nbytes}
 
 
 def _size(p: Tensor, optimizer: Optimizer, used: int | None, block: str, rests: str | None) -> Size:
-    """What is kept of 16 bits in 32 where it is offloaded counts as of 16."""
+    """Return the size of a parameter; 32-bit copies of offloaded 16-bit tensors count as of 16 bits."""
     kept = [x for key, x in optimizer.state.get(p, {}).items() if isinstance(x, Tensor) and key != MASTER]
     like = sum(_bytes(x) for x in kept if x.shape == p.shape and p.dim())
     widened = like // 2 if rests is not None and p.element_size() == 2 else like
@@ -141,9 +141,9 @@ def main() -> NoReturn:
     saved, watching = Saved(), ExitStack()
 
     def stepped(optimizer: Optimizer, *_: Any) -> NoReturn:
-        told = answer(optimizer, saved)
+        measured = answer(optimizer, saved)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(measured, file)
         sys.stdout.flush()
         flush()
         os._exit(0)  # nothing that the script registered runs: it was only to be looked at

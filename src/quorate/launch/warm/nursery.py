@@ -23,7 +23,7 @@ _BIRTH = 10.0
 
 
 class Nursery:
-    """A context; outside Linux, and until it is ready, it starts nobody."""
+    """A context; outside Linux, and until it is ready, it starts no worker."""
 
     def __init__(self, command: Command, folder: Path, imported: Sequence[str] = IMPORTED) -> None:
         self._command, self._folder = command, folder
@@ -55,10 +55,10 @@ class Nursery:
         program.write(json.dumps(asked).encode() + b"\n")
         try:
             while (line := program.line(_BIRTH)) is not None:
-                told = json.loads(line)
-                if "born" in told:
-                    return _Born(told["born"], self)
-                self._ended[told["ended"]] = told["status"]
+                message = json.loads(line)
+                if "born" in message:
+                    return _Born(message["born"], self)
+                self._ended[message["ended"]] = message["status"]
         except TimeoutError:
             program.end(0.0)
         self._program = None
@@ -79,8 +79,8 @@ class Nursery:
                 line = None if self._program is None else self._program.line(0.0)
                 if line is None:
                     return -signal.SIGKILL
-                told = json.loads(line)
-                self._ended[told["ended"]] = told["status"]
+                message = json.loads(line)
+                self._ended[message["ended"]] = message["status"]
         except TimeoutError:
             return None
         return self._ended[pid]

@@ -21,7 +21,7 @@ from quorate.launch.warm.fork_server import Lines, ready
 from quorate.launch.warm.ranks import ForkedRanks
 
 _LOOK_EVERY = 20
-"""Milliseconds between two looks at who has ended."""
+"""Milliseconds between two checks for ended workers."""
 
 
 def main() -> None:
@@ -44,10 +44,10 @@ def _serve(requests: Lines, answers: int) -> Callable[[], None] | None:
             asked = json.loads(line)
             rank, command = asked["rank"], Command(**asked["command"])
             signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-            found = ForkedRanks.fork(command, [rank], Path(asked["folder"]), is_new=False)
-            if not isinstance(found, ForkedRanks):
-                return found
-            worker = found.start(rank, asked["environment"])
+            forked = ForkedRanks.fork(command, [rank], Path(asked["folder"]), is_new=False)
+            if not isinstance(forked, ForkedRanks):
+                return forked
+            worker = forked.start(rank, asked["environment"])
             assert worker.pid is not None
             workers[worker.pid] = worker
             _tell(answers, born=worker.pid)

@@ -1,4 +1,4 @@
-"""What is tried with the blocks of a script, and on this machine, once its steps have been timed."""
+"""Trials with the blocks of a script, and on this machine, after its steps were timed."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ def tensors_in(x: Any) -> list[Tensor]:
     if isinstance(x, Tensor):
         return [x]
     inside = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, tuple | list) else []
-    return next((found for one in inside if (found := tensors_in(one))), [])
+    return next((tensors for item in inside if (tensors := tensors_in(item))), [])
 
 
 def fixed_shares(
     blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
 ) -> tuple[float, float]:
-    """Of the seconds of the two passes of blocks, those that one example takes as well: of all blocks, whose parameters
-    no cache holds then, by a line through one example and all. 0 where they cannot be called with one."""
-    known = [name for name in blocks if name in inputs]
-    if not known or examples < 2:
+    """Return the shares of the seconds of both passes that do not depend on the number of examples, by a line through
+    one example and all, with no parameters in a cache. 0 if blocks cannot be called with one example."""
+    names = [name for name in blocks if name in inputs]
+    if not names or examples < 2:
         return 0.0, 0.0
-    given = [(blocks[name], *inputs[name]) for name in known]
+    calls = [(blocks[name], *inputs[name]) for name in names]
     try:
-        whole = _seconds([(block, *_first(args, kwargs, examples, examples)) for block, args, kwargs in given])
-        one = _seconds([(block, *_first(args, kwargs, 1, examples)) for block, args, kwargs in given])
+        whole = _seconds([(block, *_first(args, kwargs, examples, examples)) for block, args, kwargs in calls])
+        one_example = _seconds([(block, *_first(args, kwargs, 1, examples)) for block, args, kwargs in calls])
     except (RuntimeError, TypeError, ValueError, IndexError):  # a block that is not of examples one by one
         return 0.0, 0.0
     shares = [
-        (few - (most - few) / (examples - 1)) / most if most > 0 else 0.0 for few, most in zip(one, whole, strict=True)
+        (x - (most - x) / (examples - 1)) / most if most > 0 else 0.0
+        for x, most in zip(one_example, whole, strict=True)
     ]
     return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
 
 
 def seconds_of_a_byte() -> float:
-    """Of a copy that no cache holds."""
+    """Return the seconds per byte of a copy that no cache holds."""
     source = torch.ones(_COPIED >> 2)
     into, seconds = torch.empty_like(source), []
     for _ in range(_PROBES):
@@ -59,8 +60,8 @@ def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]
     def cut(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        found = x.detach()[:count].clone() if x.dim() and len(x) == examples else x.detach()
-        return found.requires_grad_(x.requires_grad)
+        part = x.detach()[:count].clone() if x.dim() and len(x) == examples else x.detach()
+        return part.requires_grad_(x.requires_grad)
 
     return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
 

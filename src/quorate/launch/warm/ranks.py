@@ -79,8 +79,8 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self._status is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
@@ -105,13 +105,13 @@ class _Rank:
         live_as_main(self._command.script, self._command.arguments, is_module=self._command.is_module)
 
     def _told(self) -> dict[str, str]:
-        """The environment, as soon as it comes."""
+        """Return the environment, as soon as it arrives."""
         with socket.socket(fileno=KEPT) as launcher, launcher.makefile("rb") as words:
             launcher.sendall(b".")  # signals to this process group have somebody to reach from here on
-            told = words.read()
-        if not told:
+            text = words.read()
+        if not text:
             raise SystemExit(1)
-        environment: dict[str, str] = json.loads(told)
+        environment: dict[str, str] = json.loads(text)
         return environment
 
 

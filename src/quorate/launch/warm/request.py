@@ -24,7 +24,7 @@ class VirtualRun:
 
     seed: int = 0
     compute: str | None = None
-    """As after `quorate run --compute`."""
+    """The value of `quorate run --compute`."""
     latency: float | None = None
     """Seconds."""
     bandwidth: float | None = None
@@ -33,7 +33,7 @@ class VirtualRun:
     """Workers that join it: in a replay."""
 
     def network(self) -> Network:
-        """The usual one but for what is given. Raises `ConfigurationError` for one that cannot be."""
+        """Return the default network with these changes. Raises `ConfigurationError` for an invalid one."""
         from quorate.wire.virtual import Network
 
         usual = Network()
@@ -43,7 +43,7 @@ class VirtualRun:
         )
 
     def compute_model(self) -> ComputeModel | None:
-        """Raises `ConfigurationError` for what is none."""
+        """Return the model of compute times. Raises `ConfigurationError` for an invalid one."""
         from quorate.wire.virtual import parse_compute
 
         return None if self.compute is None else parse_compute(self.compute, seed=self.seed)
@@ -51,7 +51,7 @@ class VirtualRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What is to run, with how many workers, and the folder (which is there) for what they leave behind."""
+    """The request of a run: its command, the number of workers, and an existing folder for its output."""
 
     script: str
     arguments: Sequence[str] = ()
@@ -69,11 +69,11 @@ class RunRequest:
 
     @property
     def command(self) -> Command:
-        """What each worker executes."""
+        """The command of each worker."""
         return Command(script=self.script, arguments=self.arguments, is_module=self.is_module, overrides=self.overrides)
 
     def as_json(self, omp_threads: str) -> dict[str, Any]:
-        """What `run.json` keeps of it, whose processes have so many threads each."""
+        """Return the entry of `run.json`; each process has `omp_threads` threads."""
         world: dict[str, Any] = {"omp_threads": omp_threads}
         if self.virtual is not None:
             world = {key: value for key, value in asdict(self.virtual).items() if key != "seed"}
@@ -96,14 +96,14 @@ class RunRequest:
 
     @staticmethod
     def from_line(line: bytes) -> RunRequest:
-        """What `line()` has given."""
-        told = json.loads(line)
-        virtual, hosts = told["virtual"], told["hosts"]
+        """Return the request from its `line()`."""
+        fields = json.loads(line)
+        virtual, hosts = fields["virtual"], fields["hosts"]
         return RunRequest(
             **{
-                **told,
-                "folder": Path(told["folder"]),
-                "overrides": Overrides(**told["overrides"]),
+                **fields,
+                "folder": Path(fields["folder"]),
+                "overrides": Overrides(**fields["overrides"]),
                 "virtual": None if virtual is None else VirtualRun(**virtual),
                 "hosts": None if hosts is None else Hosts(**hosts),
             }
@@ -116,8 +116,8 @@ def conclusion_line(ended: Conclusion) -> bytes:
 
 
 def conclusion_from(line: bytes) -> Conclusion:
-    """What `conclusion_line` has given. Raises `ValueError` for anything else."""
-    told = json.loads(line)
-    if not isinstance(told, dict) or told.keys() != {"status", "why"}:
+    """Return the conclusion from its `conclusion_line`. Raises `ValueError` for any other line."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict) or fields.keys() != {"status", "why"}:
         raise ValueError(f"{line!r} is not an answer to a run")
-    return Conclusion(**told)
+    return Conclusion(**fields)

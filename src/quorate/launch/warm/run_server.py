@@ -39,7 +39,7 @@ IMPORTED = (
     "quorate.train.distribute",
     "quorate.data.sharding",
 )
-"""What nearly every training imports, if it is there."""
+"""Modules that nearly every training imports, if they are installed."""
 SERVER, LAUNCHER = "quorate.launch.warm.fork_server", "quorate.launch.warm.launcher"
 _LEAVE = 5.0
 """Seconds that the server has to leave before it is killed."""

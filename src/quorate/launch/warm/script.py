@@ -57,7 +57,7 @@ def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
     status = _told(ending)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    threading.excepthook = lambda told: None  # daemon threads that find `__main__` empty
+    threading.excepthook = lambda args: None  # daemon threads that find `__main__` empty
     main.__dict__.clear()
     gc.collect()
     flush_files()
@@ -102,21 +102,21 @@ def _file(script: str, main: ModuleType) -> CodeType:
 
 
 def _module(name: str, main: ModuleType) -> CodeType:
-    found = importlib.util.find_spec(name)
-    if found is not None and found.submodule_search_locations is not None:
-        found = importlib.util.find_spec(f"{name}.__main__")
-    code = found.loader.get_code(found.name) if found and isinstance(found.loader, InspectLoader) else None
-    if found is None or code is None:
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    code = spec.loader.get_code(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
+    if spec is None or code is None:
         tell(f"{sys.executable}: No module named {name}\n")
         raise SystemExit(1)
     main.__dict__.update(
-        __file__=found.origin,
-        __cached__=found.cached,
-        __loader__=found.loader,
-        __package__=found.parent,
-        __spec__=found,
+        __file__=spec.origin,
+        __cached__=spec.cached,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __spec__=spec,
     )
-    sys.argv[0] = found.origin or name
+    sys.argv[0] = spec.origin or name
     return code
 
 

@@ -30,7 +30,7 @@ _LOOK_EVERY = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a worker is told."""
+    """The instructions of a worker."""
 
     folder: str
     workers: int
@@ -41,7 +41,7 @@ class Task:
     is_divided: bool
     """Whether the model is to be in pieces, which needs a script that calls `quorate.parallelize`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of `quorate.parallelize`, before the script's."""
+    """Settings of `quorate.parallelize`, which override the script's."""
     looks_at_blocks: bool = False
     """For `timing_in_pieces`: whether blocks are timed with one example, too."""
 
@@ -51,7 +51,7 @@ class Task:
 
 
 def path_of(folder: str | Path, rank: int) -> Path:
-    """Where a worker's seconds are."""
+    """Return the file of a worker's seconds."""
     return Path(folder, f"steps-{rank}.json")
 
 
@@ -112,8 +112,8 @@ def leave(task: Task, rank: int, answer: Any) -> NoReturn:
 
 def run_as_told(begin: Callable[[Task, int], None]) -> NoReturn:
     """Run the script as the arguments say; `begin(task, rank)` before it."""
-    told, script, *arguments = sys.argv[1:]
-    task = Task(**json.loads(told))
+    task_json, script, *arguments = sys.argv[1:]
+    task = Task(**json.loads(task_json))
     signal.alarm(task.limit)
     begin(task, int(os.environ["RANK"]))
     sys.path.pop(0)  # the folder from which this program was started

@@ -1,7 +1,7 @@
 """How many steps `timing` looks at."""
 
 STEPS = 6
-"""That a script has to make: one for memory, one more to warm up, and those that are timed."""
+"""Steps of a script: one for memory, one more to warm up, and the timed ones."""
 MOST_STEPS = 500
 """That are timed: a script that prints a line in each is not to fill the screen."""
 SECONDS = 5.0

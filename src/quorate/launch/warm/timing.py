@@ -51,7 +51,7 @@ class Timer:
         self._clock, self.examples = now, 0
         self.outputs: dict[str, int] = {}
         self.inputs: dict[str, tuple[Any, Any]] = {}
-        """What blocks were given last."""
+        """The newest arguments of blocks."""
         self.steps: list[dict[str, float]] = []
         self._now: dict[str, float] = defaultdict(float)
         self._began: dict[str, float] = {}
@@ -79,19 +79,19 @@ class Timer:
         module.register_full_backward_pre_hook(lambda *_: self._begin(backward))
         module.register_full_backward_hook(lambda *_: self._end(backward))
 
-    def _begin(self, what: str) -> None:
-        self._began[what] = self._clock()
+    def _begin(self, part: str) -> None:
+        self._began[part] = self._clock()
 
-    def _end(self, what: str) -> None:
+    def _end(self, part: str) -> None:
         now = self._clock()
-        self._now[what] += now - self._began.pop(what, now)
+        self._now[part] += now - self._began.pop(part, now)
 
     def _given(self, _: Module, args: Any, kwargs: Any) -> None:
-        found = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
+        tensors = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
         if "first" not in self._began:
             self._begin("first")
             self._now["examples"] = 0
-        self._now["examples"] += len(found[0]) if found and found[0].dim() else 1
+        self._now["examples"] += len(tensors[0]) if tensors and tensors[0].dim() else 1
         self._begin("model")
 
     def steps_now(self) -> None:
@@ -116,35 +116,35 @@ class Timer:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each step but the first."""
-        return [sum(step[what] for what in _PARTS) for step in self.steps[1:]]
+        """Seconds of each step but the first."""
+        return [sum(step[part] for part in _PARTS) for step in self.steps[1:]]
 
     @property
     def has_fewest(self) -> bool:
         """Whether there are as many steps as are needed."""
         return len(self.steps) >= STEPS - 1
 
-    def median(self, what: str) -> float:
-        """Of the steps but the first: `examples`, or seconds of `model` (forward), `backward`, `update`, `outside`."""
-        return statistics.median(step.get(what, 0.0) for step in self.steps[1:])
+    def median(self, part: str) -> float:
+        """Return the median over all steps but the first: `examples`, or seconds of a part in `_PARTS`."""
+        return statistics.median(step.get(part, 0.0) for step in self.steps[1:])
 
     @property
     def parts(self) -> dict[str, float]:
         """Median seconds of what a step is made of."""
-        return {what: self.median(what) for what in _PARTS}
+        return {part: self.median(part) for part in _PARTS}
 
-    def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
+    def report(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
         """Medians; `seconds` are of each step."""
         median = self.median
-        found = {name: [median(f"forward {name}"), median(f"backward {name}")] for name in blocks}
-        for seconds in found.values():
+        by_block = {name: [median(f"forward {name}"), median(f"backward {name}")] for name in blocks}
+        for seconds in by_block.values():
             seconds[1] = seconds[1] or 2 * seconds[0]
         rest = [
-            median(what) - sum(one[way] for one in found.values()) for way, what in enumerate(("model", "backward"))
+            median(part) - sum(x[place] for x in by_block.values()) for place, part in enumerate(("model", "backward"))
         ]
         return {
             "examples": round(median("examples")),
-            "blocks": found,
+            "blocks": by_block,
             "rest": [max(0.0, seconds) for seconds in rest],
             "update": median("update"),
             "outside": median("outside"),
@@ -164,54 +164,54 @@ class Timers(Timer):
         self.processor = Timer(model, {}, time.process_time)
 
     def steps_now(self) -> None:
-        """As of `Timer`."""
+        """See `Timer`."""
         super().steps_now()
         self.processor.steps_now()
 
     def stepped(self) -> None:
-        """As of `Timer`."""
+        """See `Timer`."""
         super().stepped()
         self.processor.stepped()
 
-    def told(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
+    def report(self, blocks: Mapping[str, Module]) -> dict[str, Any]:
         """Medians; `processor` is the share of a step in which the processor works."""
         seconds, worked = (sum(parts.values()) for parts in (self.parts, self.processor.parts))
-        return {**super().told(blocks), "processor": min(1.0, worked / seconds) if worked > 0.0 else 1.0}
+        return {**super().report(blocks), "processor": min(1.0, worked / seconds) if worked > 0.0 else 1.0}
 
 
 def cuts(model: Module, blocks: Mapping[str, Module]) -> dict[str, Any]:
     """By workers of a tensor axis: why layers cannot be cut over them, or how many numbers of each block are."""
-    found: dict[str, Any] = {}
+    by_workers: dict[str, Any] = {}
     for workers in TENSORS:
         try:
             plan = tensor_plan(model, workers)
         except ConfigurationError as error:
-            found[str(workers)] = str(error)
+            by_workers[str(workers)] = str(error)
             continue
         cut = [name for name, style in plan.items() if style not in _NOT_CUT]
         by_block = dict.fromkeys(["", *blocks], 0)
         named = dict(model.named_modules())
         for name in cut:
-            block = next((one for one in blocks if name.startswith(f"{one}.")), "")
+            block = next((other for other in blocks if name.startswith(f"{other}.")), "")
             by_block[block] += sum(p.numel() for p in named[name].parameters())
-        found[str(workers)] = by_block
-    return found
+        by_workers[str(workers)] = by_block
+    return by_workers
 
 
 def main() -> NoReturn:
     """Do what the arguments say."""
     path, script, *arguments = sys.argv[1:]
     saved, watching = Saved(), ExitStack()
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     timers: list[tuple[Timers, Optimizer, dict[str, Module]]] = []
 
     def first(optimizer: Optimizer) -> None:
         watching.close()
-        told.update(answer(optimizer, saved))
-        modules = [one for one in gc.get_objects() if issubclass(type(one), Module)]
+        report.update(answer(optimizer, saved))
+        modules = [x for x in gc.get_objects() if issubclass(type(x), Module)]
         model = model_of([p for group in optimizer.param_groups for p in group["params"]], modules)
         blocks = {} if model is None else blocks_by_name(model)
-        told["cuts"] = {} if model is None else cuts(model, blocks)
+        report["cuts"] = {} if model is None else cuts(model, blocks)
         timers.append((Timers(model, blocks), optimizer, blocks))
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
@@ -232,9 +232,9 @@ def main() -> NoReturn:
         if not timers or not timers[0][0].has_fewest:
             return
         timer, _, blocks = timers[0]
-        told["times"] = timer.told(blocks)
+        report["times"] = timer.report(blocks)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(report, file)
 
     atexit.register(keep)  # of a script that ends sooner
     register_optimizer_step_pre_hook(lambda optimizer, *_: timers[0][0].steps_now() if timers else None)

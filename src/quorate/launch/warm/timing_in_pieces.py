@@ -48,7 +48,7 @@ class _Parts:
 
     def _timer_of(self, optimizer: Optimizer) -> Timers:
         trained = [p for group in optimizer.param_groups for p in group["params"]]
-        model = model_of(trained, [one for one in gc.get_objects() if issubclass(type(one), Module)])
+        model = model_of(trained, [x for x in gc.get_objects() if issubclass(type(x), Module)])
         if model is None:
             raise ConfigurationError("no module has all parameters of the optimizer, so its passes cannot be timed")
         if self._task.looks_at_blocks:

@@ -8,7 +8,7 @@ from quorate.launch.warm.request import RunRequest, VirtualRun
 
 
 def run_request(request: RunRequest, virtual: VirtualRun) -> int:
-    """The exit status, as of `run_script`. The environment, which the workers share, says only what is asked for."""
+    """Return the exit status, as `run_script`. The shared environment has only the variables asked for."""
     from quorate.launch.virtual.run import run_script
 
     for name in [name for name in os.environ if name.startswith("QUORATE_")]:

@@ -25,12 +25,9 @@ def gpu_backend_here() -> str:
 
 
 def backend_here(gpus: str = NCCL) -> str:
-    """As torch takes it: by QUORATE_BACKEND for tensors of the CPU, by default gloo; for those of GPUs NCCL, or with
-    `gpus="host"` gloo.
-
-    Raises `ConfigurationError` for an unknown one, for MPI where torch has been built without it, which is so of all
-    that is offered for download, and outside of mpirun.
-    """
+    """Return torch's backend: for CPU tensors that of QUORATE_BACKEND, by default gloo; for GPU tensors NCCL, or with
+    `gpus="host"` gloo. Raises `ConfigurationError` for an unknown one, and for MPI outside of mpirun, or where torch
+    has been built without it, as in all downloads."""
     chosen = os.environ.get("QUORATE_BACKEND", "").strip() or "gloo"
     if chosen not in BACKENDS:
         raise unknown("backend (QUORATE_BACKEND)", chosen, BACKENDS)

@@ -1,4 +1,4 @@
-"""What strategies are measured against: other systems' ways, run in the same harness. Real worlds only."""
+"""Baselines of strategies: the methods of other systems, run in the same harness. Real worlds only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ddp(model: Module) -> Callable[[], AbstractContextManager[None]]:
 
 
 def nothing(module: Module, inputs: tuple[Any, ...], more: Any) -> None:
-    """What stands where the hooks below were, in a copy of the model."""
+    """Do nothing, in place of the hooks below, in a copy of the model."""
 
 
 def _hook_of_a_copy() -> Callable[..., None]:
@@ -42,7 +42,7 @@ def _hook_of_a_copy() -> Callable[..., None]:
 
 
 class _Hook:
-    """A hook of one model; whoever copies or pickles the model gets `nothing` instead."""
+    """A hook of one model; copies and pickles of the model have `nothing` instead."""
 
     def __init__(self, around: Any) -> None:
         self._around = around
@@ -55,14 +55,14 @@ class _Hook:
 
 
 class _Before(_Hook):
-    """What DDP's `forward` does first."""
+    """The beginning of DDP's `forward`."""
 
     def __call__(self, module: Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return self._around._pre_forward(*inputs, **named)
 
 
 class _After(_Hook):
-    """What it does last."""
+    """The end of DDP's `forward`."""
 
     def __call__(self, module: Module, inputs: tuple[Any, ...], output: Any) -> Any:
         return self._around._post_forward(output)

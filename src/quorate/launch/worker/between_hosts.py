@@ -1,4 +1,4 @@
-"""What a worker needs where its run spans several machines: the token, and the address the others reach it by."""
+"""Settings of a worker of a run on several machines: the token, and the address at which others reach it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DISCARD = 9
 
 
 _KEY_OF_JOB = "OMPI_MCA_orte_precondition_transports"
-"""What mpirun of Open MPI 4 draws at random for each job, and gives to its processes and to nobody else."""
+"""A random key of mpirun of Open MPI 4 for each job, which only the processes of the job have."""
 
 
 def token_here() -> str:
@@ -60,7 +60,7 @@ def congestion_here() -> str:
 
 
 def limits_here() -> Limits:
-    """Those of QUORATE_SILENCE, such as `5s` or `500ms`, after which a worker on another host is taken for dead."""
+    """Return the limits of QUORATE_SILENCE, such as `5s` or `500ms`, after which a remote worker counts as dead."""
     written = os.environ.get("QUORATE_SILENCE", "").strip()
     return Limits(seconds_from(written, f"QUORATE_SILENCE={written}")) if written else Limits()
 
@@ -85,14 +85,14 @@ def address_here() -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this IPv4 address; None where that cannot be told."""
+    """Return the name of the interface with this IPv4 address; None if it is unknown."""
     if not sys.platform.startswith("linux"):
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):
-                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                if socket.inet_ntoa(told[20:24]) == address:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     return None
 

@@ -79,11 +79,11 @@ def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
     return done.step
 
 
-def _distributed(place: Place, what: str) -> Trained:
-    found = trained(place)
-    if not found.optimizers:
-        raise ConfigurationError(f"{what} distributed optimizers; call it after quorate.distribute()")
-    return found
+def _distributed(place: Place, call: str) -> Trained:
+    kept = trained(place)
+    if not kept.optimizers:
+        raise ConfigurationError(f"{call} distributed optimizers; call it after quorate.distribute()")
+    return kept
 
 
 def _prepare(place: Place, *, is_needed: bool) -> None:

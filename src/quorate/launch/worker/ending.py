@@ -67,7 +67,7 @@ def status_after_error(kind: type[BaseException]) -> int:
 
 
 class _Ending:
-    """What this process knows about its own end; `status` is set once something went wrong.
+    """The end of this process; `status` is set once something went wrong.
 
     A process that the script forks inherits these hooks; its end is no worker's, and they leave it alone.
     """
@@ -82,7 +82,7 @@ class _Ending:
         self._asked: Any = None
 
     def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The script raised: the others are told, and nobody waits for anybody."""
+        """Report an error of the script to the others; no worker waits any more."""
         if os.getpid() != self._pid:
             self._shown(kind, error, trace)
             return
@@ -106,8 +106,8 @@ class _Ending:
                 self.fail(status, f"left, as {ranks_in_words(lost)} of its replica had died", goes_quietly=True)
             elif how is None:
                 # What Quorate raises concerns everyone; an error of this worker's own may be its own death.
-                mine = not issubclass(kind, QuorateError)
-                self.fail(status, f"raised {kind.__name__}: {error}", is_own=mine)
+                is_own = not issubclass(kind, QuorateError)
+                self.fail(status, f"raised {kind.__name__}: {error}", is_own=is_own)
             else:
                 self.fail(status, str(error), kind=how, ranks=ranks)
         if issubclass(kind, QuorateError):
@@ -186,7 +186,7 @@ class _Ending:
         os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
 
     def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
-        """Leave as one who was asked to: no failure, and never well enough for status 0."""
+        """Leave on request: without a failure, and never with status 0."""
         try:
             ask_to_stop(self.place.wire.board, status)
             if in_order:
@@ -199,13 +199,13 @@ class _Ending:
         os._exit(status)
 
     def _part(self) -> None:
-        """Close connections once all have come this far; closing them earlier breaks the others' last exchange."""
+        """Close connections once all workers are here; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
             try:
-                came = joined_in(wire.board.peek(GONE))
-                others = {*range(wire.size), *came} - {one.rank for one in read_deaths(wire.board)}
+                newcomers = joined_in(wire.board.peek(GONE))
+                others = {*range(wire.size), *newcomers} - {death.rank for death in read_deaths(wire.board)}
                 wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done

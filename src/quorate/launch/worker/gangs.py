@@ -42,11 +42,11 @@ def board_in(store: dist.Store, rank: int, size: int, timeout: float) -> Board:
 
 
 def remembered_folder(wire: Wire) -> Path | None:
-    """Where the gangs before this one have kept their records; called by all workers. Raises `WireTimeout`."""
+    """Return the records' folder of the gangs before this one; called by all workers. Raises `WireTimeout`."""
     if not _is_under_torchrun():
         return None
-    found = find_socket_folder(_label())
-    own = b"" if found is None else (found / _RECORDS).read_bytes()
+    folder = find_socket_folder(_label())
+    own = b"" if folder is None else (folder / _RECORDS).read_bytes()
     wire.board.set(f"begun/{wire.rank}", own)
     wire.board.wait([f"begun/{peer}" for peer in range(wire.size)], wire.timeout)
     for peer in range(wire.size):
@@ -73,7 +73,7 @@ def _label() -> str:
 
 
 def name_of_gang(lasting: Board, rank: int, size: int, timeout: float) -> str:
-    """What all of these `size` workers, and none before them, have in common. Raises `WireTimeout`."""
+    """Return a name that all of these `size` workers, and none before them, share. Raises `WireTimeout`."""
     word = secrets.token_hex(8)
     lasting.set(f"hello/{rank}", word.encode())
     until = time.monotonic() + timeout
@@ -81,9 +81,9 @@ def name_of_gang(lasting: Board, rank: int, size: int, timeout: float) -> str:
     missing = list(range(1, size))
     while True:
         if rank == 0:
-            found = {str(peer): (lasting.get(f"hello/{peer}") or b"").decode() for peer in missing}
-            if any(words.get(peer) != said for peer, said in found.items()):
-                words |= found
+            greetings = {str(peer): (lasting.get(f"hello/{peer}") or b"").decode() for peer in missing}
+            if any(words.get(peer) != said for peer, said in greetings.items()):
+                words |= greetings
                 lasting.set("gang", json.dumps({"name": word, "words": words}).encode())
             missing = [peer for peer in missing if lasting.get(f"here/{word}/{peer}") is None]
             if not missing:

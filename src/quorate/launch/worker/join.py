@@ -161,7 +161,7 @@ def _enter(timeout: float) -> current.Place:
 
 
 def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What goes wrong before the worker has joined is one sentence, and a status, as it is later."""
+    """End with one sentence and a status after an error before the worker has joined, as after later ones."""
     if issubclass(kind, KeyboardInterrupt):
         tell("quorate: interrupted\n")
     elif issubclass(kind, QuorateError):
@@ -217,7 +217,7 @@ def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str
 
 
 def _failure_of(wire: RealWire) -> QuorateError | None:
-    """The failure of the run that is on the board, or comes there soon after a connection has broken."""
+    """Return the failure of the run on the board, which may arrive soon after a connection has broken."""
     try:
         wire.board.wait(["failure"], _SOON)
     except WireTimeout:

@@ -1,4 +1,4 @@
-"""What a launcher and the workers of several hosts tell each other, whose boards are two.
+"""News between a launcher and the workers of several hosts, which have two boards.
 
 `quorate run --hosts` has a board, at which its workers meet; between hosts these keep their notes among themselves from
 then on, so that nothing waits for the launcher. Each worker passes on what is new, both ways, twice a second, where its
@@ -25,7 +25,7 @@ class LauncherNews:
 
     board: Board | None = None
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    """What one thread has read is written before another one reads: else old news would be written over new."""
+    """A thread writes its news before another one reads: else old news would be written over new."""
 
     def pass_on(self, wire: RealWire) -> None:
         """Let both know what either does. Raises as boards do."""
@@ -44,6 +44,6 @@ class LauncherNews:
                     ask_to_stop(target, status)
 
     def try_to_pass_on(self, wire: RealWire) -> None:
-        """As `pass_on`; a board that does not answer is told of elsewhere."""
+        """Pass on the news; errors of a board that does not answer are reported elsewhere."""
         with suppress(QuorateError, OSError):
             self.pass_on(wire)

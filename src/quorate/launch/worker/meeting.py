@@ -1,4 +1,4 @@
-"""Where the workers of one host meet whose launcher offers no place: rank 0 serves a board on a Unix socket."""
+"""Meeting of the workers of one host whose launcher offers no board: rank 0 serves one on a Unix socket."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def meet_on_this_host(seat: Seat, timeout: float) -> tuple[Board, Path]:
         return SocketBoard(server.path), folder
     until = time.monotonic() + timeout
     while True:
-        found = find_socket_folder(seat.job)
-        if found is not None and (found / _OPEN).exists():
-            return SocketBoard(str(found / _BOARD)), found
+        served = find_socket_folder(seat.job)
+        if served is not None and (served / _OPEN).exists():
+            return SocketBoard(str(served / _BOARD)), served
         if time.monotonic() > until:
             raise WireTimeout(
                 f"rank 0 of the {seat.size} workers that {seat.launcher} has started was not met on this host within "

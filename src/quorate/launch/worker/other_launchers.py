@@ -49,18 +49,18 @@ class Seat:
     is_job_everywhere: bool = True
     """Whether those on other hosts find it too."""
     first_host: str | None = None
-    """Where rank 0 is, as far as the launcher says."""
+    """The host of rank 0, as far as the launcher says."""
     launched_from: tuple[str, ...] = ()
     """Addresses or names of the host that the launcher itself runs on, where rank 0 mostly is."""
 
     def environment(self, known: Mapping[str, str], timeout: float) -> dict[str, str]:
-        """What torchrun would have said; looks for rank 0 for `timeout` seconds where it has several addresses.
+        """Return the variables of torchrun; looks for rank 0 for `timeout` seconds where it has several addresses.
 
         Raises `ConfigurationError` where nobody knows where to meet, and `WireTimeout` where rank 0 is not found.
         """
-        told = {"RANK": str(self.rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(self.local_rank)}
+        variables = {"RANK": str(self.rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(self.local_rank)}
         if self.local_size is not None:
-            told["LOCAL_WORLD_SIZE"] = str(self.local_size)
+            variables["LOCAL_WORLD_SIZE"] = str(self.local_size)
         if not self.is_one_host:
             from_job = _FIRST_PORT + zlib.crc32(self.job.encode()) % _PORTS
             port = known.get("MASTER_PORT") or str(from_job if self.is_job_everywhere else _USUAL_PORT)
@@ -74,9 +74,9 @@ class Seat:
                     f"{self.launcher} has started {self.size} workers, not all on this host, and does not say where "
                     "rank 0 is; set MASTER_ADDR to the address of its host for all of them"
                 )
-            told["MASTER_ADDR"] = address
-            told["MASTER_PORT"] = port
-        return told
+            variables["MASTER_ADDR"] = address
+            variables["MASTER_PORT"] = port
+        return variables
 
 
 def seat_here() -> Seat | None:
@@ -195,15 +195,15 @@ def first_host(listed: str) -> str:
 
 
 def _job(known: Mapping[str, str], *names: str, together: bool = False) -> str:
-    """What the first of these variables that is there says, or all of them; else the session that all are in.
+    """Return the value of the first of these variables that is set, or of all; else the session of all workers.
 
-    Where each is in a session of its own, the process that has started all.
+    If each has a session of its own, the process that has started all.
     """
-    found = [known[name] for name in names if known.get(name)]
-    if not found:
+    values = [known[name] for name in names if known.get(name)]
+    if not values:
         session = os.getsid(0)
         return f"started by {os.getppid()}" if session == os.getpid() else f"in session {session}"
-    return " ".join(found) if together else found[0]
+    return " ".join(values) if together else values[0]
 
 
 def _number(known: Mapping[str, str], name: str, launcher: str) -> int:
@@ -219,7 +219,7 @@ def _number(known: Mapping[str, str], name: str, launcher: str) -> int:
 
 _LOOK_EVERY = 0.1
 _ANSWERS_WITHIN = 2.0
-"""Seconds; a host that drops what it is sent would be waited for much longer."""
+"""Seconds; the default limit for a host that drops packets is much longer."""
 
 
 def address_of_first(addresses: Sequence[str], port: str, *, launcher: str, is_first: bool, timeout: float) -> str:
@@ -229,7 +229,7 @@ def address_of_first(addresses: Sequence[str], port: str, *, launcher: str, is_f
     somebody listens at `port`. A single one is taken as it is. Raises `WireTimeout`.
     """
     if is_first:
-        here = [one for one in addresses if _is_ours(one)]
+        here = [address for address in addresses if _is_ours(address)]
         if not here:
             raise ConfigurationError(
                 f"rank 0 is on {socket.gethostname()}, and {launcher} runs on another host ({addresses[0]}); set "

@@ -1,4 +1,4 @@
-"""What a process learns of servers of their own as it joins, and what one is prepared with that is one."""
+"""Separate servers: a process learns of them as it joins, and is prepared if it is one."""
 
 from __future__ import annotations
 

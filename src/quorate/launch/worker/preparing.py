@@ -1,4 +1,4 @@
-"""What a worker is prepared with when it joins: what the launcher says instead of the script, or beside it."""
+"""Preparation of a worker that joins, by the choices of the launcher that override the script's, or add to them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def prepare(place: Place, chosen: Overrides) -> None:
     is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say
     nothing known.
     """
-    told, data, wire = chosen_in(place), data_context(place), place.wire
+    choices, data, wire = chosen_in(place), data_context(place), place.wire
     if chosen.replay is not None:
         place.context(Replaying).tape = tape_of(Path(chosen.replay))
     is_real = isinstance(wire, RealWire)
     seed = data.seed = chosen.seed or 0
-    told.strategy_name, told.settings = chosen.strategy, chosen.settings
+    choices.strategy_name, choices.settings = chosen.strategy, chosen.settings
     data.share = chosen.share
-    if any(one is not None for one in (chosen.mesh, chosen.zero, chosen.offload)):
+    if any(choice is not None for choice in (chosen.mesh, chosen.zero, chosen.offload)):
         meshes = place.context(Meshes)
         meshes.axes = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
         deal_to(place, meshes.axes)
@@ -53,9 +53,9 @@ def prepare(place: Place, chosen: Overrides) -> None:
     asked = [asked_strategy(chosen), asked_mesh(chosen, wire.size)]
     if any(asked):
         place.context(Undistributed).watch(place, " ".join(filter(None, asked)))
-    told.learning_rate_factor = chosen.learning_rate_factor
+    choices.learning_rate_factor = chosen.learning_rate_factor
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
-        told.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
+        choices.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
         data.needs_equal_shares = chosen.strategy
     slow = _slow_times(place, chosen)
     if chosen.imbalance or chosen.pace or slow:
@@ -72,7 +72,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
 
 
 def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:
-    """Those of this worker, or of the place that it was started in."""
+    """Return the slow times of this worker, or of the place in which it was started."""
     if chosen.failures is None and chosen.chaos is None:
         return None
     if chosen.failures is None or chosen.chaos is None or not os.environ.get("QUORATE_BOARD"):

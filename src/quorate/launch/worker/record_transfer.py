@@ -29,17 +29,17 @@ from quorate.wire.failure import GONE, gone_in, joined_in
 from quorate.wire.real.endpoint import Endpoint
 
 EVERY = 1.0
-"""Seconds between two looks at what is new."""
+"""Seconds between two checks for new rows."""
 BATCH = 1 << 18
 """Bytes of one message, at most."""
 LOOKS_FOR, LOOKS_FOR_AT_END = 2.0, 0.3
 """Seconds in which a file that another host has made is seen, where there is a file system in common; and those that
 there is time for where the run is over by then."""
 _AGAIN = 5.0
-"""Seconds after which what was not answered is said again."""
+"""Seconds after which an unanswered message is sent again."""
 _TO_KEEPER, _FROM_KEEPER = "records/to the keeper", "records/from the keeper"
 _LOOKS, _SHARES = "looks", "shares"
-"""What a worker on another host says of the keeper's folder."""
+"""Answers of a worker on another host about the keeper's folder."""
 _KEY = "records/kept by"
 
 
@@ -50,7 +50,7 @@ class RecordTransfer:
         self._endpoint, self._folder, self._rank = endpoint, folder, endpoint.rank
         self._own = records_of(folder, self._rank)
         self._begin = _size(self._own)
-        """Where this session's rows begin there."""
+        """The place at which this session's rows begin there."""
         self._pid = os.getpid()
         self._keeper: int | None = None
         self._is_away = False
@@ -62,7 +62,7 @@ class RecordTransfer:
         self._kept: dict[int, tuple[int, int]] = {}
         """By rank: where its session begins in the file here, and how much of it is here."""
         self._expected: set[int] = set()
-        """Of whom there may be more."""
+        """The ranks that may send more rows."""
         self._mark: Path | None = None
         self._is_full = False
         self._is_closing, self._is_home, self._is_over = threading.Event(), threading.Event(), threading.Event()
@@ -78,11 +78,11 @@ class RecordTransfer:
             self._is_home.wait(within)
 
     def wait_for_others(self, within: float) -> None:
-        """The keeper, which ends, gives the others time to send their last rows; whoever is not, does nothing."""
+        """Give the others time to send their last rows, on the keeper, as it ends; others do nothing."""
         until = time.monotonic() + within
         while self._keeper == self._rank and time.monotonic() < until:
             with suppress(QuorateError):
-                if self._expected.issubset(one.rank for one in gone_in(self._endpoint.board.peek(GONE))):
+                if self._expected.issubset(ended.rank for ended in gone_in(self._endpoint.board.peek(GONE))):
                     return
             time.sleep(0.02)
 
@@ -130,7 +130,7 @@ class RecordTransfer:
     def _find_keeper(self) -> int:
         written = self._endpoint.board.peek(GONE)
         if self._found is None or self._found[0] != written:
-            living = {*range(self._endpoint.size), *joined_in(written)} - {one.rank for one in gone_in(written)}
+            living = {*range(self._endpoint.size), *joined_in(written)} - {ended.rank for ended in gone_in(written)}
             _, keeper = min((self._endpoint.host_of(rank) != 0, rank) for rank in living or {self._rank})
             self._found = written, keeper
         return self._found[1]
@@ -188,7 +188,7 @@ class RecordTransfer:
             return file.read(BATCH)
 
     def _asked(self, header: Mapping[str, Any], rows: bytes = b"") -> Mapping[str, Any] | None:
-        """What the keeper says to it; None where the keeper is another one by now."""
+        """Return the keeper's answer; None if the keeper is another worker by now."""
         keeper = self._keeper
         assert keeper is not None and self._endpoint.mailbox is not None
         number = secrets.randbits(60)

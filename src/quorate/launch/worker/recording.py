@@ -1,4 +1,4 @@
-"""Where a worker's records go, and what stands in them beside its steps."""
+"""The records of a worker, and their rows beside its steps."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _say(rank: int, sentence: str) -> None:
 
 
 def _writing(place: Place, folder: Path, chosen: Overrides, log: str | None) -> Writing | None:
-    """The loggers of rank 0; of virtual workers only those that were asked for."""
+    """Return the loggers of rank 0; for virtual workers only those that were requested."""
     wire, asked = place.wire, log if chosen.log is None else chosen.log
     if wire.rank != 0 or (asked is None and not isinstance(wire, RealWire)):
         return None
@@ -147,11 +147,11 @@ class _Kept:
     """One of each worker."""
 
     folder: Path | None = None
-    """Where another launcher than ours has started the run, on rank 0: its closing line is this worker's to say."""
+    """The folder if another launcher than ours has started the run, on rank 0, which prints the closing line."""
     writing: Writing | None = None
-    """Of rank 0, where it has loggers."""
+    """Writes to loggers, on rank 0."""
     transfer: RecordTransfer | None = None
-    """Where the run is on several hosts."""
+    """The transfer of records of a run on several hosts."""
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:

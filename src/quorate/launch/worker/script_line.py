@@ -1,4 +1,4 @@
-"""Where in the user's own files something was called wrongly, in place of a traceback through ours."""
+"""The line of a wrong call in the user's own files, in place of a traceback through ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def script_line(trace: TracebackType | None) -> str:
 
     Files of installed packages, torch's among them, come into question where there are no others.
     """
-    found, of_libraries = "", ""
+    of_user, of_libraries = "", ""
     while trace is not None:
         name = os.path.realpath(trace.tb_frame.f_code.co_filename)
         if not trace.tb_frame.f_code.co_filename.startswith("<") and not name.startswith(_OURS):
@@ -24,6 +24,6 @@ def script_line(trace: TracebackType | None) -> str:
             if name.startswith(_LIBRARIES):
                 of_libraries = line
             else:
-                found = line
+                of_user = line
         trace = trace.tb_next
-    return found or of_libraries
+    return of_user or of_libraries

@@ -31,7 +31,7 @@ LOOK_EVERY = 0.5
 LEAVE_WITHIN = 10.0
 """Seconds in which a worker that was asked to leave has left."""
 STALL_SECONDS = 60.0
-"""After which a wait that sees no step and no exchange is told of, once; then after twice as long, and so on."""
+"""Seconds after which a wait without a step or an exchange is reported; then after twice as long, and so on."""
 _STDERR = 2
 STACKS = signal.SIGUSR2
 """On this signal a worker writes the stacks of its threads to its stderr, also in a call that keeps Python locked."""
@@ -69,7 +69,7 @@ class Attendant:
         self._clock.start()
 
     def close(self) -> None:
-        """The worker leaves: nobody asks it any more."""
+        """Stop, as the worker leaves and answers no more."""
         self._closed.set()
         self._thread.join(1.0)
         self._clock.join(1.0)
@@ -163,7 +163,7 @@ class _Stall:
         self._busy = 0
 
     def new(self, place: Place) -> float:
-        """For how many seconds nothing has moved, if that is to be told; else 0."""
+        """Return for how many seconds nothing has moved, if that is to be reported; else 0."""
         now = time.monotonic()
         mark = (stack_report.progress(place), self._wire.endpoint.calls)
         # A wait in slices is seen between two of them now and then.
@@ -172,8 +172,8 @@ class _Stall:
             self._mark, self._since = mark, now
             self._limit = STALL_SECONDS
         elif now - self._since > self._limit:
-            told, self._limit = self._limit, 2 * self._limit
-            return told
+            seconds, self._limit = self._limit, 2 * self._limit
+            return seconds
         return 0.0
 
 

@@ -1,4 +1,4 @@
-"""Where the workers are while one waits in vain: each one's stack, its last collectives, and who is the odd one out."""
+"""The report of a wait in vain: each worker's stack, its last collectives, and which one differs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Raised:
     """One of each worker."""
 
     stack: list[traceback.FrameSummary] | None = None
-    """Of what it has raised."""
+    """The stack of the error."""
 
 
 ANSWER_SECONDS = 1.5
-"""How long answers are waited for; whoever has given none by then cannot."""
+"""Seconds to wait for answers; a worker that has not answered by then cannot."""
 _LOOK_EVERY = 0.05
 _OURS = f"{os.sep}quorate{os.sep}"
 _FRAMES = 12
@@ -52,7 +52,7 @@ def progress(place: Place) -> list[int]:
 
 
 def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
-    """Where this process is: its training thread's stack, what it waits for and since when, what it called last."""
+    """Return the place of this process: its training thread's stack, its wait and since when, its last calls."""
     frames = sys._current_frames()
     raised = place.context(_Raised).stack
     if raised is not None:  # its wait took too long
@@ -61,7 +61,7 @@ def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
         waits = wire.endpoint.waits.get(main)
         stack = list(traceback.extract_stack(frames[main])) if main in frames else []
     return {
-        "stack": [f"{one.filename}:{one.lineno} in {one.name}" for one in stack][-_FRAMES:],
+        "stack": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack][-_FRAMES:],
         "script": _in_script(stack),
         "waits": None if waits is None else _waits(wire.rank, *waits),
         "now": time.monotonic(),
@@ -78,19 +78,19 @@ def _waits(rank: int, operation: str, needed: Collection[int], since: float) -> 
 
 def _in_script(stack: list[traceback.FrameSummary]) -> str:
     """The innermost line that is neither Quorate's nor torch's."""
-    own = [one for one in stack if _OURS not in one.filename and f"{os.sep}torch{os.sep}" not in one.filename]
+    own = [frame for frame in stack if _OURS not in frame.filename and f"{os.sep}torch{os.sep}" not in frame.filename]
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def _other_threads(frames: Mapping[int, FrameType], main: int) -> dict[str, str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    told = {}
+    places = {}
     for ident, frame in frames.items():
         if ident != main and ident != threading.get_ident():
-            told[names.get(ident, str(ident))] = (
+            places[names.get(ident, str(ident))] = (
                 f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
             )
-    return told
+    return places
 
 
 def report(wire: RealWire, place: Place, main: int, why: str) -> None:
@@ -113,14 +113,15 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
             answers[rank] = requests.said_where(board, number, rank)
         if None in answers.values():
             time.sleep(_LOOK_EVERY)
-    silent = {rank: _ask_by_signal(board, rank, wire.endpoint.host) for rank, one in answers.items() if one is None}
+    unanswered = [rank for rank, answer in answers.items() if answer is None]
+    silent = {rank: _ask_by_signal(board, rank, wire.endpoint.host) for rank in unanswered}
     text = compose(answers, silent, why)
     tell(text)
     requests.tell_all(board, why, wire.rank, text)
 
 
 def _ask_by_signal(board: Board, rank: int, host: str) -> str:
-    """Have it write its stack to its log; what can be said of the process from outside."""
+    """Make it write its stack to its log, and return the state of the process as seen from outside."""
     written = (board.get(f"process/{rank}") or b"").decode().split()
     if len(written) != 2:
         return "has not joined"
@@ -139,7 +140,7 @@ def _ask_by_signal(board: Board, rank: int, host: str) -> str:
 
 
 def compose(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str], why: str) -> str:
-    """The report: first who is the odd one out, then each rank."""
+    """Return the report: first the worker that differs, then each rank."""
     lines = [f"quorate: {why}: {odd_one_out(answers, silent)}"]
     for rank, answer in answers.items():
         if answer is None:
@@ -162,7 +163,7 @@ def _does(answer: Mapping[str, Any]) -> str:
 
 
 def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str]) -> str:
-    """Who is not where the others are, in a sentence."""
+    """Return a sentence about the workers that are not where the others are."""
     if silent:
         first = min(silent)
         more = "" if len(silent) == 1 else f", and so {'does' if len(silent) == 2 else 'do'} "
@@ -186,7 +187,7 @@ def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[in
 
 
 def report_quietly(wire: RealWire, place: Place, why: str, trace: TracebackType | None) -> None:
-    """As `report`, of a worker that is about to fail at `trace`: nothing is raised where the board is gone."""
+    """Report as `report`, for a worker that is about to fail at `trace`; raises nothing if the board has ended."""
     place.context(_Raised).stack = list(traceback.extract_tb(trace))
     with suppress(QuorateError, OSError):
         report(wire, place, threading.get_ident(), why)

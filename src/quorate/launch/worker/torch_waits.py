@@ -26,7 +26,7 @@ from quorate.wire.real.wire import RealWire
 from quorate.wire.store import BoardStore
 
 _SOON = 0.02
-"""A wait that lasts longer is told to the rounds."""
+"""Seconds after which a wait is reported to the rounds."""
 _SERVE_EVERY = 0.2
 _WAIT: Any = dist.Work.wait
 _BARRIER: Any = getattr(dist.ProcessGroup, "monitored_barrier", None)
@@ -36,7 +36,7 @@ long is lost."""
 
 
 class TorchWaits:
-    """Those of the thread that makes it, the training thread of the worker in `place`."""
+    """The waits of the constructing thread, the training thread of the worker in `place`."""
 
     def __init__(self, place: Place, wire: RealWire) -> None:
         self._place, self._endpoint = place, wire.endpoint
@@ -52,19 +52,19 @@ class TorchWaits:
         def wait(work: Any, *arguments: Any, **named: Any) -> Any:
             if not waits._is_asked() or work.is_completed():
                 return _WAIT(work, *arguments, **named)
-            with waits.told(_name()):
+            with waits.noted(_name()):
                 return waits._wait(work, *arguments, **named)
 
         def monitored_barrier(group: Any, *arguments: Any, **named: Any) -> Any:
             if not waits._is_asked():
                 return _BARRIER(group, *arguments, **named)
-            with waits.told(_name()), waiting(waits._place):
+            with waits.noted(_name()), waiting(waits._place):
                 return _BARRIER(group, *arguments, **named)
 
         _put(wait, monitored_barrier)
 
     def close(self) -> None:
-        """As it was."""
+        """Restore torch's functions."""
         self._is_on = False
         _put(_WAIT, _BARRIER)
 
@@ -75,7 +75,7 @@ class TorchWaits:
         return not str(sys._getframe(2).f_globals.get("__name__")).startswith("quorate.")
 
     @contextmanager
-    def told(self, name: str) -> Iterator[None]:
+    def noted(self, name: str) -> Iterator[None]:
         """Inside, the training thread waits in `name`."""
         endpoint = self._endpoint
         before = endpoint.waits.get(self._main)
@@ -87,23 +87,23 @@ class TorchWaits:
                 endpoint.waits.pop(self._main, None)
 
     def at_the_store(self, wait: Callable[[], Any]) -> Any:
-        """What `wait` returns: a process group is being made."""
+        """Return the result of `wait`, as a process group is being made."""
         if not self._is_on or threading.get_ident() != self._main or os.getpid() != self._pid:
             return wait()
-        with self.told(_name()), waiting(self._place):
+        with self.noted(_name()), waiting(self._place):
             return wait()
 
     def _wait(self, work: Any, *arguments: Any, **named: Any) -> Any:
         if torch.cuda.is_available() or _kind(work) not in _SLICED:
             with waiting(self._place):
                 return _WAIT(work, *arguments, **named)
-        given: timedelta | None = arguments[0] if arguments else named.get("timeout")
-        until = time.monotonic() + given.total_seconds() if given else float("inf")
+        limit: timedelta | None = arguments[0] if arguments else named.get("timeout")
+        until = time.monotonic() + limit.total_seconds() if limit else float("inf")
         if not _completes(work, min(_SOON, until - time.monotonic())):
             with waiting(self._place) as serve:
                 while (left := until - time.monotonic()) > 0.0 and not _completes(work, min(_SERVE_EVERY, left)):
                     serve()
-        return _WAIT(work) if given is None else _WAIT(work, timedelta(milliseconds=1))
+        return _WAIT(work) if limit is None else _WAIT(work, timedelta(milliseconds=1))
 
 
 def _put(wait: Any, monitored_barrier: Any) -> None:
@@ -115,15 +115,15 @@ def _put(wait: Any, monitored_barrier: Any) -> None:
 
 
 class WaitedStore(BoardStore):
-    """A store on the board in which process groups meet; who waits there for the others is known to wait."""
+    """A store on the board in which process groups meet; waits in it are noted."""
 
     def __init__(self, waits: TorchWaits, board: Board, prefix: str, timeout: float) -> None:
         super().__init__(board, prefix, timeout)
         self._waits = waits
 
     def get(self, key: str) -> bytes:
-        found: bytes = self._waits.at_the_store(lambda: BoardStore.get(self, key))
-        return found
+        value: bytes = self._waits.at_the_store(lambda: BoardStore.get(self, key))
+        return value
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self._waits.at_the_store(lambda: BoardStore.wait(self, keys, timeout))
@@ -144,7 +144,7 @@ def _kind(work: Any) -> int:
 
 
 def _name() -> str:
-    """What the script has called, of torch's functions that stand on the stack."""
+    """Return the torch function on the stack that the script has called."""
     frame, name = sys._getframe(1), "Work.wait"
     while frame.f_back is not None:
         frame = frame.f_back

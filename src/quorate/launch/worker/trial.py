@@ -22,7 +22,7 @@ ELEMENTS = 1000
 
 
 def facts() -> dict[str, Any]:
-    """The version of torch, what it was built for, its backends, and the GPUs it sees."""
+    """Return the version of torch, its build, its backends, and the GPUs it sees."""
     import torch
     import torch.distributed as dist
 
@@ -50,23 +50,23 @@ def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
         dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=LIMIT)
-    given = torch.full((ELEMENTS,), float(rank + 1), device=device)
+    x = torch.full((ELEMENTS,), float(rank + 1), device=device)
     dist.barrier()
     begin = time.perf_counter()
-    dist.all_reduce(given)
-    found = given.tolist()
+    dist.all_reduce(x)
+    sums = x.tolist()
     seconds = time.perf_counter() - begin
     dist.barrier()
-    return {"rank": rank, "right": found == [size * (size + 1) / 2] * ELEMENTS, "seconds": seconds}
+    return {"rank": rank, "right": sums == [size * (size + 1) / 2] * ELEMENTS, "seconds": seconds}
 
 
 def half() -> dict[str, Any]:
-    """Whether a product in bfloat16 is what it is in float32. Some virtual machines end the process instead."""
+    """Check whether a product in bfloat16 equals that in float32. Some virtual machines end the process instead."""
     import torch
 
     factor = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
-    found, wanted = (factor @ factor).float(), factor.float() @ factor.float()
-    return {"right": torch.allclose(found, wanted, atol=0.5, rtol=0.02)}
+    product, wanted = (factor @ factor).float(), factor.float() @ factor.float()
+    return {"right": torch.allclose(product, wanted, atol=0.5, rtol=0.02)}
 
 
 def train() -> dict[str, Any]:
@@ -82,21 +82,21 @@ def train() -> dict[str, Any]:
     model(torch.tensor([[float(world.rank)]])).sum().backward()
     optimizer.step()
     optimizer.finish()
-    found = world.gather(model.weight.item())
-    return {"rank": world.rank, "right": found == [-(world.size - 1) / 2] * world.size}
+    weights = world.gather(model.weight.item())
+    return {"rank": world.rank, "right": weights == [-(world.size - 1) / 2] * world.size}
 
 
 def main() -> None:
-    """Do what the arguments say. Ends without taking anything down: that is not what is tried."""
-    what, *arguments = sys.argv[1:]
-    if what == "reduce":
+    """Run the trial that the arguments name. Nothing is taken down at the end: that is not tried."""
+    trial, *arguments = sys.argv[1:]
+    if trial == "reduce":
         backend, store, rank, size = arguments
-        told = reduce(backend, store, int(rank), int(size))
+        result = reduce(backend, store, int(rank), int(size))
     else:
-        told = {"facts": facts, "half": half, "train": train}[what]()
-    if told.get("rank", 0) == 0 or what == "reduce":
-        print(json.dumps(told), flush=True)
-    if what == "reduce":
+        result = {"facts": facts, "half": half, "train": train}[trial]()
+    if result.get("rank", 0) == 0 or trial == "reduce":
+        print(json.dumps(result), flush=True)
+    if trial == "reduce":
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What a worker gives to `world.mean`, as it travels."""
+"""The argument of `world.mean` of one worker, as it travels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Weighed:
-    """`x * weight` of one worker as bytes, with what is needed to tell whether others give the same kind of thing."""
+    """`x * weight` of one worker as bytes, with its kind, by which workers compare their arguments."""
 
     carried: Tensor
     weight: float
@@ -27,13 +27,13 @@ class Weighed:
 
     @classmethod
     def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
-        """What one worker gives."""
+        """Return the argument of one worker."""
         carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
         return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
 
     @property
     def whole(self) -> Tensor:
-        """All of it in one tensor: what is gathered together is of the same workers."""
+        """All fields in one tensor, so that one gather has them from the same workers."""
         about = json.dumps([self.weight, self.rank, self.kind]).encode()
         tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
         return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
@@ -51,7 +51,7 @@ class Weighed:
 
 
 def numbers_of(x: object) -> Tensor:
-    """A tensor of what `world.mean` was given. Raises `ConfigurationError`."""
+    """Return the argument of `world.mean` as a tensor. Raises `ConfigurationError`."""
     if isinstance(x, Tensor):
         check_dense(x, "mean")
         value = x.detach()
@@ -62,7 +62,7 @@ def numbers_of(x: object) -> Tensor:
 
 
 def weight_of(weight: object) -> float:
-    """Likewise."""
+    """Return the weight as a number. Raises `ConfigurationError` for anything else."""
     number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
     if not isinstance(number, Real) or not math.isfinite(number):
         raise ConfigurationError(f"the weight of world.mean must be a finite number, not {weight!r}")

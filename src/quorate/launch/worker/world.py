@@ -43,15 +43,15 @@ from quorate.wire.survivors import Survivors, survivors
 
 T = TypeVar("T")
 _SOON = 0.02
-"""Seconds in which the others come where nothing is wrong."""
+"""Seconds in which the others arrive if nothing is wrong."""
 _SERVE_EVERY = 1.5
-"""Seconds; longer than a wait needs to find out who has ended, or called something else."""
+"""Seconds; longer than a wait needs to notice that a worker has ended, or called something else."""
 _LOOK_EVERY = 0.25
 _DONE, _FIRST = "requests/done", "first_does"
 
 
 class _Held:
-    """Of one place: its requests, once there are any."""
+    """The requests of one place, once there are any."""
 
     requests: Requests | None = None
 
@@ -79,7 +79,7 @@ class World:
 
     @property
     def seed(self) -> int:
-        """The seed of the run: what was given to the launcher, else 0; the same on every worker."""
+        """The seed of the run: that of the launcher, else 0; the same on every worker."""
         return data_context(self._place).seed
 
     @property
@@ -226,16 +226,16 @@ class World:
         value, counts = numbers_of(x), weight_of(weight)
         wide = widened(value)
         wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
-        mine = Weighed.of(wide, counts, self.rank)
-        found = list(map(Weighed.read, self._wait(self._together.all_gather(mine.whole), "mean")))
-        other = next((one for one in found if one.kind != found[0].kind), None)
+        own = Weighed.of(wide, counts, self.rank)
+        gathered = list(map(Weighed.read, self._wait(self._together.all_gather(own.whole), "mean")))
+        other = next((sent for sent in gathered if sent.kind != gathered[0].kind), None)
         if other is not None:
             raise ConfigurationError(
-                f"world.mean was given {other.kind} on rank {other.rank} and {found[0].kind} on rank {found[0].rank}; "
-                "shape and dtype must be the same on all workers"
+                f"world.mean was given {other.kind} on rank {other.rank} and {gathered[0].kind} on rank "
+                f"{gathered[0].rank}; shape and dtype must be the same on all workers"
             )
-        values = [one.like(wide) for one in found]
-        total = sum(one.weight for one in found)
+        values = [sent.like(wide) for sent in gathered]
+        total = sum(sent.weight for sent in gathered)
         if total == 0.0:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
         mean = (sum_in_order(values) / total).to(value.dtype)
@@ -254,10 +254,10 @@ class World:
 
     def _flags(self, flag: bool, call: str) -> list[bool]:
         try:
-            mine = torch.tensor([bool(flag)])
+            own = torch.tensor([bool(flag)])
         except (TypeError, ValueError, RuntimeError):
             raise ConfigurationError(f"world.{call} takes True or False, not {flag!r}") from None
-        return [bool(every) for every in self._wait(self._together.all_gather(mine.to(torch.uint8)), call)]
+        return [bool(every) for every in self._wait(self._together.all_gather(own.to(torch.uint8)), call)]
 
     def gather(self, x: T) -> list[T]:
         """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values. Of workers that
@@ -274,14 +274,14 @@ class World:
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
         carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        found: list[Any] = [
+        values: list[Any] = [
             json.loads(bytes(y.tolist())) for y in self._wait(self._together.all_gather(carried), "gather")
         ]
-        return found
+        return values
 
     @property
     def _together(self) -> Wire | Survivors:
-        """What all workers call, or those that are left, where a training outlives the others."""
+        """The wire of all workers, or the survivors, where a training continues after deaths."""
         left = survivors(self._place)
         return self._calls if left is None else left
 
@@ -337,10 +337,10 @@ class World:
         """Return when every worker has called it."""
         self._wait(self._together.barrier(), "barrier")
 
-    def _wait(self, work: Work[T], what: str) -> T:
-        """What comes of `work`; where that takes long, no round waits for this worker, and it serves others.
+    def _wait(self, work: Work[T], call: str) -> T:
+        """Return the result of `work`; in a long wait no round waits for this worker, and it serves others.
 
-        Otherwise those that are to come could not: a quorum may need what this worker will not give before.
+        Otherwise the others could not come: a quorum may need a contribution of this worker.
         """
         for meeting in tuple(data_context(self._place).meetings):
             meeting()
@@ -358,7 +358,7 @@ class World:
                     if left <= _SERVE_EVERY:
                         late = ranks_in_words(error.ranks)
                         raise WireTimeout(
-                            f"rank {self.rank} waited {wire.timeout:g} s for {late} in world.{what}()", error.ranks
+                            f"rank {self.rank} waited {wire.timeout:g} s for {late} in world.{call}()", error.ranks
                         ) from None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`ByMessages`: sums that are formed by messages from worker to worker, as an algorithm says step by step."""
+"""`ByMessages`: sums formed by messages from worker to worker, step by step as an algorithm says."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class ByMessages(InParts, ABC):
-    """The sum of what all workers hand in, formed in place, with the same bits on every worker.
+    """The sum of the vectors of all workers, formed in place, with the same bits on every worker.
 
     Parts are summed one after the other by a task beside the training thread, so they travel while backward still runs.
-    Floats of less than four bytes are added, and travel until they are, as float32, and are rounded once. A wire has at
-    most one reducer of this kind at a time. Where a worker dies in the middle of a sum, some of the others may have it,
-    and all that lack something raise. Each algorithm tells its `pieces`, `steps` and `cost`, which need no torch.
+    Floats of less than four bytes are added, and sent until they are complete, as float32, and are rounded once. A wire
+    has at most one reducer of this kind at a time. If a worker dies in the middle of a sum, some of the others may have
+    it, and all that lack it raise. Each algorithm defines its `pieces`, `steps` and `cost`, which need no torch.
 
     Cost per worker: `wire_bytes` sent; memory for a copy of one part, and for the pieces of it that are on their way.
     """
@@ -38,31 +38,31 @@ class ByMessages(InParts, ABC):
     @staticmethod
     @abstractmethod
     def pieces(size: int) -> int:
-        """Into how many pieces a vector is cut, as evenly as can be and the larger ones first (`tensor_split`)."""
+        """Return the number of pieces of a vector: as even as can be, the larger ones first (`tensor_split`)."""
 
     @staticmethod
     @abstractmethod
     def steps(size: int, rank: int) -> Iterator[Step]:
-        """What worker `rank` of `size` sends and receives; equally many steps for each, empty where it does nothing.
+        """Yield the transfers of worker `rank` of `size`; equally many steps for each worker, some of them empty.
 
-        What is sent in a step is received in the same step.
+        A message is received in the step in which it is sent.
         """
 
     @staticmethod
     @abstractmethod
     def cost(size: int) -> Cost:
-        """What it costs among `size` workers, by the formulas of the source."""
+        """Return the cost among `size` workers, by the formulas of the source."""
 
     def _sum(self, x: Tensor) -> Work[Tensor]:
         return self._sums.start(x)
 
     def wire_bytes(self, size: int) -> int:
-        """Bytes this worker sends for one sum among `size` workers."""
+        """Return the bytes that this worker sends for one sum among `size` workers."""
         return sum(self.bytes_of(p.numel, p.dtype, size, self.wire.rank) for p in self.layout.parts)
 
     @classmethod
     def bytes_of(cls, numel: int, dtype: torch.dtype, size: int, rank: int) -> int:
-        """Bytes worker `rank` of `size` sends for the sum of so many numbers."""
+        """Return the bytes that worker `rank` of `size` sends for the sum of `numel` numbers."""
         is_small = dtype.is_floating_point and dtype.itemsize < 4
         pieces = cls.pieces(size)
         return sum(

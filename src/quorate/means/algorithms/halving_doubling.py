@@ -62,6 +62,6 @@ def _among(core: int, place: int) -> Iterator[Step]:
 
 
 def _around(place: int, length: int) -> range:
-    """Of stretches of so many pieces, the one that `place` is in."""
+    """Return the range of `length` pieces, cut at multiples of `length`, that contains `place`."""
     begin = place // length * length
     return range(begin, begin + length)

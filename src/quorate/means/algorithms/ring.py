@@ -36,10 +36,10 @@ class Ring(ByMessages):
         after, before = (rank + 1) % size, (rank - 1) % size
         for k in range(size - 1):
             gives, gets = (rank - k) % size, (rank - k - 1) % size
-            yield Step(_one(after, gives, adds=True), _one(before, gets, adds=True))
+            yield Step(_transfer(after, gives, adds=True), _transfer(before, gets, adds=True))
         for k in range(size - 1):
             gives, gets = (rank - k + 1) % size, (rank - k) % size
-            yield Step(_one(after, gives, adds=False), _one(before, gets, adds=False))
+            yield Step(_transfer(after, gives, adds=False), _transfer(before, gets, adds=False))
 
     @staticmethod
     def cost(size: int) -> Cost:
@@ -47,5 +47,5 @@ class Ring(ByMessages):
         return Cost(messages=2 * (size - 1), moved=2 * share, added=share, sent=2 * share)
 
 
-def _one(peer: int, piece: int, *, adds: bool) -> Transfer:
+def _transfer(peer: int, piece: int, *, adds: bool) -> Transfer:
     return Transfer(peer, range(piece, piece + 1), adds)

@@ -1,5 +1,4 @@
-"""What an algorithm of all-reduce is made of: steps, in each of which a worker sends and receives at most one message,
-and what they cost. Pure."""
+"""Steps of an all-reduce, in each of which a worker sends and receives one message or none; and their cost. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One message, as one of its two ends sees it."""
+    """One message, seen from one of its two ends."""
 
     peer: int
-    """The other end: to whom it is sent, or who sends it."""
+    """The other end: the receiver, or the sender."""
     pieces: range
-    """Which pieces of the vector it holds."""
+    """The pieces of the vector in the message."""
     adds: bool
-    """Whether the receiver adds them to its own; otherwise they are sums of all workers, and it takes them."""
+    """Whether the receiver adds them to its own; otherwise they are sums of all workers, and replace its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one worker sends and receives at the same time; the next step begins when both are over."""
+    """The messages that one worker sends and receives at the same time; the next step begins when both are over."""
 
     send: Transfer | None = None
     receive: Transfer | None = None
@@ -28,24 +27,24 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an all-reduce of n bytes costs, where each worker sends and receives one message at a time.
+    """The cost of an all-reduce of n bytes, where each worker sends and receives one message at a time.
 
     The three terms of its time are those along the longest chain of messages that wait for each other, where all
     workers begin together, links are alike and n is a multiple of the pieces. Where the number of workers is no power
-    of two, `recursive-doubling` and `tree` may take less: some messages are there before they are needed.
+    of two, `recursive-doubling` and `tree` may take less: some messages arrive before they are needed.
     """
 
     messages: int
-    """In the chain."""
+    """Messages in the chain."""
     moved: float
     """Bytes in these messages, in units of n."""
     added: float
     """Bytes that are added to others along the chain, in units of n."""
     sent: float
-    """Bytes out of the worker that sends most, in units of n."""
+    """Bytes sent by the worker that sends most, in units of n."""
 
     def seconds(self, nbytes: float, latency: float, bandwidth: float, adding: float = 0.0) -> float:
-        """alpha `messages` + beta `moved` n + gamma `added` n.
+        """Return alpha `messages` + beta `moved` n + gamma `added` n.
 
         alpha is the `latency` of a message in seconds, beta is 1 / `bandwidth` in seconds per byte, and gamma is
         `adding`, the seconds that it takes to add one byte.

@@ -1,8 +1,8 @@
-"""Algorithms for a power of two of workers, with any number: those in surplus hand in first, and get the result last.
+"""Algorithms for a power of two of workers, with any number: surplus workers contribute first, and get the result last.
 
-With p the largest power of two that is at most P, and r = P - p, of the first 2 r workers each odd one gives its whole
-vector to the even one before it, and takes no part in the rest: the way of Thakur, Rabenseifner and Gropp (2005) and of
-MPICH, where it is the even ones that hand in.
+With p the largest power of two that is at most P, and r = P - p, of the first 2 r workers each odd one sends its whole
+vector to the even one before it, and takes no other part (Thakur, Rabenseifner and Gropp 2005; MPICH, where even ones
+send).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from quorate.means.algorithms.steps import Cost, Step, Transfer
 
 
 def power_of_two(size: int) -> int:
-    """The largest that is at most `size`."""
+    """Return the largest power of two that is at most `size`."""
     return 1 << (size.bit_length() - 1)
 
 
 def with_surplus(size: int, rank: int, pieces: int, among: Callable[[int, int], Iterator[Step]]) -> Iterator[Step]:
-    """The steps of `rank`; `among(p, place)` are those of one of p workers, with places for ranks."""
+    """Yield the steps of `rank`; `among(p, place)` yields those of one of p workers, with places for ranks."""
     core = power_of_two(size)
     surplus, whole = size - core, range(pieces)
     is_paired = rank < 2 * surplus
@@ -43,7 +43,7 @@ def _to_rank(transfer: Transfer | None, surplus: int) -> Transfer | None:
 
 
 def cost_with_surplus(size: int, of_core: Cost) -> Cost:
-    """That of p workers, and two messages of the whole vector more where there is a surplus."""
+    """Return the cost of p workers, and of two more messages of the whole vector if there is a surplus."""
     if size == power_of_two(size):
         return of_core
     return Cost(of_core.messages + 2, of_core.moved + 2, of_core.added + 1, of_core.sent + 1)

@@ -51,7 +51,7 @@ def _levels(size: int) -> int:
 
 
 def _family(size: int, rank: int, distance: int, *, adds: bool) -> tuple[Transfer | None, Transfer | None]:
-    """The parent of `rank` where that is `distance` away, and its child there."""
+    """Return the parent of `rank` if it is `distance` away, and the child at that distance."""
     if rank % (2 * distance) == distance:
         return Transfer(rank - distance, range(1), adds), None
     if rank % (2 * distance) == 0 and rank + distance < size:
