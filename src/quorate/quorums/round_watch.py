@@ -110,7 +110,8 @@ class RoundWatch:
         if own_contributions:
             timer.staleness = max(staleness for staleness, _ in own_contributions)
         self._losses.look()
-        self._losses.joined(workers_of(round.joined, self._pieces), round.number)
+        if round.joined:
+            self._losses.joined(workers_of(round.joined, self._pieces), round.number)
         self.rows.applied(round)
         if self._exclusions is not None and (round.sum is not None or round.excluded):
             self._exclusions.saw_round(round.excluded)

@@ -10,8 +10,9 @@ back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 from torch import Tensor
@@ -45,10 +46,20 @@ class OptionsInForce:
         self._edits: Options = []
         """The values that the script has written over own options since the newest step."""
         self._writes: dict[tuple[int, str], int] = {}
+        self._newest: tuple[list[tuple[Any, ...]], Options] | None = None
+        """The values of all groups at the newest call of `to_give`, and its result, if only these determine it."""
 
     def to_give(self) -> Options:
-        """Return the options for a contribution."""
+        """Return the options for a contribution; the same object as before where the groups have not changed."""
         self._extend()
+        values = [tuple(group.values()) for group in self._optimizer.param_groups]
+        if self._newest is not None and not any(self._left) and _are_identical(values, self._newest[0]):
+            return self._newest[1]
+        groups = self._options_to_give()
+        self._newest = (values, groups) if not any(self._left) and all(map(_is_plain, values)) else None
+        return groups
+
+    def _options_to_give(self) -> Options:
         groups = options_of(self._optimizer)
         for place, (options, own) in enumerate(zip(groups, self._left, strict=True)):
             for key in own.keys() & options.keys():
@@ -76,17 +87,25 @@ class OptionsInForce:
         """Put `complete` or, for this step, `changed` in force inside; restore what the step has not written."""
         forced, moved = complete if changed is None else changed, self.moved
         groups = self._optimizer.param_groups
-        before = [{key: _before(x) for key, x in group.items() if key != "params"} for group in groups]
+        is_plain = not any(self._left) and all(_is_plain(group.values()) for group in groups)
+        before = [_marked(group, _before, is_plain=is_plain) for group in groups]
         put_options(groups, forced)
-        seen = [{key: _seen(x) for key, x in group.items() if key != "params"} for group in groups]
+        is_plain = is_plain and all(_is_plain(group.values()) for group in groups)
+        seen = [_marked(group, _seen, is_plain=is_plain) for group in groups]
         try:
             yield
         finally:
             by_scheduler = self.moved != moved
             for place, group in enumerate(groups):
-                base = complete[place] if place < len(complete) else {}
                 put = forced[place] if place < len(forced) else {}
-                self._take_over(place, group, before[place], seen[place], (base, put), by_scheduler=by_scheduler)
+                if is_plain and _are_identical([tuple(group.values())], [tuple(seen[place].values())]):
+                    group.update((key, before[place][key]) for key in put if key in before[place])
+                    continue
+                marks = (before[place], seen[place])
+                if is_plain:
+                    marks = _marked(before[place], _before), _marked(seen[place], _seen)
+                base = complete[place] if place < len(complete) else {}
+                self._take_over(place, group, *marks, (base, put), by_scheduler=by_scheduler)
                 self._edits[place].clear()
 
     def _take_over(
@@ -182,6 +201,32 @@ def _like(value: Any, number: Any) -> Any:
     if isinstance(number, list):
         return type(value)(number) if isinstance(value, list | tuple) else list(number)
     return number
+
+
+_PLAIN = {int, float, bool, str, tuple, type(None)}
+"""Types of options that a step cannot write in place."""
+
+
+def _is_plain(values: Iterable[Any]) -> bool:
+    """Return whether all values of a group but its parameters are of a plain type, so that identity tells a change."""
+    types = list(map(type, values))
+    return types.count(list) == 1 and _PLAIN.issuperset(kind for kind in types if kind is not list)
+
+
+def _are_identical(values: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
+    if len(values) != len(others):
+        return False
+    for group, other in zip(values, others, strict=True):
+        if len(group) != len(other) or not all(map(is_, group, other)):
+            return False
+    return True
+
+
+def _marked(group: dict[str, Any], mark: Callable[[Any], Any], *, is_plain: bool = False) -> dict[str, Any]:
+    """Return a copy of a group: of plain values the values themselves, of others their marks, without parameters."""
+    if is_plain:
+        return dict(group)
+    return {key: mark(x) for key, x in group.items() if key != "params"}
 
 
 def _before(value: Any) -> Any:
