@@ -85,6 +85,8 @@ class WorkerRounds:
         self.contributors = wire.size
         """Number of workers that contributed to the newest round."""
         self._flat_momentum: FlatMomentum | None = None
+        self.waits_for_all = agreed.quorum == agreed.callers
+        """Whether every round waits for all workers, so that all begin each step after the same round."""
         self._has_called, self._mean_holders, self._mean = False, 0, cast("Flat | None", None)
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
@@ -303,11 +305,6 @@ class WorkerRounds:
             if momentum is not None and version in self._progress_at:
                 momentum.was_late(self.progress - self._progress_at[version])
             self._progress_at = {other: at for other, at in self._progress_at.items() if other >= version}
-
-    @property
-    def waits_for_all(self) -> bool:
-        """Whether every round waits for all workers, so that all begin each step after the same round."""
-        return self._agreed.quorum == self._agreed.callers
 
     # -- checkpoint.participants.KeptRounds
 
