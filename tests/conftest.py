@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases",
         choices=("all", *STEPS),
         default="all",
-        help="of laws with several cases all, every third one, or one",
+        help="of laws with several cases all, every third or fifth one, or one",
     )
     parser.addoption("--gpu", action="store_true", help="tests/contract with models on a GPU, as `make test-gpu` does")
     parser.addoption(

@@ -21,7 +21,7 @@ class Few(Protocol):
     def __call__(self, cases: Sequence[T]) -> list[T]: ...
 
 
-STEPS = {"one": 1_000_000, "third": 3}
+STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
 
 
