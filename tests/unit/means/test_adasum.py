@@ -83,7 +83,7 @@ def test_it_equals_the_equation_of_each_tensor_with_the_same_bits_everywhere(siz
     for index in range(len(LAYOUT.segments)):
         wanted = plain([drawn(rank).segment(index) for rank in range(size)])
         torch.testing.assert_close(sums[0].segment(index).reshape(-1).double(), wanted, rtol=1e-5, atol=1e-5)
-    assert sums[0].header.tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
+    assert header_in(sums[0]).tolist() == [size * (size + 1) / 2] * 3, "what travels with gradients is summed"
 
 
 @pytest.mark.parametrize("size", SIZES)

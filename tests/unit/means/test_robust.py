@@ -17,7 +17,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, header_in
 from quorate.means.reduction import reduction_of
 from quorate.means.robust import Robust
 from quorate.train.compatibility import Combination, check
@@ -62,7 +62,9 @@ def test_every_rule_on_pieces_is_the_rule_on_whole_vectors(name: str) -> None:
         wanted = aggregated(rules.get(name)(f=1), rows, centre, Draw(seed=7, round=step))
         centre = numbers_of(results[0][step])
         torch.testing.assert_close(centre, wanted, rtol=1e-5, atol=1e-5)
-        assert results[0][step].header.tolist() == [size, 2 * size, sum(range(size))], "what travels besides is summed"
+        assert header_in(results[0][step]).tolist() == [size, 2 * size, sum(range(size))], (
+            "what travels besides is summed"
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
