@@ -23,7 +23,6 @@ SUMMARY = "summary.json"
 
 
 def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
-    """By arm and seed, of the runs that are used."""
     return {
         name: {run.seed: run.quality for run in some if run.is_used and run.quality is not None}
         for name, some in runs.items()

@@ -451,8 +451,8 @@ def test_gains_of_nothing() -> None:
 def test_rounds_cross_the_lanes_and_gradients_lead_to_them() -> None:
     lanes = [("rank 0", [("compute", 0.0, 1.0)]), ("rank 1", [("compute", 0.0, 2.0)])]
     rounds = [
-        RoundLine(name="round 1", time=1.0, given=[(0, 0.9, False), (1, -0.5, True)]),
-        RoundLine(name="round 2", time=2.0, given=[(1, 1.5, True)]),
+        RoundLine(name="round 1", time=1.0, gradients=[(0, 0.9, False), (1, -0.5, True)]),
+        RoundLine(name="round 2", time=2.0, gradients=[(1, 1.5, True)]),
     ]
     chart = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes with rounds", rounds=rounds)
     plain = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes without")

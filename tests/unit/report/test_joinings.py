@@ -99,7 +99,7 @@ def test_steps_of_equal_number_are_those_of_who_was_there(tmp_path: Path) -> Non
     (arm,) = summarize(tmp_path).arms
     assert arm.arrival is not None and [one.rank for one in arm.arrival.ranks] == [0, 1]
     assert arm.rounds is not None and arm.rounds.live == (1, 2)
-    given = [one for each in run.merged() for one in each.given if one.rank == 2]
+    given = [one for each in run.merged() for one in each.gradients if one.rank == 2]
     assert [one.step.step for one in given][:2] == [1, 2], "its first step was computed on a copy, not on round 0"
 
 

@@ -18,7 +18,7 @@ def merged(
     """Round `number`, in which each rank told these weights by fragment, and gave what was so many rounds old."""
     taken = {rank: [((ages or {}).get(rank, 0), 1)] for rank in weights}
     told = {rank: [{"time": number, "weights": listed, "speed": None}] for rank, listed in weights.items()}
-    return RoundRecord(number, 10.0 + number, 4.0, 2, taken, told=told, **more)
+    return RoundRecord(number, 10.0 + number, 4.0, 2, taken, headers=told, **more)
 
 
 def test_weights_are_those_of_the_fragment_that_was_merged() -> None:
@@ -50,7 +50,7 @@ def test_ages_count_rounds_of_the_same_fragment() -> None:
 
 def test_gradients_of_a_quorum_are_no_merges() -> None:
     told = {0: [[0.01, None, 3.0, 2.0]]}
-    assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]}, told=told)], float) is None
+    assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]}, headers=told)], float) is None
     assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]})], float) is None
     assert figures_of_merges([merged(1, {0: [0.0]})], float) is None, "nobody had made a step"
     assert merges_summary([]) is None
@@ -60,7 +60,7 @@ def test_a_row_says_what_was_told() -> None:
     row = {"kind": "round", "number": 3, "time": 1.0, "weight": 2.0, "live": 2, "contributors": {"0": [[0, 1]]}}
     found = round_of({**row, "told": {"0": [{"weights": [2.0]}]}, "window": 0.25, "settles": True})
     assert found is not None
-    assert (found.told, found.window, found.settles) == ({0: [{"weights": [2.0]}]}, 0.25, True)
+    assert (found.headers, found.window, found.settles) == ({0: [{"weights": [2.0]}]}, 0.25, True)
     assert round_of({**row, "told": {"x": []}}) is None
 
 

@@ -49,7 +49,7 @@ def a_round(number: int, time: float, taken: Mapping[int, Sequence[tuple[int, in
 
 def steps_of(merged: Merged) -> list[tuple[int, int, int]]:
     """(rank, step, staleness)"""
-    return [(one.rank, one.step.step, one.staleness) for one in merged.given]
+    return [(one.rank, one.step.step, one.staleness) for one in merged.gradients]
 
 
 def by_hand() -> tuple[list[RoundRecord], dict[int, list[Step]]]:
@@ -111,7 +111,7 @@ def test_after_an_evaluation_the_parameters_may_be_newer() -> None:
     steps = {0: [at(1, 0.9, 1.1, 1), at(2, 2.3, 2.6, 3)], 1: [at(1, 1.2, 1.3, 1), at(2, 2.4, 2.6, 3)]}
     found = merged_in(rounds, steps, {0: {2}, 1: {2}})
     assert steps_of(found[2]) == [(0, 2, 0), (1, 2, 0)]
-    assert not merged_in(rounds, steps, {})[2].given
+    assert not merged_in(rounds, steps, {})[2].gradients
 
 
 def test_updates_are_counted_back_from_a_step_and_on_from_the_last() -> None:
@@ -174,11 +174,11 @@ def quorum_in(folder: Path, **changes: Any) -> RunRecords:
 def test_every_gradient_is_in_one_round(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = quorum_in(tmp_path, **changes)
     merged = run.merged()
-    found = [(given.rank, given.step.step) for one in merged for given in one.given]
+    found = [(given.rank, given.step.step) for one in merged for given in one.gradients]
     assert sorted(found) == sorted((one.rank, step.step) for one in run.ranks for step in one.steps)
     for one in merged:
-        assert len(one.given) == one.round.gradients
-        assert all(given.step.arrive <= one.formed for given in one.given)
+        assert len(one.gradients) == one.round.gradients
+        assert all(given.step.arrive <= one.formed for given in one.gradients)
     assert [one.formed for one in merged] == sorted(one.formed for one in merged)
     assert [one.round.update for one in merged] == list(range(1, len(merged) + 1))
 

@@ -101,7 +101,6 @@ def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: f
 
 
 def _numbers(columns: int, together: int, length: int, first: int, foot: float, wide: float) -> Markup:
-    """The number below each column, or below some."""
     widest = drawing.text_width(_range(columns - 1, together, length, first), 12.0) + 8.0
     stride = math.ceil(widest / wide)
     return joined(

@@ -1,4 +1,4 @@
-"""Time per step: how long steps took, and what the time went into."""
+"""Time per step: the lengths of steps, and their parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEIGHTS = "Heights are shares of an arm's steps, on one scale; the last bin also
 
 
 def steps(view: View) -> Markup:
-    """Section 4 of the page."""
+    """Return section 4 of the page."""
     known = [(arm, arm.steps) for arm in view.summary.arms if arm.steps is not None and arm.steps.counts]
     if not known:
         return section(
@@ -33,36 +33,37 @@ def steps(view: View) -> Markup:
 
 def _shares(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
     spendings = [Spending(arm.name, times.shares) for arm, times in known]
-    told = " ".join(
-        f"{one.name}: {seconds_in_words(one.total)}, of which "
+    described = " ".join(
+        f"{spending.name}: {seconds_in_words(spending.total)}, of which "
         + ", ".join(
-            f"{words_of(name)} {share_in_words(one.seconds[name] / one.total)}"
-            for name in sorted(one.seconds, key=lambda name: -one.seconds[name])
-            if one.total > 0.0 and one.seconds[name] / one.total >= 0.01
+            f"{words_of(name)} {share_in_words(spending.seconds[name] / spending.total)}"
+            for name in sorted(spending.seconds, key=lambda name: -spending.seconds[name])
+            if spending.total > 0.0 and spending.seconds[name] / spending.total >= 0.01
         )
         + "."
-        for one in spendings
+        for spending in spendings
     )
     title = view.time("time of the mean step")
     return figure(
         view,
         "Where the mean step went",
-        lambda width: share_chart(spendings, title=title, width=width, label=f"Stacked bars of the mean step. {told}"),
+        lambda width: share_chart(
+            spendings, title=title, width=width, label=f"Stacked bars of the mean step. {described}"
+        ),
         note=absent,
         numbers=_numbers(spendings),
     )
 
 
 def _numbers(spendings: list[Spending]) -> Markup:
-    names = [name for name in SHOWN if any(one.seconds.get(name, 0.0) > 0.0 for one in spendings)]
-    values = [[*(one.seconds.get(name, 0.0) for name in names), one.total] for one in spendings]
-    return _table(["strategy", *map(words_of, names), "mean step"], [[one.name] for one in spendings], values)
+    names = [name for name in SHOWN if any(spending.seconds.get(name, 0.0) > 0.0 for spending in spendings)]
+    values = [[*(spending.seconds.get(name, 0.0) for name in names), spending.total] for spending in spendings]
+    return _table(["strategy", *map(words_of, names), "mean step"], [[spending.name] for spending in spendings], values)
 
 
 def _table(heads: list[str], names: list[list[str]], values: list[list[float]]) -> Markup:
-    """Seconds, in one unit."""
-    words = seconds_alike(one for row in values for one in row)
-    cells = [[element("span", words(one), data_value=repr(one)) for one in row] for row in values]
+    words = seconds_alike(seconds for row in values for seconds in row)
+    cells = [[element("span", words(seconds), data_value=repr(seconds)) for seconds in row] for row in values]
     return table(heads, [[*name, *row] for name, row in zip(names, cells, strict=True)])
 
 
@@ -77,7 +78,7 @@ def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: s
         )
         for arm, times in known
     ]
-    told = " ".join(
+    described = " ".join(
         f"{arm.name}: p50 {seconds_in_words(times.p50)}, p95 {seconds_in_words(times.p95)}, "
         f"p99 {seconds_in_words(times.p99)} of {times.count:,} steps."
         for arm, times in known
@@ -91,7 +92,7 @@ def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: s
     return figure(
         view,
         "How long steps took",
-        lambda width: histograms(rows, title=title, width=width, label=f"Histograms of step times. {told}"),
+        lambda width: histograms(rows, title=title, width=width, label=f"Histograms of step times. {described}"),
         note=f"{HEIGHTS} {absent}".strip(),
         numbers=numbers,
     )
