@@ -1,4 +1,4 @@
-"""From the records of a comparison, or of one run, to everything that is said of it."""
+"""The summary of a comparison, or of one run, from its records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping
 
 
 def summarize(folder: Path) -> Summary:
-    """Read what lies in `folder`: a comparison, or one run. Raises `ConfigurationError` where it is neither.
+    """Summarize the comparison or the run in `folder`. Raises `ConfigurationError` if there is neither.
 
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
@@ -73,13 +73,14 @@ def _reproduce(plan: Planned) -> Reproduce:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; a file is whole or not there."""
+    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; each file is complete or
+    absent."""
     write_files(folder, {SUMMARY: summary.model_dump_json(indent=1) + "\n", "summary.md": markdown(summary)})
     write_files(folder / "data", {f"{name}.csv": table for name, table in tables(summary).items()})
 
 
 def write_files(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by name: each to a temporary file first, which then takes the place of an older one."""
+    """Write texts by name: each to a temporary file first, which then replaces an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         part = folder / f".{name}.{os.getpid()}.part"

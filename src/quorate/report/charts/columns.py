@@ -1,4 +1,4 @@
-"""How often each number was seen: columns over whole numbers, one side below the other, on one axis."""
+"""Counts of numbers: columns over whole numbers, one side below the other, on one axis."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from quorate.report.wording import Words, shares_alike
 _TALL = 62.0
 _ROW = 130.0
 _WIDEST = 96.0
-"""A column and the room beside it, at most."""
+"""The greatest width of a column with the room beside it."""
 _LABELLED = 31.0
-"""A column and the room beside it, at least, for a label above it."""
+"""The least width of a column, with the room beside it, that has a label above it."""
 _NARROWEST = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """One side: how much each number from `first` on has, in any unit; and words for the right end of its row."""
+    """One side: the values of the numbers from `first` on, in any unit; and words for the right end of its row."""
 
     name: str
     look: int
     counts: Sequence[float]
     note: str = ""
     level: float | None = None
-    """A share that a dashed line marks, such as what each would have if all had the same."""
+    """A share that a dashed line marks, such as an equal one."""
 
 
 def column_chart(rows: Sequence[Columns], *, title: str, width: float, label: str, first: int = 0) -> Markup:
-    """Columns are shares of a side's total, from 0 and on one scale for all sides; all begin at the number `first`.
+    """Draw columns as shares of a side's total, from 0 and on one scale for all sides; all begin at the number `first`.
 
-    Where there are more numbers than columns fit, neighbours share one.
+    If there are more numbers than columns fit, neighbours share one.
     """
     length = max(len(row.counts) for row in rows)
     together = max(1, math.ceil(length * _NARROWEST / (width - 16.0)))
@@ -63,7 +63,7 @@ def _shares(counts: Sequence[float], together: int) -> list[float]:
 
 
 def _heading(row: Columns, y: float, width: float) -> Markup:
-    """The name at the left, the words at the right or, where there is no room, below."""
+    """Draw the name at the left, and the words at the right or, without room, below."""
     name = drawing.shortened(row.name, width, 13)
     right = drawing.text_width(name, 13) + drawing.text_width(row.note, 12) + 20.0 <= width
     note = (
@@ -75,7 +75,7 @@ def _heading(row: Columns, y: float, width: float) -> Markup:
 
 
 def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: float, words: Words) -> Markup:
-    """All columns as one area; labels above those that have room for one, and more than nothing."""
+    """Draw all columns as one area, with labels above those that are not empty and have room for one."""
     thick = wide * (0.72 if wide > 12.0 else 0.86)
     strokes, labels = [], []
     for place, share in enumerate(shares):

@@ -97,7 +97,7 @@ def _useful(run: RunRecords) -> float:
 
 
 def _steps_in(record: RoundRecord, fragments: int) -> float:
-    """Return the steps in a round: its weight covers all since its fragment was taken last, or since the last pause."""
+    """Return the steps in a round: of one fragment its share of the weight, in a pause all of it."""
     return record.weight if record.settles else record.weight / fragments
 
 
