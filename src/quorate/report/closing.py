@@ -153,7 +153,7 @@ def _left_out(run: RunRecords) -> list[str]:
 
 
 def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
-    shares = [share for own in steps.values() if (share := bubble_share(own)) is not None]
+    shares = [share for rank_steps in steps.values() if (share := bubble_share(rank_steps)) is not None]
     if not shares:
         return []
     least, most = share_in_words(min(shares)), share_in_words(max(shares))

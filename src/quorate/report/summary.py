@@ -24,8 +24,8 @@ SUMMARY = "summary.json"
 
 def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
     return {
-        name: {run.seed: run.quality for run in some if run.is_used and run.quality is not None}
-        for name, some in runs.items()
+        name: {run.seed: run.quality for run in arm_runs if run.is_used and run.quality is not None}
+        for name, arm_runs in runs.items()
     }
 
 
@@ -35,9 +35,9 @@ def summarize(folder: Path) -> Summary:
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
     plan = planned_in(folder)
-    every = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
-    runs = of_common_seeds(plan, every)
-    edges = edges_for([run.lengths for some in runs.values() for run in some if run.is_used])
+    by_arm = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
+    runs = of_common_seeds(plan, by_arm)
+    edges = edges_for([run.lengths for arm_runs in runs.values() for run in arm_runs if run.is_used])
     baseline = [] if plan.baseline is None else runs[plan.baseline.name]
     arms = tuple(arm_of(arm, runs[arm.name], baseline, plan, edges) for arm in plan.arms)
     trials = trials_of(plan)
@@ -73,8 +73,7 @@ def _reproduce(plan: Planned) -> Reproduce:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; each file is complete or
-    absent."""
+    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; each file complete."""
     write_files(folder, {SUMMARY: summary.model_dump_json(indent=1) + "\n", "summary.md": markdown(summary)})
     write_files(folder / "data", {f"{name}.csv": table for name, table in tables(summary).items()})
 

@@ -94,10 +94,10 @@ def bytes_alike(values: Iterable[float | None]) -> Words:
 
 def numbers_alike(values: Iterable[float | None], digits: int = 3) -> Words:
     """Return the form of numbers in one column: the greatest has so many digits; far apart ones are powers of ten."""
-    known = _known(values)
-    if known and ((known[-1] > 1e4 * known[0] and known[0] < 1.0) or known[-1] < 1e-4):
+    sizes = _known(values)
+    if sizes and ((sizes[-1] > 1e4 * sizes[0] and sizes[0] < 1.0) or sizes[-1] < 1e-4):
         return lambda value: f"{value:.{digits - 1}e}"
-    places = _places(known, digits)
+    places = _places(sizes, digits)
     return lambda value: f"{value:,.{places}f}"
 
 
@@ -114,13 +114,13 @@ def ratios_alike(values: Iterable[float | None]) -> Words:
 
 
 def _in_one_unit(values: Iterable[float | None], units: Sequence[tuple[str, float, float]]) -> Words:
-    known = _known(values)
-    greatest = known[-1] if known else 0.0
+    sizes = _known(values)
+    greatest = sizes[-1] if sizes else 0.0
     place = max((at for at, (_, _, least) in enumerate(units) if greatest >= least), default=0)
-    while place and known[0] < _FAR_BELOW * units[place][1]:
+    while place and sizes[0] < _FAR_BELOW * units[place][1]:
         place -= 1
     name, size, _ = units[place]
-    places = 0 if name == "B" else _places([value / size for value in known], 3)
+    places = 0 if name == "B" else _places([value / size for value in sizes], 3)
     return lambda value: f"{value / size:,.{places}f} {name}"
 
 
@@ -128,9 +128,9 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value != 0.0)
 
 
-def _places(known: Sequence[float], digits: int) -> int:
+def _places(sizes: Sequence[float], digits: int) -> int:
     """Return digits after the point: `digits` in all for the greatest, one fewer for the least if not too many."""
-    if not known:
+    if not sizes:
         return 0
-    least, most = (digits - 1 - math.floor(math.log10(value) + 1e-9) for value in (known[0], known[-1]))
+    least, most = (digits - 1 - math.floor(math.log10(value) + 1e-9) for value in (sizes[0], sizes[-1]))
     return max(0, min(max(most, least - 1), most + _MORE))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.records.records import records_of
-from quorate.report.reading.clocks import Known, RunClock
+from quorate.report.reading.clocks import RunClock, Shift
 from quorate.report.reading.planned import planned_in
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.spans import Spans
@@ -151,7 +151,7 @@ def test_spans_that_overlap_count_once() -> None:
     assert spans.spans == [(1.0, 2.0), (5.0, 8.0)]
     assert [spans.before(time) for time in (0.0, 1.5, 2.0, 4.0, 6.0, 100.0)] == [0.0, 0.5, 1.0, 1.0, 2.0, 4.0]
     assert spans.between(1.5, 6.0) == 1.5
-    assert spans.moved(RunClock([Known(0.0, 1.0, 0.0)])).spans == [(2.0, 3.0), (6.0, 9.0)]
+    assert spans.moved(RunClock([Shift(0.0, 1.0, 0.0)])).spans == [(2.0, 3.0), (6.0, 9.0)]
 
 
 @pytest.mark.parametrize(("recorded", "name"), [("calm", "calm"), (None, "mine.py")])

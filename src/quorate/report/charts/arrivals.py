@@ -90,8 +90,8 @@ def coarser(heat: Heat, rows: int, columns: int) -> list[list[float | None]]:
 
 
 def _mean(cells: Sequence[float | None]) -> float | None:
-    known = [cell for cell in cells if cell is not None]
-    return sum(known) / len(known) if known else None
+    values = [cell for cell in cells if cell is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _latest(cells: Sequence[float | None]) -> float | None:

@@ -43,13 +43,13 @@ def column_chart(rows: Sequence[Columns], *, title: str, width: float, label: st
     columns = -(-length // together)
     wide = min(_WIDEST, (width - 16.0) / columns)
     levels = [row.level * together for row in rows if row.level is not None]
-    greatest = max([share for own in shares for share in own] + levels) or 1.0
-    words = shares_alike(share for own in shares for share in own)
+    greatest = max([share for row_shares in shares for share in row_shares] + levels) or 1.0
+    words = shares_alike(share for row_shares in shares for share in row_shares)
     parts = []
-    for place, (row, own) in enumerate(zip(rows, shares, strict=True)):
+    for place, (row, row_shares) in enumerate(zip(rows, shares, strict=True)):
         foot = _ROW * (place + 1) - 22.0
         parts.append(_heading(row, foot - _ROW + 40.0, width))
-        parts.append(_row(row, own, together, Scale(0.0, greatest, foot, foot - _TALL), wide, words))
+        parts.append(_row(row, row_shares, together, Scale(0.0, greatest, foot, foot - _TALL), wide, words))
         parts.append(_numbers(columns, together, length, first, foot, wide))
     bottom = _ROW * len(rows) + 12.0
     below = title if together == 1 else f"{title}, {together} to a column"

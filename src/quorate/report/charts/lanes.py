@@ -88,9 +88,9 @@ def _rounds(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float) -> M
             links.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
             if time >= 0.0:
                 dots[is_late] += f"M{x(time):.1f} {number(y)}h0"
-    way = "".join(links)
-    under = [element("path", d=way, class_=kind) for kind in ("way-halo", "way")] if links else []
-    return joined([*lines, *under, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
+    links_path = "".join(links)
+    link_elements = [element("path", d=links_path, class_=kind) for kind in ("way-halo", "way")] if links else []
+    return joined([*lines, *link_elements, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
 
 
 def _dots(d: str, is_late: bool) -> Markup:

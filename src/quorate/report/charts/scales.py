@@ -81,8 +81,8 @@ def scale_of(
 
     `round_ends` widens it to the next round numbers. Bars need `from_zero`.
     """
-    known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(known), max(known)
+    numbers = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(numbers), max(numbers)
     unit = unit_for(kind, max(abs(low), abs(high)))
     if may_be_log and low > 0.0 and high / low >= LOG_FROM:
         return Scale(10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)), begin, end, unit, True)

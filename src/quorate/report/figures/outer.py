@@ -36,11 +36,11 @@ def outer_summary(runs: Sequence[Sequence[OuterPoint]]) -> OuterSummary | None:
         return statistics.median(values)
 
     first = next(run for run in runs if run)
-    every = -(-len(first) // SHOWN)
+    stride = -(-len(first) // SHOWN)
     return OuterSummary(
         count=len(points),
         rho=median(point.rho for point in points),
         gain=median(point.gain for point in points),
         transverse=median(point.transverse for point in points),
-        shown=tuple(first[::every]),
+        shown=tuple(first[::stride]),
     )

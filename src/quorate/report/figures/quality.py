@@ -32,14 +32,14 @@ class Amounts:
     @classmethod
     def of(cls, run: RunRecords) -> Amounts:
         steps = sorted((step for rank in run.ranks for step in rank.steps), key=lambda step: step.end)
-        every = sorted((s for rank in run.ranks for s in (*rank.steps, *rank.others)), key=lambda step: step.end)
+        all_steps = sorted((s for rank in run.ranks for s in (*rank.steps, *rank.others)), key=lambda step: step.end)
         counts = [step.examples for step in steps]
         examples = [count for count in counts if count is not None]
         return cls(
             [step.end for step in steps],
             list(accumulate(examples, initial=0)) if len(examples) == len(counts) else None,
-            list(accumulate((step.bytes_out for step in every), initial=0)),
-            [step.end for step in every],
+            list(accumulate((step.bytes_out for step in all_steps), initial=0)),
+            [step.end for step in all_steps],
         )
 
     def examples_at(self, time: float) -> int | None:

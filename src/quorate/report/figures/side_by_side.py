@@ -40,23 +40,23 @@ def _seeds(runs: Iterable[RunFigures]) -> set[int]:
 
 def unfinished(plan: Planned, runs: Runs) -> str | None:
     """Describe each unfinished run of a comparison, and how to go on; None if all have ended."""
-    every = [(name, run) for name, arm_runs in runs.items() for run in arm_runs]
-    awaited = [(name, run) for name, run in every if run.outcome.status is None]
+    pairs = [(name, run) for name, arm_runs in runs.items() for run in arm_runs]
+    awaited = [(name, run) for name, run in pairs if run.outcome.status is None]
     if plan.is_single or not awaited:
         return None
     begun = [item for item in awaited if item[1].outcome.why != NOT_BEGUN]
     never = [item for item in awaited if item[1].outcome.why == NOT_BEGUN]
     is_going_on = any(run.outcome.why == UNDER_WAY for _, run in awaited)
     states = [
-        f"{counted(len(some), 'run')} {state} ({_named(some)})"
-        for state, some in (("under way" if is_going_on else "stopped", begun), ("not run", never))
-        if some
+        f"{counted(len(items), 'run')} {state} ({_named(items)})"
+        for state, items in (("under way" if is_going_on else "stopped", begun), ("not run", never))
+        if items
     ]
-    failed = [f"{name}, seed {run.seed}{_because(run)}" for name, run in every if run.outcome.status]
+    failed = [f"{name}, seed {run.seed}{_because(run)}" for name, run in pairs if run.outcome.status]
     if failed:
         states.append(f"{counted(len(failed), 'run')} failed ({'; '.join(failed)})")
-    used = sorted({run.seed for _, run in every if run.is_used})
-    apart = any(run.is_apart for _, run in every)
+    used = sorted({run.seed for _, run in pairs if run.is_used})
+    apart = any(run.is_apart for _, run in pairs)
     states += [f"figures are of {_of_seeds(used)}, which every arm has had"] if apart and used else []
     if is_going_on:
         return f"the comparison is under way: {', '.join(states)}"

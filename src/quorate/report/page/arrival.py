@@ -46,7 +46,7 @@ def arrival(view: View) -> Markup:
 def _late(heat: Heat) -> float:
     """Return the lateness of the darkest shade: 98% of columns are below, so one halt does not pale all others."""
     columns = zip(*heat, strict=True)
-    latest = sorted(max(known) for column in columns if (known := [cell for cell in column if cell is not None]))
+    latest = sorted(max(times) for column in columns if (times := [cell for cell in column if cell is not None]))
     return latest[min(len(latest) - 1, int(0.98 * len(latest)))] if latest else 0.0
 
 

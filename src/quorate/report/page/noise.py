@@ -21,20 +21,20 @@ MEANINGS = (
     "orthogonal, and 1 over their number where they are equal. All is at the end of the runs; the critical batch grows "
     "as training goes on."
 )
-Known = list[tuple[ArmSummary, NoiseSummary]]
+Arms = list[tuple[ArmSummary, NoiseSummary]]
 
 
 def noise(view: View) -> Markup:
     """Return the section, if some arm has measured its noise."""
-    known = [(arm, arm.noise) for arm in view.summary.arms if arm.noise is not None]
-    if not known:
+    arms = [(arm, arm.noise) for arm in view.summary.arms if arm.noise is not None]
+    if not arms:
         return Markup()
-    names = ["" if view.is_single else f"{arm.name}: " for arm, _ in known]
-    sentences = [f"{name}{summary.advice}." for name, (_, summary) in zip(names, known, strict=True)]
-    return section("noise", "Gradient noise", LEAD, paragraphs(*sentences), _table(view, known), _chart(view, known))
+    names = ["" if view.is_single else f"{arm.name}: " for arm, _ in arms]
+    sentences = [f"{name}{summary.advice}." for name, (_, summary) in zip(names, arms, strict=True)]
+    return section("noise", "Gradient noise", LEAD, paragraphs(*sentences), _table(view, arms), _chart(view, arms))
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = [
         "strategy", "critical batch", "batch", "steps", "examples", "steps saved by twice the workers", "diversity",
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def _table(view: View, known: Known) -> Markup:
             ]
             if summary.count >= FEW
             else [None, None, None, summary.diversity]
-            for _, summary in known
+            for _, summary in arms
         ],
         [ratios_alike, ratios_alike, shares_alike, numbers_alike],
     )
@@ -59,7 +59,7 @@ def _table(view: View, known: Known) -> Markup:
             batch_in_words(summary.gradients, summary.examples),
             *row,
         ]
-        for (arm, summary), row in zip(known, figures, strict=True)
+        for (arm, summary), row in zip(arms, figures, strict=True)
     ]
     return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
 
@@ -70,8 +70,8 @@ def _critical(summary: NoiseSummary) -> str | Markup:
     return nothing("not seen") if summary.scale is None else batch_in_words(summary.scale, summary.examples)
 
 
-def _chart(view: View, known: Known) -> Markup:
-    drawn = [(arm, summary) for arm, summary in known if len(summary.shown) > 1]
+def _chart(view: View, arms: Arms) -> Markup:
+    drawn = [(arm, summary) for arm, summary in arms if len(summary.shown) > 1]
     if not drawn:
         return Markup()
     are_counted = all(summary.examples is not None for _, summary in drawn)

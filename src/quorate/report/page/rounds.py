@@ -36,7 +36,7 @@ MEANINGS = (
     "waits for the rest."
 )
 EQUAL = "The dashed line is an equal share."
-Known = Sequence[tuple[ArmSummary, RoundsSummary]]
+Arms = Sequence[tuple[ArmSummary, RoundsSummary]]
 LISTED = 200
 """The most rows of the numbers below a chart; all are in the data."""
 _NAMED = 12
@@ -45,25 +45,25 @@ _NAMED = 12
 
 def rounds(view: View) -> Markup:
     """Return section 6 of the page, if some arm has rounds."""
-    known = [(arm, arm.rounds) for arm in view.summary.arms if arm.rounds is not None]
-    if not known:
+    arms = [(arm, arm.rounds) for arm in view.summary.arms if arm.rounds is not None]
+    if not arms:
         return Markup()
     absent = view.left_out(
         (arm for arm in view.summary.arms if arm.rounds is None), "no rounds with a quorum are known"
     )
-    charts = (_staleness(view, known), _contributors(view, known), _ranks(view, known), _gains(view, known))
+    charts = (_staleness(view, arms), _contributors(view, arms), _ranks(view, arms), _gains(view, arms))
     grid = element("div", *charts, class_="figures")
-    return section("rounds", "Rounds", LEAD, _table(view, known), _changes(view, known), grid, missing(absent))
+    return section("rounds", "Rounds", LEAD, _table(view, arms), _changes(view, arms), grid, missing(absent))
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = ["strategy", "rounds", "rounds/s", "workers in each", "fresh gradients", "staleness",
              "effective batch", "time waiting", "waiting, if in step"]  # fmt: skip
-    summaries = [summary for _, summary in known]
+    summaries = [summary for _, summary in arms]
     members = numbers_alike(summary.contributors_mean for summary in summaries)
     stale = numbers_alike(summary.staleness_mean for summary in summaries)
     columns = [
-        [arm.name for arm, _ in known],
+        [arm.name for arm, _ in arms],
         _cells([summary.count for summary in summaries], numbers_alike),
         _cells([summary.per_second for summary in summaries], numbers_alike),
         [_small(members(summary.contributors_mean), f"of {range_in_words(*summary.live)}") for summary in summaries],
@@ -77,10 +77,10 @@ def _table(view: View, known: Known) -> Markup:
     return framed(view, "What the quorum cost and gained", table(heads, rows), paragraphs(MEANINGS))
 
 
-def _changes(view: View, known: Known) -> Markup:
+def _changes(view: View, arms: Arms) -> Markup:
     rows = [
         [arm.name, str(change.seed), f"{change.number:,}", _settings(change.settings), change.why]
-        for arm, summary in known
+        for arm, summary in arms
         for change in summary.changes
     ]
     if not rows:
@@ -114,17 +114,17 @@ def _small(words: str, more: str, value: str | None = None) -> Markup:
     return element("span", element("span", words, class_="mean", data_value=value), *below)
 
 
-def _staleness(view: View, known: Known) -> Markup:
+def _staleness(view: View, arms: Arms) -> Markup:
     return _figure(
-        view, known, "How stale gradients were",
+        view, arms, "How stale gradients were",
         lambda summary: (summary.staleness, f"{share_in_words(summary.fresh_share.mean)} fresh"),
         title="rounds that had gone by when it was applied", counted="Gradients by staleness in rounds",
     )  # fmt: skip
 
 
-def _contributors(view: View, known: Known) -> Markup:
+def _contributors(view: View, arms: Arms) -> Markup:
     return _figure(
-        view, known, "How many workers were in a round",
+        view, arms, "How many workers were in a round",
         lambda summary: (
             summary.contributors[1:], f"mean {number_in_words(summary.contributors_mean)} of {view.summary.workers}",
         ),
@@ -133,18 +133,18 @@ def _contributors(view: View, known: Known) -> Markup:
     )  # fmt: skip
 
 
-def _ranks(view: View, known: Known) -> Markup:
+def _ranks(view: View, arms: Arms) -> Markup:
     def of(summary: RoundsSummary) -> tuple[Sequence[float], str]:
         least = min(range(len(summary.rank_shares)), key=lambda rank: summary.rank_shares[rank])
         return summary.rank_shares, f"least: rank {least}, {share_in_words(summary.rank_shares[least])}"
 
     return _figure(
-        view, known, "Whose gradients were applied", of,
+        view, arms, "Whose gradients were applied", of,
         title="rank", counted="Shares of the applied gradients by rank", note=EQUAL, is_level=True,
     )  # fmt: skip
 
 
-def _gains(view: View, known: Known) -> Markup:
+def _gains(view: View, arms: Arms) -> Markup:
     """Return the chart of saved waiting; nothing if nobody could wait, or everybody was waited for anyway."""
     rows = [
         Gain(
@@ -153,7 +153,7 @@ def _gains(view: View, known: Known) -> Markup:
             was=summary.waiting_share.mean,
             would_be=summary.waiting_in_step.mean,
         )
-        for arm, summary in known
+        for arm, summary in arms
         if summary.waiting_share is not None and summary.waiting_in_step is not None
     ]
     if not rows:
@@ -171,7 +171,7 @@ def _gains(view: View, known: Known) -> Markup:
 
 def _figure(
     view: View,
-    known: Known,
+    arms: Arms,
     caption: str,
     of: Callable[[RoundsSummary], tuple[Sequence[float], str]],
     *,
@@ -184,7 +184,7 @@ def _figure(
 ) -> Markup:
     """Draw columns of every arm; `of` returns the counts from `first` on, and words for the arm."""
     rows, descriptions, numbers = [], [], []
-    for arm, summary in known:
+    for arm, summary in arms:
         counts, words = of(summary)
         counts = [*counts, *([0] * (most - len(counts)))]
         level = 1.0 / len(counts) if is_level else None

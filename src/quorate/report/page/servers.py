@@ -24,31 +24,31 @@ MEANINGS = (
 SERVERS = 16
 """The most servers drawn of each arm."""
 _NAMED = 12
-Known = Sequence[tuple[ArmSummary, ServersSummary]]
+Arms = Sequence[tuple[ArmSummary, ServersSummary]]
 
 
 def servers(view: View) -> Markup:
     """Return the section, if some arm has servers."""
-    known = [(arm, arm.servers) for arm in view.summary.arms if arm.servers is not None]
-    if not known:
+    arms = [(arm, arm.servers) for arm in view.summary.arms if arm.servers is not None]
+    if not arms:
         return Markup()
-    charts = element("div", _staleness(view, known), _loads(view, known), class_="figures")
-    return section("servers", "Servers", LEAD, _table(view, known), charts)
+    charts = element("div", _staleness(view, arms), _loads(view, arms), class_="figures")
+    return section("servers", "Servers", LEAD, _table(view, arms), charts)
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = ["strategy", "steps", "gradients", "mean staleness", "dropped", "scaled down", "a gradient counts",
              "most dropped"]  # fmt: skip
     figures = alike(
         [
             [summary.staleness_mean, summary.dropped_share, summary.scaled_share, _counts(summary)]
-            for _, summary in known
+            for _, summary in arms
         ],
         [numbers_alike, shares_alike, shares_alike, numbers_alike],
     )
     rows = [
         [arm.name, f"{summary.steps:,}", f"{summary.gradients:,}", *row, _most_dropped(summary)]
-        for (arm, summary), row in zip(known, figures, strict=True)
+        for (arm, summary), row in zip(arms, figures, strict=True)
     ]
     return framed(view, "What became of gradients", table(heads, rows), paragraphs(MEANINGS))
 
@@ -65,10 +65,10 @@ def _most_dropped(summary: ServersSummary) -> str:
     return f"rank {rank}, {share_in_words(dropped / (taken + dropped))} of its own" if dropped else nothing("none")
 
 
-def _staleness(view: View, known: Known) -> Markup:
+def _staleness(view: View, arms: Arms) -> Markup:
     title = "steps that had been made since"
     rows, lines, numbers = [], [], []
-    for arm, summary in known:
+    for arm, summary in arms:
         total = sum(summary.staleness)
         note = f"mean {number_in_words(summary.staleness_mean)}, at most {len(summary.staleness) - 1:,}"
         rows.append(Columns(name=arm.name, look=view.looks[arm.name], counts=summary.staleness, note=note))
@@ -93,16 +93,16 @@ def _staleness(view: View, known: Known) -> Markup:
     )  # fmt: skip
 
 
-def _loads(view: View, known: Known) -> Markup:
+def _loads(view: View, arms: Arms) -> Markup:
     rows, lines = [], []
-    for arm, summary in known:
+    for arm, summary in arms:
         for server in summary.servers[:SERVERS]:
             sent = f"in {bytes_in_words(server.bytes_in)}/s, out {bytes_in_words(server.bytes_out)}/s"
             busy = "" if server.busy_share is None else f"{share_in_words(server.busy_share)} busy, "
             rows.append(Load(name=arm.name, look=view.looks[arm.name], row=f"rank {server.rank}",
                              share=server.busy_share, words=f"{busy}{sent}"))  # fmt: skip
             lines.append(f"{arm.name}, rank {server.rank}: {busy}{sent}.")
-    hidden = sum(max(0, len(summary.servers) - SERVERS) for _, summary in known)
+    hidden = sum(max(0, len(summary.servers) - SERVERS) for _, summary in arms)
     note = f"Further servers: {hidden:,}; all of them are in the data. " if hidden else ""
     if view.is_virtual:
         note += "How busy servers were is not told: in virtual time they handle messages at once. "

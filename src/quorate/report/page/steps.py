@@ -20,19 +20,19 @@ HEIGHTS = "Heights are shares of an arm's steps, on one scale; the last bin also
 
 def steps(view: View) -> Markup:
     """Return section 4 of the page."""
-    known = [(arm, arm.steps) for arm in view.summary.arms if arm.steps is not None and arm.steps.counts]
-    if not known:
+    arms = [(arm, arm.steps) for arm in view.summary.arms if arm.steps is not None and arm.steps.counts]
+    if not arms:
         return section(
             "steps", "Time per step", LEAD, missing("No arm has steps after its warm-up, so there are none to show.")
         )
     absent = view.left_out(
         (arm for arm in view.summary.arms if arm.steps is None), "no step after the warm-up is known"
     )
-    return section("steps", "Time per step", LEAD, _shares(view, known, absent), _histograms(view, known, absent))
+    return section("steps", "Time per step", LEAD, _shares(view, arms, absent), _histograms(view, arms, absent))
 
 
-def _shares(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
-    spendings = [Spending(arm.name, times.shares) for arm, times in known]
+def _shares(view: View, arms: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
+    spendings = [Spending(arm.name, times.shares) for arm, times in arms]
     described = " ".join(
         f"{spending.name}: {seconds_in_words(spending.total)}, of which "
         + ", ".join(
@@ -67,7 +67,7 @@ def _table(heads: list[str], names: list[list[str]], values: list[list[float]]) 
     return table(heads, [[*name, *row] for name, row in zip(names, cells, strict=True)])
 
 
-def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
+def _histograms(view: View, arms: list[tuple[ArmSummary, StepTimes]], absent: str) -> Markup:
     rows = [
         Histogram(
             name=arm.name,
@@ -76,18 +76,18 @@ def _histograms(view: View, known: list[tuple[ArmSummary, StepTimes]], absent: s
             counts=times.counts,
             percentiles=(times.p50, times.p95, times.p99),
         )
-        for arm, times in known
+        for arm, times in arms
     ]
     described = " ".join(
         f"{arm.name}: p50 {seconds_in_words(times.p50)}, p95 {seconds_in_words(times.p95)}, "
         f"p99 {seconds_in_words(times.p99)} of {times.count:,} steps."
-        for arm, times in known
+        for arm, times in arms
     )
     title = view.time("step time")
     numbers = _table(
         ["strategy", "steps", "mean", "p50", "p95", "p99"],
-        [[arm.name, f"{times.count:,}"] for arm, times in known],
-        [[times.mean, times.p50, times.p95, times.p99] for _, times in known],
+        [[arm.name, f"{times.count:,}"] for arm, times in arms],
+        [[times.mean, times.p50, times.p95, times.p99] for _, times in arms],
     )
     return figure(
         view,

@@ -22,7 +22,7 @@ DRIFT = 200e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Shift:
     """The shift of a clock when it shows `time`, and its greatest error."""
 
     time: float
@@ -31,16 +31,16 @@ class Known:
 
 
 class RunClock:
-    """A map from one machine's clock to the clock of the run. Between two `known` shifts it is linear."""
+    """A map from one machine's clock to the clock of the run. Between two `shifts` it is linear."""
 
-    def __init__(self, known: Sequence[Known]) -> None:
-        self._known = known
-        self._times = [shift.time for shift in known]
+    def __init__(self, shifts: Sequence[Shift]) -> None:
+        self._shifts = shifts
+        self._times = [shift.time for shift in shifts]
 
     @property
     def is_reference(self) -> bool:
         """Whether the shift is always 0."""
-        return all(shift.shift == 0.0 for shift in self._known)
+        return all(shift.shift == 0.0 for shift in self._shifts)
 
     def at(self, time: float) -> float:
         """Return `time` on the clock of the run."""
@@ -50,18 +50,18 @@ class RunClock:
         """Return the greatest error of `at` in seconds; infinite without measurements."""
         return self._between(time).uncertainty
 
-    def _between(self, time: float) -> Known:
+    def _between(self, time: float) -> Shift:
         number = bisect_right(self._times, time)
-        if not self._known:
-            return Known(time, 0.0, 0.0)
-        if number in (0, len(self._known)):
-            nearest = self._known[max(0, number - 1)]
+        if not self._shifts:
+            return Shift(time, 0.0, 0.0)
+        if number in (0, len(self._shifts)):
+            nearest = self._shifts[max(0, number - 1)]
             away = abs(time - nearest.time) * DRIFT if nearest.uncertainty else 0.0
-            return Known(time, nearest.shift, nearest.uncertainty + away)
-        early, late = self._known[number - 1], self._known[number]
+            return Shift(time, nearest.shift, nearest.uncertainty + away)
+        early, late = self._shifts[number - 1], self._shifts[number]
         share = (time - early.time) / (late.time - early.time)
         shift = early.shift + share * (late.shift - early.shift)
-        return Known(time, shift, max(early.uncertainty, late.uncertainty))
+        return Shift(time, shift, max(early.uncertainty, late.uncertainty))
 
 
 SAME = RunClock(())
@@ -71,9 +71,9 @@ def run_clocks(
     starts: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, Sequence[ClockOffset]]
 ) -> dict[int, RunClock]:
     """Return clocks by rank; `starts` are the `start` rows of all, and `offsets` the `clock` rows of some."""
-    known = {rank: [row for row in rank_rows if row.reference <= rank] for rank, rank_rows in offsets.items()}
-    rows = [row for rank_rows in known.values() for row in rank_rows]
-    machines = {rank: rank_rows[0].machine for rank, rank_rows in known.items() if rank_rows}
+    to_lower = {rank: [row for row in rank_rows if row.reference <= rank] for rank, rank_rows in offsets.items()}
+    rows = [row for rank_rows in to_lower.values() for row in rank_rows]
+    machines = {rank: rank_rows[0].machine for rank, rank_rows in to_lower.items() if rank_rows}
     measured = _measured(rows, machines) if rows else {}
     clocks = {rank: measured[machines[rank]] for rank in starts if machines.get(rank) in measured}
     return {**_by_the_time_of_day(starts, clocks), **clocks}
@@ -85,26 +85,26 @@ def _measured(rows: Sequence[ClockOffset], machines: Mapping[int, str]) -> dict[
     A machine that measured against another one, after the first was lost, has the uncertainty of both together.
     """
     root = machines.get(min(row.reference for row in rows))
-    direct: dict[str, list[Known]] = {}
+    direct: dict[str, list[Shift]] = {}
     for row in rows:
         if machines.get(row.reference) == root and row.machine != root:
-            direct.setdefault(row.machine, []).append(Known(row.time, row.offset, row.uncertainty))
-    by_machine = {machine: RunClock(_best(known)) for machine, known in direct.items()}
+            direct.setdefault(row.machine, []).append(Shift(row.time, row.offset, row.uncertainty))
+    by_machine = {machine: RunClock(_best(shifts)) for machine, shifts in direct.items()}
     for row in rows:
         by = by_machine.get(machines.get(row.reference, ""))
         if by is not None and row.machine not in (root, machines.get(row.reference)):
             middle = row.time + row.offset
             shift, uncertainty = by.at(middle) - row.time, row.uncertainty + by.uncertainty(middle)
-            direct.setdefault(row.machine, []).append(Known(row.time, shift, uncertainty))
-    clocks = {machine: RunClock(_best(known)) for machine, known in direct.items()}
+            direct.setdefault(row.machine, []).append(Shift(row.time, shift, uncertainty))
+    clocks = {machine: RunClock(_best(shifts)) for machine, shifts in direct.items()}
     return clocks if root is None else {**clocks, root: SAME}
 
 
-def _best(known: Iterable[Known]) -> list[Known]:
+def _best(measured: Iterable[Shift]) -> list[Shift]:
     """Drop shifts that others, and the drift, bound as closely; the remaining ones are in order, at different times."""
-    shifts = sorted(known, key=attrgetter("time"))
+    shifts = sorted(measured, key=attrgetter("time"))
     for _ in range(2):
-        kept, bound, before = list[Known](), math.inf, 0.0
+        kept, bound, before = list[Shift](), math.inf, 0.0
         for shift in shifts:
             bound += abs(shift.time - before) * DRIFT
             if shift.uncertainty <= bound and not (kept and kept[-1].time == shift.time):
@@ -122,10 +122,10 @@ def _by_the_time_of_day(
     The clock of the run is that of a rank without a shift, else that of the first host.
     """
     hosts: dict[Any, float] = {}
-    known: dict[Any, RunClock] = {}
+    by_host: dict[Any, RunClock] = {}
     for rank, start in starts.items():
         if rank in measured:
-            known.setdefault(start.get("host"), measured[rank])
+            by_host.setdefault(start.get("host"), measured[rank])
         if has_numbers(start, "wall", "now"):
             hosts.setdefault(start.get("host"), start["wall"] - start["now"])
     references = [starts[rank].get("host") for rank, clock in measured.items() if clock.is_reference]
@@ -134,6 +134,6 @@ def _by_the_time_of_day(
     for rank, start in starts.items():
         host = start.get("host")
         shift = hosts.get(host, hosts.get(first, 0.0)) - hosts.get(first, 0.0)
-        by_day = RunClock([Known(0.0, shift, math.inf)]) if host != first and host in hosts else SAME
-        clocks[rank] = known.get(host, by_day)
+        by_day = RunClock([Shift(0.0, shift, math.inf)]) if host != first and host in hosts else SAME
+        clocks[rank] = by_host.get(host, by_day)
     return clocks

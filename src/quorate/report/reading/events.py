@@ -18,11 +18,11 @@ R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
 
 def each_once(rows: Iterable[Sequence[T]]) -> list[T]:
     """Return the rows of all ranks in order, one for each event: a second rank may have recorded it as well."""
-    known: dict[int, T] = {}
+    by_rank: dict[int, T] = {}
     for event in (event for rank_rows in rows for event in rank_rows):
-        other = known.get(event.rank)
-        known[event.rank] = event if other is None or event.time < other.time else other
-    return sorted(known.values(), key=lambda event: event.time)
+        other = by_rank.get(event.rank)
+        by_rank[event.rank] = event if other is None or event.time < other.time else other
+    return sorted(by_rank.values(), key=lambda event: event.time)
 
 
 def moved(events: Sequence[R], clock: RunClock) -> list[R]:

@@ -22,10 +22,10 @@ def find_folder(name: str, runs: Path = RUNS) -> Path:
         with suppress(OSError, ValueError):  # what can be no name is none
             if name and folder.is_dir():
                 return folder
-    known = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    near = difflib.get_close_matches(name, [path.name for path in known], n=1)
+    folders = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    near = difflib.get_close_matches(name, [path.name for path in folders], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."
-    newest = ", ".join(path.name for path in reversed(known[-_SHOWN:])) or "none"
+    newest = ", ".join(path.name for path in reversed(folders[-_SHOWN:])) or "none"
     raise ConfigurationError(f'there is no run "{name}", as a folder or in {runs}{hint} The newest: {newest}.')
 
 
