@@ -1,4 +1,4 @@
-"""What was measured, for people and programs: read from the records of runs and from nothing else.
+"""Measurements of runs, for people and programs, read from nothing but the records.
 
 Called, `quorate.report(run)` writes the report of a run and shows it in a notebook: see `quorate.notebook.reporting`.
 """

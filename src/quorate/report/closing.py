@@ -1,4 +1,4 @@
-"""The line a run ends with on the console: how much it did, how fast, and who held the others up."""
+"""The line a run ends with on the console: its steps, its speed, and the ranks that held the others up."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from quorate.report.wording import (
 )
 
 MOST_BYTES = 4 << 20
-"""Read of all ranks together: a fraction of a second. Of longer runs, the end."""
+"""The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
 _NAMED = 4
-"""Changes of the quorum, workers that died, and workers that joined, at most."""
+"""The most changes of the quorum, workers that died, and workers that joined."""
 _OFTEN = 0.01
-"""Share of means from which on it is told who was left out of them."""
+"""The share of means from which on a rank left out of them is named."""
 LEAST_BYTES = 8 << 10
-"""Read of each rank however many there are: some 20 steps."""
+"""Bytes read of each rank however many there are: some 20 steps."""
 
 
 def closing_line(folder: Path) -> str | None:
-    """What is to be said of the run in `folder`; None where no step was recorded.
+    """Return the closing line of the run in `folder`; None if no step was recorded.
 
     `120 steps in 14.2 s (8.40 steps/s, 270 examples/s); rank 3 arrived last in 97% of the steps, 182 ms after the
-    first; 61% of the others' time was waiting; records in runs/x`. Who arrives when is said of two workers or more.
-    Under a quorum it says what that cost and gained: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch
-    74; 14% of the time was waiting (in step it would have been 43%)`, and where the quorum changed on the way, to what.
-    Where workers have failed it says the goodput. Of a run with long records all but the numbers of steps and rounds is
-    of its last steps.
+    first; 61% of the others' time was waiting; records in runs/x`. Two workers or more have a part about arrivals.
+    Under a quorum, its cost and gain: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch 74; 14% of the
+    time was waiting (in step it would have been 43%)`, and the later quorums where it changed. After failures, the
+    goodput. Of a run with long records, all but the numbers of steps and rounds are of its last steps.
     """
     ranks = max(1, len(ranks_in(folder)))
     run = read_run(folder, most_bytes=max(LEAST_BYTES, MOST_BYTES // ranks))
@@ -58,13 +57,13 @@ def closing_line(folder: Path) -> str | None:
     is_all = not _keep_ends(run)
     warm_up = run.usual_warm_up if is_all else 0
     window = window_of(run, warm_up)
-    total = max(one.steps[-1].step for one in run.ranks if one.steps)
+    total = max(rank.steps[-1].step for rank in run.ranks if rank.steps)
     virtual = " of virtual time" if run.is_virtual else ""
     parts = [f"{counted(total, 'step')} in {seconds_in_words(seconds)}{virtual}"]
     if window is not None:
         parts[0] += f" ({_rates(window, is_all=is_all)})"
     steps = run.after(warm_up)
-    met = comparable(steps, run.newcomers, [one.distributed for one in run.ranks])
+    met = comparable(steps, run.newcomers, [rank.distributed for rank in run.ranks])
     meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
     skew = skew_of(meetings, steps, warm, run.newcomers)
@@ -78,24 +77,26 @@ def closing_line(folder: Path) -> str | None:
         parts += _gained(rounds)
     parts += _bubbles(steps)
     parts += _left_out(run) if is_all else []
-    parts += [f"rank {one.rank} died after update {one.round}, and {one.left} went on" for one in run.deaths[:_NAMED]]
-    parts += [joined_in_words(*one) for one in run.replacements[:_NAMED]]
+    parts += [
+        f"rank {death.rank} died after update {death.round}, and {death.left} went on" for death in run.deaths[:_NAMED]
+    ]
+    parts += [joined_in_words(*replacement) for replacement in run.replacements[:_NAMED]]
     if is_all and has_failed(run):
         parts += _goodput(run)
     return "; ".join([*parts, f"records in {folder}"])
 
 
 def _keep_ends(run: RunRecords) -> bool:
-    """Where not all rows were read, leave only steps from which on those of every rank are known; whether it was so.
+    """Drop the steps before those of every rank are known, if not all rows were read; return whether it was so.
 
     The last step of every rank stays, whenever it was.
     """
-    gaps = [next_ for one in run.ranks for early, next_ in pairwise(one.steps) if next_.step > early.step + 1]
+    gaps = [next_ for rank in run.ranks for early, next_ in pairwise(rank.steps) if next_.step > early.step + 1]
     since = max((step.begin for step in gaps), default=None)
     if since is None:
         return False
-    for one in run.ranks:
-        one.steps[:-1] = [step for step in one.steps[:-1] if step.begin >= since]
+    for rank in run.ranks:
+        rank.steps[:-1] = [step for step in rank.steps[:-1] if step.begin >= since]
     return True
 
 
@@ -107,14 +108,17 @@ def _rates(window: Window, *, is_all: bool) -> str:
 
 
 def _rounds(rounds: RoundFigures) -> str:
-    """What the updates were made of."""
     batch, workers = rounds.effective_batch, range_in_words(*rounds.live)
     said = (
         f"{counted(rounds.count, 'round')}, {rounds.contributors_mean:.1f} of {workers} workers in each, "
         f"{share_in_words(rounds.fresh_share)} fresh"
     )
     said = said if batch is None else f"{said}, effective batch {number_in_words(batch)}"
-    quorums = [str(one.settings["wait_for"]) for one in rounds.changed if one.settings and "wait_for" in one.settings]
+    quorums = [
+        str(change.settings["wait_for"])
+        for change in rounds.changed
+        if change.settings and "wait_for" in change.settings
+    ]
     if not quorums:
         return said
     first = f"{len(quorums)} changes, the last to" if len(quorums) > _NAMED else "changed to"
@@ -122,7 +126,6 @@ def _rounds(rounds: RoundFigures) -> str:
 
 
 def _gained(rounds: RoundFigures) -> list[str]:
-    """What waiting was left, of what there would have been."""
     if rounds.waiting is None:
         return []
     waited = f"{share_in_words(rounds.waiting)} of the time was waiting"
@@ -132,28 +135,25 @@ def _gained(rounds: RoundFigures) -> list[str]:
 
 
 def _goodput(run: RunRecords) -> list[str]:
-    """What failures have left of the steps that could have been made."""
-    found = goodput_of(run)
-    if found is None:
+    goodput = goodput_of(run)
+    if goodput is None:
         return []
-    lost = f" ({found.lost:.0f} of {counted(round(found.made), 'step')} were lost)" if found.lost >= 1 else ""
-    return [f"goodput {share_in_words(found.share)}{lost}"]
+    lost = f" ({goodput.lost:.0f} of {counted(round(goodput.made), 'step')} were lost)" if goodput.lost >= 1 else ""
+    return [f"goodput {share_in_words(goodput.share)}{lost}"]
 
 
 def _left_out(run: RunRecords) -> list[str]:
-    """Whose gradients did not count in many of the means; that a rule chose others says nothing of them."""
-    found, sums = left_out_of(run)
-    told = [one for one in found if one.why != NO_WEIGHT and one.count >= _OFTEN * sums]
+    exclusions, sums = left_out_of(run)
+    often = [exclusion for exclusion in exclusions if exclusion.why != NO_WEIGHT and exclusion.count >= _OFTEN * sums]
     return [
-        f"rank {one.rank}'s gradients were {'far off' if one.why == FAR else one.why} in "
-        f"{share_in_words(one.count / sums)} of the means"
-        for one in sorted(told, key=lambda one: -one.count)[:_NAMED]
+        f"rank {exclusion.rank}'s gradients were {'far off' if exclusion.why == FAR else exclusion.why} in "
+        f"{share_in_words(exclusion.count / sums)} of the means"
+        for exclusion in sorted(often, key=lambda exclusion: -exclusion.count)[:_NAMED]
     ]
 
 
 def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
-    """How long the workers of pipelines waited for other stages."""
-    shares = [share for own in steps.values() if (share := bubble_share(own)) is not None]
+    shares = [share for rank_steps in steps.values() if (share := bubble_share(rank_steps)) is not None]
     if not shares:
         return []
     least, most = share_in_words(min(shares)), share_in_words(max(shares))
@@ -161,25 +161,24 @@ def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
 
 
 def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
-    """Who held the others up, and how much that was."""
-    slow = [one.rank for one in skew.slow]
-    share = waiting_share(one for one in spent if one.rank not in slow)
+    slow = [rank.rank for rank in skew.slow]
+    share = waiting_share(time for time in spent if time.rank not in slow)
     waited = "" if share is None else share_in_words(share)
     if not skew.is_together:
         return [_pace(skew)] if slow else []
     if not slow:
         return ["no rank was significantly slower", f"{waited} of the time was waiting for others"]
-    often = share_in_words(max(one.last_share for one in skew.slow))
-    late = seconds_in_words(statistics.median(one.median for one in skew.slow))
+    often = share_in_words(max(rank.last_share for rank in skew.slow))
+    late = seconds_in_words(statistics.median(rank.median for rank in skew.slow))
     last = "arrived last" if len(slow) == 1 else "were late, the last ones"
     who = f"{ranks_named(slow, len(skew.ranks))} {last} in {often} of the steps, {late} after the first"
     return [who, f"{waited} of the others' time was waiting"] if waited else [who]
 
 
 def _pace(skew: Skew) -> str:
-    """Where not everybody waits for everybody."""
-    slow = [one.rank for one in skew.slow]
-    mine = statistics.median(one.busy_median for one in skew.slow)
-    others = statistics.median(one.busy_median for one in skew.others)
+    slow = [rank.rank for rank in skew.slow]
+    slow_median = statistics.median(rank.busy_median for rank in skew.slow)
+    others_median = statistics.median(rank.busy_median for rank in skew.others)
     who = f"{ranks_named(slow, len(skew.ranks))} {'was' if len(slow) == 1 else 'were'}"
-    return f"{who} at work on a step for {seconds_in_words(mine)}, {mine / others:.2f} times as long as the others"
+    ratio = f"{slow_median / others_median:.2f} times as long as the others"
+    return f"{who} at work on a step for {seconds_in_words(slow_median)}, {ratio}"

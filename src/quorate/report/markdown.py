@@ -1,4 +1,4 @@
-"""`summary.md`: the verdict, a table, what was equal, who is slow, how to do it again."""
+"""`summary.md`: the verdict, a table, fairness, slow ranks, and how to reproduce the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WAYS: Mapping[str, Callable[[Iterable[float | None]], Words]] = {
     "peak_bytes": bytes_alike,
 }
 _RANKS = 16
-"""Of a pipeline, that are named."""
+"""The most ranks of a pipeline that are named."""
 COLUMNS = (
     "strategy", "speed-up", "final quality", "time to target", "examples/s", "of the no-wait ideal",
     "bytes per step and rank", "peak memory", "target reached",
@@ -39,12 +39,12 @@ COLUMNS = (
 
 
 def markdown(summary: Summary) -> str:
-    """The summary as a reader takes it in without a browser."""
+    """Return the summary for readers without a browser."""
     parts = [f"# {summary.title}", summary.verdict]
     if summary.world == "virtual":
         parts.append("Times are virtual: the result of a simulation, not a measurement.")
     if summary.warnings:
-        parts.append("\n".join(f"- Caution: {one}." for one in summary.warnings))
+        parts.append("\n".join(f"- Caution: {warning}." for warning in summary.warnings))
     parts += [_table(summary), _legend(summary), "## Fairness", _fairness(summary)]
     slow = [f"- {arm.name}: {arm.arrival.sentence}." for arm in summary.arms if arm.arrival is not None]
     parts += ["## Who is slow", "\n".join(slow) or "Nobody can be told apart: no two workers met."]
@@ -65,30 +65,30 @@ def markdown(summary: Summary) -> str:
 
 
 def _table(summary: Summary) -> str:
-    ways = {field: way([_mean(arm, field) for arm in summary.arms]) for field, way in _WAYS.items()}
-    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(_row(arm, ways) for arm in summary.arms)]
+    forms = {field: form([_mean(arm, field) for arm in summary.arms]) for field, form in _WAYS.items()}
+    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(_row(arm, forms) for arm in summary.arms)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _mean(arm: ArmSummary, field: str) -> float | None:
-    found: Estimate | None = getattr(arm, field)
-    return None if found is None else found.mean
+    estimate: Estimate | None = getattr(arm, field)
+    return None if estimate is None else estimate.mean
 
 
-def _row(arm: ArmSummary, ways: Mapping[str, Words]) -> tuple[str, ...]:
+def _row(arm: ArmSummary, forms: Mapping[str, Words]) -> tuple[str, ...]:
     name = f"{arm.name} (baseline)" if arm.is_baseline else arm.name
     reached = arm.target_reached
     missed = reached is not None and reached[0] == 0
-    cells = {field: _cell(getattr(arm, field), words) for field, words in ways.items()}
+    cells = {field: _cell(getattr(arm, field), words) for field, words in forms.items()}
     if missed:
         cells["time_to_target"] = "missed"
     judged = {"speedup": "examples_per_second"}
-    said = [_judged(cell, arm.differences.get(judged.get(field, field))) for field, cell in cells.items()]
-    return (name.replace("|", "\\|"), *said, NOTHING if reached is None else f"{reached[0]} of {reached[1]}")
+    figures = [_judged(cell, arm.differences.get(judged.get(field, field))) for field, cell in cells.items()]
+    return (name.replace("|", "\\|"), *figures, NOTHING if reached is None else f"{reached[0]} of {reached[1]}")
 
 
 def _cell(estimate: Estimate | None, words: Words) -> str:
-    """`0.62 (0.60 to 0.64, 5 seeds)`; of two seeds their values, and of one its own."""
+    """Write `0.62 (0.60 to 0.64, 5 seeds)`; the values of two seeds, and the only one of one."""
     if estimate is None:
         return NOTHING
     if estimate.low is None or estimate.high is None:
@@ -100,18 +100,18 @@ def _cell(estimate: Estimate | None, words: Words) -> str:
     return f"{mean} ({spread}{len(estimate.values)} seeds)"
 
 
-def _judged(cell: str, found: str | None) -> str:
-    """Bold where it is shown to be better; else it says what is shown."""
-    if found is None or cell == NOTHING:
+def _judged(cell: str, difference: str | None) -> str:
+    """Set a cell in bold if it is shown to be better, else add what is shown."""
+    if difference is None or cell == NOTHING:
         return cell
-    return f"**{cell}**" if found == "better" else f"{cell}: {found}"
+    return f"**{cell}**" if difference == "better" else f"{cell}: {difference}"
 
 
 def _legend(summary: Summary) -> str:
     metric = ""
     if summary.metric is not None:
-        way = "higher" if summary.metric.higher_is_better else "lower"
-        metric = f"Quality is {summary.metric.name}, {way} is better. "
+        better = "higher" if summary.metric.higher_is_better else "lower"
+        metric = f"Quality is {summary.metric.name}, {better} is better. "
     if summary.target is not None:
         metric += f"The target is {summary.target:g}. "
     if summary.baseline is None:
@@ -124,10 +124,10 @@ def _legend(summary: Summary) -> str:
 
 def _fairness(summary: Summary) -> str:
     fairness = summary.fairness
-    lines = [f"- {one}" for one in fairness.equal]
+    lines = [f"- {sentence}" for sentence in fairness.equal]
     for key, values in fairness.differed.items():
-        told = ", ".join(f"{name} {NOTHING if value is None else value}" for name, value in values.items())
-        lines.append(f"- Different: {key}: {told}.")
+        listed = ", ".join(f"{name} {NOTHING if value is None else value}" for name, value in values.items())
+        lines.append(f"- Different: {key}: {listed}.")
     if not lines:
         steps = counted(fairness.warm_up_steps, "step")
         lines.append(f"One run, compared with nothing; the first {steps} of every worker are left out as warm-up.")
@@ -135,7 +135,6 @@ def _fairness(summary: Summary) -> str:
 
 
 def _rounds(rounds: RoundsSummary) -> str:
-    """Of how many workers updates were made, how stale they were, and what waiting that saved."""
     speed = "" if rounds.per_second is None else f" ({number_in_words(rounds.per_second.mean)} per second)"
     least = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])
     said = [
@@ -148,29 +147,29 @@ def _rounds(rounds: RoundsSummary) -> str:
     if rounds.effective_batch is not None:
         said.append(f"effective batch {number_in_words(rounds.effective_batch.mean)}")
     if rounds.waiting_share is not None and rounds.waiting_in_step is not None:
-        waited, in_step = (share_in_words(one.mean) for one in (rounds.waiting_share, rounds.waiting_in_step))
+        waited, in_step = (share_in_words(share.mean) for share in (rounds.waiting_share, rounds.waiting_in_step))
         said.append(f"{waited} of the time was waiting (estimate of what it would have been in step: {in_step})")
     return "; ".join(said)
 
 
-def _stages(told: StagesSummary) -> str:
-    """How long workers of a pipeline waited for each other."""
-    each = ", ".join(f"rank {one.rank} {share_in_words(one.bubble)}" for one in told.ranks[:_RANKS])
-    more = f" and {len(told.ranks) - _RANKS} more ranks" if len(told.ranks) > _RANKS else ""
-    formula = "" if told.formula is None else f" (by formula, for equal stages: {share_in_words(told.formula)})"
-    return f"{told.schedule} with {told.microbatches} micro-batches; waiting for other stages: {each}{more}{formula}"
+def _stages(stages: StagesSummary) -> str:
+    each = ", ".join(f"rank {rank.rank} {share_in_words(rank.bubble)}" for rank in stages.ranks[:_RANKS])
+    more = f" and {len(stages.ranks) - _RANKS} more ranks" if len(stages.ranks) > _RANKS else ""
+    formula = "" if stages.formula is None else f" (by formula, for equal stages: {share_in_words(stages.formula)})"
+    return (
+        f"{stages.schedule} with {stages.microbatches} micro-batches; waiting for other stages: {each}{more}{formula}"
+    )
 
 
 def _memory(memory: MemorySummary) -> str:
-    """What the rank took that took most, and what was foreseen for it."""
-    one = max(memory.ranks, key=lambda rank: (rank.peak_live or 0, rank.peak_resident or 0))
-    parts = (("parameters", one.parameters), ("gradients", one.gradients), ("optimizer", one.optimizer))
+    peak = max(memory.ranks, key=lambda rank: (rank.peak_live or 0, rank.peak_resident or 0))
+    parts = (("parameters", peak.parameters), ("gradients", peak.gradients), ("optimizer", peak.optimizer))
     foreseen = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
-    seen = (("live", one.peak_live), ("resident", one.peak_resident), ("on the GPU", one.peak_gpu))
+    seen = (("live", peak.peak_live), ("resident", peak.peak_resident), ("on the GPU", peak.peak_gpu))
     most = ", ".join(f"{bytes_in_words(size)} {name}" for name, size in seen if size is not None)
-    before = "" if one.live_before is None else f" (live before there was a model: {bytes_in_words(one.live_before)})"
+    before = "" if peak.live_before is None else f" (live before there was a model: {bytes_in_words(peak.live_before)})"
     spread = "" if memory.shards == 1 else f", ZeRO {memory.zero} over {memory.shards} workers"
-    return f"rank {one.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
+    return f"rank {peak.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
 
 
 def _reproduce(summary: Summary) -> Iterator[str]:

@@ -15,7 +15,7 @@ _ESTIMATES = ("count", "per_second", "fresh_share", "effective_batch", "waiting_
 
 
 def tables(summary: Summary) -> dict[str, str]:
-    """The text of every table, by name; what is not known is an empty cell. The first row names the columns."""
+    """Return the text of every table, by name; unknown values are empty cells. The first row names the columns."""
     return {
         name: _text(columns, ((arm.name, *row) for arm in summary.arms for row in rows(arm)))
         for name, (columns, rows) in _TABLES.items()
@@ -38,12 +38,10 @@ def _points(curves: Iterable[Curve]) -> Iterator[Row]:
 
 
 def _fields(parts: Iterable[Part], names: str) -> Iterator[Row]:
-    """Of each of the parts, the fields of these names."""
     return map(attrgetter(*names.split()), parts)
 
 
 def _numbered(*columns: Iterable[object]) -> Iterator[Row]:
-    """What stands side by side, numbered from 0."""
     for number, row in enumerate(zip(*columns, strict=True)):
         yield (number, *row)
 
@@ -61,23 +59,23 @@ def _arrival(arm: ArmSummary) -> Iterator[Row]:
 
 def _heat(arm: ArmSummary) -> Iterator[Row]:
     if arm.arrival is not None:
-        for one, late in zip(arm.arrival.ranks, arm.arrival.heat, strict=True):
+        for rank, late in zip(arm.arrival.ranks, arm.arrival.heat, strict=True):
             for step, seconds in zip(arm.arrival.steps, late, strict=True):
-                yield (arm.arrival.seed, one.rank, step, seconds)
+                yield (arm.arrival.seed, rank.rank, step, seconds)
 
 
 def _rounds(arm: ArmSummary) -> Iterator[Row]:
     for name in _ESTIMATES if arm.rounds is not None else ():
-        found: Estimate | None = getattr(arm.rounds, name)
-        if found is not None:
-            yield (name, found.mean, found.low, found.high)
+        estimate: Estimate | None = getattr(arm.rounds, name)
+        if estimate is not None:
+            yield (name, estimate.mean, estimate.low, estimate.high)
 
 
 def _marks(arm: ArmSummary) -> Iterator[Row]:
-    """A row for every gradient; a round of which none is known has one row."""
+    """Return a row for every gradient; a round without known gradients has one row."""
     for mark in arm.marks:
-        for given in mark.given or ((None, None, None),):
-            yield (mark.number, mark.time, *given)
+        for gradient in mark.given or ((None, None, None),):
+            yield (mark.number, mark.time, *gradient)
 
 
 _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
@@ -145,4 +143,4 @@ _TABLES: dict[str, tuple[str, Callable[[ArmSummary], Iterable[Row]]]] = {
     ),
     "marks": ("arm round time rank arrive staleness", _marks),
 }
-"""By name: the columns, and what gives the rows of an arm, without its name."""
+"""By name: the columns, and the function that returns the rows of an arm, without its name."""

@@ -31,29 +31,29 @@ from quorate.report.schema_parts import Server as Server
 from quorate.report.schema_parts import ServersSummary as ServersSummary
 
 FORMAT = 1
-"""Rises when a field changes its meaning or goes away."""
+"""Rises when a field changes its meaning or is removed."""
 
 Difference = Literal["better", "worse", "no difference shown"]
 
 
 NOT_BEGUN = "it has not begun"
-"""`Outcome.why` of a run that there is no folder of."""
+"""`Outcome.why` of a run without a folder."""
 STOPPED, UNDER_WAY = "it was stopped", "it is under way"
-"""Likewise of a run of a comparison that has begun, and not ended."""
+"""`Outcome.why` of a run of a comparison that has begun, and not ended."""
 
 
 class Outcome(Part):
-    """How one run ended."""
+    """The end of one run."""
 
     seed: int
     folder: str
     """Relative to the comparison's folder."""
     status: int | None
-    """The exit status; null where the run did not end (it was stopped, or is still under way)."""
+    """The exit status; null if the run did not end (it was stopped, or is still under way)."""
     seconds: float | None
     """By the wall clock, start-up included."""
     why: str | None
-    """The sentence that says why it failed."""
+    """The reason of a failure, in a sentence."""
 
 
 class Curve(Part):
@@ -62,14 +62,14 @@ class Curve(Part):
     seed: int
     seconds: tuple[float, ...]
     examples: tuple[int, ...]
-    """Of all workers together; empty where they were not counted."""
+    """Examples of all workers together; empty if they were not counted."""
     bytes: tuple[int, ...]
     """Sent by all workers together."""
     quality: tuple[float, ...]
 
 
 class StepTimes(Part):
-    """How long steps took, over all ranks and seeds, warm-up left out."""
+    """The lengths of steps, over all ranks and seeds, without the warm-up."""
 
     count: int
     mean: float
@@ -77,16 +77,16 @@ class StepTimes(Part):
     p95: float
     p99: float
     edges: tuple[float, ...]
-    """The edges of the histogram's bins, the same for all arms; the last bin also holds what took longer."""
+    """The edges of the histogram's bins, the same for all arms; the last bin also holds longer steps."""
     counts: tuple[int, ...]
     shares: dict[str, float]
-    """Mean seconds of a step by what they went into, in this order: data, compute, pace (injected, stands for
-    compute), delay (injected lateness), encode, waiting (for others), communication (exposed), decode, update, other.
-    They add up to `mean`."""
+    """Mean seconds of a step by activity, in this order: data, compute, pace (injected, stands for compute), delay
+    (injected lateness), encode, waiting (for others), communication (exposed), decode, update, other. They add up to
+    `mean`."""
 
 
 class RankArrival(Part):
-    """How one rank came to the meeting point, over all steps of one run; see `Arrival.is_together`."""
+    """The arrivals of one rank at the meeting point, over all steps of one run; see `Arrival.is_together`."""
 
     rank: int
     lateness_mean: float
@@ -99,17 +99,17 @@ class RankArrival(Part):
 
 
 class Arrival(Part):
-    """Who is slow, measured at the meeting point, in the first run of an arm that ended well."""
+    """The slow ranks, measured at the meeting point, in the first run of an arm that ended well."""
 
     seed: int
     is_together: bool
-    """Whether everybody waited for everybody. Where not, there was no meeting point: lateness is how much longer a rank
+    """Whether everybody waited for everybody. If not, there was no meeting point: lateness is how much longer a rank
     was at work on its step than the fastest rank on its step of equal number, as if all had begun them together."""
     ranks: tuple[RankArrival, ...]
     slow_rank: int | None
-    """The rank that is significantly slower than the others; null where there is none."""
+    """The rank that is significantly slower than the others; null if there is none."""
     sentence: str
-    """What is to be said of it."""
+    """The finding, as a sentence."""
     steps: tuple[int, ...]
     """The first step of each column of the heat map; they rise."""
     heat: tuple[tuple[float | None, ...], ...]
@@ -140,14 +140,14 @@ class ArmSummary(Part):
     learning_rate_factor: float | None
     runs: tuple[Outcome, ...]
     seeds: tuple[int, ...]
-    """Of the runs that figures and charts are of: they have ended well, every arm has had their seed, and so has the
-    baseline where any of them has."""
+    """The seeds of the runs in figures and charts: they have ended well, every arm has had their seed, and so has the
+    baseline if it has any of them."""
     quality: Estimate | None
-    """At the end."""
+    """The final quality."""
     time_to_target: Estimate | None
     """Seconds; over the runs that reached it."""
     target_reached: tuple[int, int] | None
-    """So many, of so many."""
+    """The number of runs that reached it, and the number of runs."""
     examples_per_second: Estimate | None
     seconds: Estimate | None
     """Training time."""
@@ -155,54 +155,52 @@ class ArmSummary(Part):
     speedup: Estimate | None
     """Examples per second over the baseline's, by pairs of equal seed: geometric mean; null for the baseline."""
     target_speedup: Estimate | None
-    """The baseline's time to target over this one's, likewise, where both reached it."""
+    """The baseline's time to target over this one's, by pairs of equal seed that both reached it: geometric mean."""
     no_wait_share: Estimate | None
-    """Examples per second over what the workers would do if nobody ever waited and exchanges cost nothing."""
+    """Examples per second over the rate if nobody ever waited and exchanges cost nothing."""
     bytes_per_step: Estimate | None
-    """Sent, per rank."""
+    """Bytes sent per rank."""
     peak_bytes: Estimate | None
     """Resident memory of the greatest rank."""
     differences: dict[str, Difference]
-    """By the field's name: against the baseline, better or worse where the intervals of the difference exclude none."""
+    """By the field's name: better or worse than the baseline, if the interval of the difference shows one."""
     alongside: dict[str, float]
-    """By the field's name: the baseline's mean over the seeds that this arm has, where it lacks some that the baseline
-    has."""
+    """By the field's name: the baseline's mean over the seeds of this arm, if that lacks some of the baseline's."""
     steps: StepTimes | None
     curves: tuple[Curve, ...]
     losses: tuple[Curve, ...]
     """The training loss (mean over ranks and neighbouring steps, at most 200 points); `quality` holds the loss."""
     arrival: Arrival | None
     timeline: tuple[Lane, ...]
-    """Some 20 typical steps of the run that `arrival` is of; 16 ranks at most, the slow one among them."""
+    """Some 20 typical steps of the run of `arrival`; 16 ranks at most, with the slow one."""
     marks: tuple[Mark, ...] = ()
     """The rounds in the timeline."""
     rounds: RoundsSummary | None = None
-    """Null where the records have none: where everybody waits for everybody, every update has a fresh gradient of every
-    worker."""
+    """Null if everybody waits for everybody: every update then has a fresh gradient of every worker."""
     merges: MergesSummary | None = None
-    """Null where there are no learners that never wait."""
+    """Null without learners that never wait."""
     outer: OuterSummary | None = None
-    """Null where there are no outer steps, or none is recorded."""
+    """Null without outer steps, or records of them."""
     noise: NoiseSummary | None = None
-    """Null where means of gradients are not formed, or none was measured."""
+    """Null if means of gradients are not formed, or none was measured."""
     exclusions: ExclusionsSummary | None = None
-    """Null where no gradient was left out."""
+    """Null if no gradient was left out."""
     servers: ServersSummary | None = None
-    """Null where parameters lie on no servers."""
+    """Null without servers."""
     memory: MemorySummary | None = None
-    """Null where none was recorded, as in a virtual world."""
+    """Null if none was recorded, as in a virtual world."""
     layers: LayersSummary | None = None
-    """Null where no layers are computed by several workers together."""
+    """Null if no layers are computed by several workers together."""
     stages: StagesSummary | None = None
-    """Null where no model is in stages."""
+    """Null without a model in stages."""
     replicas: Replicas | None = None
-    """Null where replicas are equal after every step."""
+    """Null if replicas are equal after every step."""
     faults: tuple[Fault, ...] = ()
     """Run by run, in order."""
     joined: tuple[Joined, ...] = ()
-    """Likewise."""
+    """Run by run, in order."""
     goodput: GoodputSummary | None = None
-    """Null where no worker has failed."""
+    """Null if no worker has failed."""
 
 
 class Trial(Part):
@@ -210,33 +208,33 @@ class Trial(Part):
 
     arm: str
     factor: float
-    """Of the usual learning rate."""
+    """The factor of the usual learning rate."""
     seed: int
     quality: float | None
     is_chosen: bool
 
 
 class Metric(Part):
-    """What quality is."""
+    """The measure of quality."""
 
     name: str
     higher_is_better: bool
 
 
 class Fairness(Part):
-    """What was equal, and what differed."""
+    """The equal and the different settings of arms."""
 
     equal: tuple[str, ...]
     """Sentences."""
     differed: dict[str, dict[str, object]]
     """By key, the value of each arm; only keys in which arms differ."""
     warm_up_steps: int
-    """Left out of every figure about steps."""
+    """Steps left out of every figure about steps."""
     seeds: tuple[int, ...]
 
 
 class Reproduce(Part):
-    """What it takes to do it again."""
+    """The means to reproduce the results."""
 
     command: tuple[str, ...]
     started: str
@@ -256,7 +254,7 @@ class Summary(Part):
     verdict: str
     """One sentence."""
     warnings: tuple[str, ...]
-    """What a reader has to know: arms that failed, one seed only, work that was not equal."""
+    """Cautions: arms that failed, one seed only, work that was not equal."""
     metric: Metric | None
     target: float | None
     baseline: str | None

@@ -1,4 +1,4 @@
-"""What stands in the schema of `summary.json` about gradients that were left out."""
+"""The part of the schema of `summary.json` about gradients that were left out."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from quorate.report.schema_parts import Part
 
 
 class Exclusion(Part):
-    """Why a rank's gradients did not count, and when."""
+    """The exclusions of a rank's gradients for one reason."""
 
     rank: int
     why: str
     """`not finite`, `outvoted`, `no weight`, `far`, or `absurd`."""
     count: int
-    """In how many sums."""
+    """The number of sums."""
     share: float
-    """Of all sums of the run."""
+    """The share of all sums of the run."""
     first: float
-    """When it was first told of; seconds of training time."""
+    """The time of the first record, in seconds of training time."""
     last: float
     times: tuple[float, ...]
-    """When it was told of; at most 200, evenly chosen."""
+    """Times of records; at most 200, evenly chosen."""
 
 
 class ExclusionsSummary(Part):
-    """Whose gradients rules, codes, or the watch over ordinary means left out, in the first run of an arm that ended
-    well and in which any were."""
+    """Gradients that rules, codes, or the watch over ordinary means left out.
+
+    They are of the first run of an arm that ended well and has any.
+    """
 
     seed: int
     sums: int

@@ -1,4 +1,4 @@
-"""What stands in the schema of `summary.json` about models in pieces: stages, and layers computed together."""
+"""The parts of the schema of `summary.json` about models in pieces: stages, and layers computed together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RankStages(Part):
     bubble: float
     """The share of a step in which it waited for other stages."""
     bytes_out: float
-    """To other stages in a step."""
+    """Bytes to other stages in a step."""
     bytes_in: float
 
 
@@ -23,15 +23,15 @@ class LayerTraffic(Part):
 
     name: str
     bytes_out: int
-    """That a worker sends for it in one forward and backward pass."""
+    """Bytes that a worker sends for it in one forward and backward pass."""
 
 
 class LayersSummary(Part):
-    """What layers sent along the tensor axis, in the first run of an arm that ended well."""
+    """The traffic of layers along the tensor axis, in the first run of an arm that ended well."""
 
     seed: int
     rank: int
-    """Whose bytes they are."""
+    """The rank whose bytes these are."""
     tensor: int
     """Workers that compute layers together."""
     layers: tuple[LayerTraffic, ...]
@@ -39,14 +39,14 @@ class LayersSummary(Part):
 
 
 class StagesSummary(Part):
-    """How workers of a pipeline waited for each other, in the first run of an arm that ended well."""
+    """The waiting of the workers of a pipeline for each other, in the first run of an arm that ended well."""
 
     seed: int
     schedule: str
     workers: int
-    """Of a pipeline."""
+    """Workers of a pipeline."""
     stages: int
     microbatches: int
     formula: float | None
-    """The bubble of equal stages, by the published formula, where messages take no time."""
+    """The bubble of equal stages, by the published formula, if messages take no time."""
     ranks: tuple[RankStages, ...]

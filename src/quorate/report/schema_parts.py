@@ -1,4 +1,4 @@
-"""What stands in the schema of `summary.json` about rounds, lanes and faults, and what all of its parts are."""
+"""The parts of the schema of `summary.json` about rounds, lanes and faults, and the base of all parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Part(BaseModel):
-    """Unknown fields are refused."""
+    """The base of all parts of the schema: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,7 +24,7 @@ class Estimate(Part):
 class Lane(Part):
     """One rank in the timeline of typical steps: spans of (activity as in `schema.StepTimes.shares`, begin, end).
 
-    Seconds since the beginning of what is shown.
+    Seconds are since the beginning of the lanes.
     """
 
     rank: int
@@ -32,64 +32,64 @@ class Lane(Part):
 
 
 class Mark(Part):
-    """One round in the timeline. Seconds since the beginning of what is shown."""
+    """One round in the timeline. Seconds are since the beginning of the lanes."""
 
     number: int
     time: float
     """When the first replica had applied it."""
     given: tuple[tuple[int, float, int], ...]
-    """Its gradients: the rank, when it had come (below 0 for before the beginning), and the staleness in rounds."""
+    """Its gradients: the rank, the time of arrival (below 0 for before the beginning), and the staleness in rounds."""
 
 
 class RankMemory(Part):
-    """Bytes of one worker; null is what was not known."""
+    """Bytes of one worker; null if unknown."""
 
     rank: int
     resident_before: int | None
-    """When it had joined, before there was a model."""
+    """When the worker had joined, before there was a model."""
     peak_resident: int | None
     live_before: int | None
-    """In use then: what was asked of the C library and not given back, and shared memory that is resident."""
+    """In use then: allocated by the C library and not freed, and shared memory that is resident."""
     peak_live: int | None
-    """The most that was seen at the end of a forward pass or of a step."""
+    """The highest value at the end of a forward pass or of a step."""
     peak_gpu: int | None
     """Allocated by torch."""
     parameters: int | None
-    """Foreseen, with buffers; of a model in shards its piece."""
+    """Forecast, with buffers; of a model in shards its piece."""
     gradients: int | None
     optimizer: int | None
     host: int | None = None
-    """Foreseen in memory of the host, or in mapped files, where something is offloaded there."""
+    """Forecast of memory of the host, or in mapped files, if something is offloaded there."""
     to_host: float | None = None
-    """Copied there in a step, in the mean."""
+    """Mean bytes copied there in a step."""
     to_device: float | None = None
 
 
 class MemorySummary(Part):
-    """What memory was taken, in the first run of an arm that ended well, beside what was foreseen between steps."""
+    """The peak of memory, in the first run of an arm that ended well, beside the forecast for between steps."""
 
     seed: int
     zero: int
-    """0 where every worker has all of the model."""
+    """0 if every worker has all of the model."""
     shards: int
     """Workers of a replica."""
     ranks: tuple[RankMemory, ...]
 
 
 class Change(Part):
-    """Settings of rounds that changed on the way."""
+    """Settings of rounds that changed during the run."""
 
     seed: int
     number: int
-    """The first round under the new ones."""
+    """The first round under the new settings."""
     settings: dict[str, object]
-    """All that is not as it was at the start."""
+    """All settings that differ from the start."""
     why: str
     """In words."""
 
 
 class RoundsSummary(Part):
-    """What the updates were made of, under a strategy with a quorum.
+    """The contributions to updates, under a strategy with a quorum.
 
     Counts are of all runs that count together, of rounds formed after the warm-up and before the first worker ended;
     estimates are by seed.
@@ -98,40 +98,40 @@ class RoundsSummary(Part):
     count: Estimate
     """In the whole run."""
     per_second: Estimate | None
-    """Of training time."""
+    """Rounds per second of training time."""
     contributors: tuple[int, ...]
-    """Rounds by how many workers' gradients were in them: of none, of 1, 2 ..."""
+    """Rounds by the number of contributors: of none, of 1, 2 ..."""
     contributors_mean: float
     live: tuple[int, int]
-    """Workers that were counted in a round: the fewest, and the most."""
+    """The fewest and the most live workers in a round."""
     fresh_share: Estimate
-    """Of the gradients that were applied, those computed on the newest parameters."""
+    """The share of applied gradients that were computed on the newest parameters."""
     staleness: tuple[int, ...]
     """Gradients by staleness: of 0 rounds, of 1, 2 ..."""
     staleness_mean: float
     effective_batch: Estimate | None
-    """Mean examples in a round; null where examples were not counted."""
+    """Mean examples in a round; null if examples were not counted."""
     rank_shares: tuple[float, ...]
-    """Of the gradients that were applied, by rank."""
+    """Shares of the applied gradients, by rank."""
     waiting_share: Estimate | None
-    """Of the time of steps, what was waiting for others."""
+    """The share of the time of steps that was waiting for others."""
     waiting_in_step: Estimate | None
-    """What it would have been had everybody waited for everybody in every step: an estimate from the times at work."""
+    """That share had everybody waited for everybody in every step: an estimate from the times at work."""
     changes: tuple[Change, ...] = ()
     """Run by run, in order."""
 
 
 class Merge(Part):
-    """What an outer step of learners that never wait was made of."""
+    """The contributions to an outer step of learners that never wait."""
 
     number: int
-    """Of its round."""
+    """The number of its round."""
     fragment: int | None
-    """From 0; null where it was of all."""
+    """From 0; null if it was of all."""
     time: float
     """Seconds of the run's training time."""
     given: tuple[tuple[int, float, int], ...]
-    """The rank, its share of the weight, and its age: rounds of the fragment that had gone by without it."""
+    """The rank, its share of the weight, and its age: rounds of the fragment since it was contributed."""
 
 
 class MergesSummary(Part):
@@ -139,26 +139,26 @@ class MergesSummary(Part):
 
     count: int
     window_mean: float | None
-    """Seconds that a round waited for more learners than it needed; null where there is no such window."""
+    """Seconds that a round waited for more learners than it needed; null if there is no such window."""
     window_p95: float | None
     shares: tuple[tuple[int, float, float], ...]
-    """By rank: its share of the weight of all merges, and the mean age of what was merged of it."""
+    """By rank: its share of the weight of all merges, and the mean age of its contributions."""
     shown: tuple[Merge, ...]
     """The last ones of the first run."""
 
 
 class OuterPoint(Part):
-    """What an outer step made of its outer gradient."""
+    """The figures of one outer step."""
 
     seconds: float
-    """Of the run's training time."""
+    """Seconds of the run's training time."""
     fragment: int
     rho: float
     """The cosine of the outer gradient and the one before it, of the same fragment."""
     gain: float
-    """How many times the plain step it went along the outer gradient."""
+    """The length along the outer gradient, as a multiple of the plain step."""
     transverse: float
-    """How far it went across, in lengths of the plain step."""
+    """The length across it, as a multiple of the plain step."""
 
 
 class OuterSummary(Part):
@@ -169,20 +169,20 @@ class OuterSummary(Part):
     gain: float
     transverse: float
     shown: tuple[OuterPoint, ...]
-    """Of the first run, at most 400."""
+    """Points of the first run, at most 400."""
 
 
 class NoisePoint(Part):
     """The noise scale at one measurement."""
 
     seconds: float
-    """Of the run's training time."""
+    """Seconds of the run's training time."""
     scale: float
     """In gradients of one worker, smoothed."""
 
 
 class NoiseSummary(Part):
-    """How noisy gradients were at the end of all runs that count together, and what follows for the batch.
+    """The noise of gradients at the end of all runs that count together, and the consequences for the batch.
 
     A batch is here a number of gradients of one worker; times `examples`, it is one of examples.
     """
@@ -190,51 +190,51 @@ class NoiseSummary(Part):
     count: int
     """Measurements."""
     gradients: float
-    """In a mean: the batch."""
+    """Gradients in a mean: the batch."""
     examples: float | None
-    """In the batch of one gradient; null where they were not counted."""
+    """Examples in the batch of one gradient; null if they were not counted."""
     scale: float | None
-    """The noise scale, which is the critical batch; null where no signal was to be seen."""
+    """The noise scale, which is the critical batch; null if no signal was seen."""
     diversity: float | None
-    """Of the gradients in a mean, over all runs."""
+    """The diversity of the gradients in a mean, over all runs."""
     step_factor: float | None
-    """How many times the fewest steps possible this batch takes."""
+    """The steps of this batch, as a multiple of the fewest possible."""
     example_factor: float | None
-    """How many times the fewest examples; null without noise, too."""
+    """The examples, as a multiple of the fewest possible; null without noise, too."""
     gain: float | None
-    """How many times fewer steps twice the batch would take: from 1 to 2."""
+    """The factor by which twice the batch would save steps: from 1 to 2."""
     advice: str
     """A sentence without its full stop."""
     shown: tuple[NoisePoint, ...]
-    """Of the first run, at most 400."""
+    """Points of the first run, at most 400."""
 
 
 class Server(Part):
-    """A worker on which a part of the parameters lies."""
+    """A worker that holds a part of the parameters."""
 
     rank: int
     busy_share: float | None
-    """Of the time between rests, that in which it handled messages; null in a virtual world, where that takes none."""
+    """The share of the time between pauses in which it handled messages; null in a virtual world."""
     bytes_in: float
-    """From other workers, a second."""
+    """Bytes from other workers, a second."""
     bytes_out: float
 
 
 class ServersSummary(Part):
-    """What servers did, in all runs that count together."""
+    """The work of servers, in all runs that count together."""
 
     gradients: int
-    """That came: in steps, or dropped."""
+    """Gradients in steps, or dropped."""
     steps: int
     staleness: tuple[int, ...]
-    """Gradients in steps, by the steps that had been made since the parameters that they are of: 0, 1, 2 ..."""
+    """Gradients in steps, by the steps since their parameters: 0, 1, 2 ..."""
     staleness_mean: float
     weights: tuple[float, ...]
-    """What they counted in the mean, likewise, where an equal share of a step of all workers is 1."""
+    """Their mean weights, by the same steps, where an equal share of a step of all workers is 1."""
     dropped_share: float
-    """Of the gradients."""
+    """The share of gradients that were dropped."""
     scaled_share: float
-    """Of the gradients, those in steps that counted less than an equal share."""
+    """The share of gradients that counted less than an equal share in their step."""
     ranks: tuple[tuple[int, int, int], ...]
     """By worker: its rank, its gradients in steps, and those that were dropped."""
     servers: tuple[Server, ...]
@@ -242,31 +242,31 @@ class ServersSummary(Part):
 
 
 class GoodputSummary(Part):
-    """What failures have left of the steps that could have been made; by seed, steps of single workers."""
+    """The useful share of the possible steps, after failures; by seed, steps of single workers."""
 
     share: Estimate
-    """Useful steps, of the possible ones."""
+    """Useful over possible steps."""
     useful: Estimate
     """Steps whose work is in the model in the end."""
     lost: Estimate
-    """Steps that were made, and came to nothing."""
+    """Steps that were recorded, and whose work was lost."""
     possible: Estimate
     """Workers at the start, times seconds, by those of an undisturbed step."""
     step_seconds: Estimate
-    """Of an undisturbed step."""
+    """The seconds of an undisturbed step."""
 
 
 class Fault(Part):
-    """A worker that died, and the others went on."""
+    """A worker that died and was outlived."""
 
     seed: int
     rank: int
     why: str
     """In words: `was killed by signal 9 (SIGKILL)`."""
     seconds: float
-    """When the others had noticed, of the run's training time."""
+    """When the others noticed, in seconds of the run's training time."""
     round: int
-    """The newest update then."""
+    """The newest update at that time."""
     standstill: float | None
     """Seconds: the longest time between two steps of one of the others around it."""
     left: int
@@ -279,12 +279,12 @@ class Joined(Part):
     seed: int
     rank: int
     replaced: int | None
-    """In place of which one that had died it was started; null where it was asked for."""
+    """The dead worker that it replaces; null if it replaces none."""
     seconds: float
-    """From when on it stepped, of the run's training time."""
+    """The begin of its first step, in seconds of the run's training time."""
     round: int
-    """The one that let it in."""
+    """The round that let it in."""
     waited: float | None
-    """Seconds from the moment when that death was noticed, or else from its `quorate.join()`, until then."""
+    """Seconds from the notice of that death, or else from its `quorate.join()`, until then."""
     live: int
     """Workers that trained from then on."""

@@ -1,4 +1,4 @@
-"""From the records of a comparison, or of one run, to everything that is said of it."""
+"""The summary of a comparison, or of one run, from its records."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ SUMMARY = "summary.json"
 
 
 def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
-    """By arm and seed, of the runs that are used."""
     return {
-        name: {run.seed: run.quality for run in some if run.is_used and run.quality is not None}
-        for name, some in runs.items()
+        name: {run.seed: run.quality for run in arm_runs if run.is_used and run.quality is not None}
+        for name, arm_runs in runs.items()
     }
 
 
 def summarize(folder: Path) -> Summary:
-    """Read what lies in `folder`: a comparison, or one run. Raises `ConfigurationError` where it is neither.
+    """Summarize the comparison or the run in `folder`. Raises `ConfigurationError` if there is neither.
 
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
     plan = planned_in(folder)
-    every = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
-    runs = of_common_seeds(plan, every)
-    edges = edges_for([run.lengths for some in runs.values() for run in some if run.is_used])
+    by_arm = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
+    runs = of_common_seeds(plan, by_arm)
+    edges = edges_for([run.lengths for arm_runs in runs.values() for run in arm_runs if run.is_used])
     baseline = [] if plan.baseline is None else runs[plan.baseline.name]
     arms = tuple(arm_of(arm, runs[arm.name], baseline, plan, edges) for arm in plan.arms)
     trials = trials_of(plan)
@@ -74,13 +73,13 @@ def _reproduce(plan: Planned) -> Reproduce:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; a file is whole or not there."""
+    """Write `summary.json`, `summary.md`, and the data of every plot as `data/*.csv`; each file complete."""
     write_files(folder, {SUMMARY: summary.model_dump_json(indent=1) + "\n", "summary.md": markdown(summary)})
     write_files(folder / "data", {f"{name}.csv": table for name, table in tables(summary).items()})
 
 
 def write_files(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by name: each to a temporary file first, which then takes the place of an older one."""
+    """Write texts by name: each to a temporary file first, which then replaces an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         part = folder / f".{name}.{os.getpid()}.part"

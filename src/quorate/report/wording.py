@@ -1,4 +1,4 @@
-"""Figures as a reader takes them in: three digits and a unit."""
+"""Figures for readers: three digits and a unit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SECONDS = (("µs", 1e-6, 0.0), ("ms", 1e-3, 0.9995e-3), ("s", 1.0, 0.2495), ("m
 _BYTES = (("B", 1.0, 0.0), ("kB", 1e3, 1e3), ("MB", 1e6, 1e6), ("GB", 1e9, 1e9))
 """Name, size, and the greatest value from which on figures side by side are written in it."""
 _FAR_BELOW = 0.01
-"""Of a unit: what is less is written in a smaller one."""
+"""A share of a unit: smaller values are written in a smaller unit."""
 _MORE = 2
-"""Digits that the greatest of figures side by side may have beyond those asked for, so that the least has some."""
+"""Digits that the greatest of figures side by side may have beyond the requested, so that the least has some."""
 
 
 def seconds_in_words(seconds: float) -> str:
@@ -69,7 +69,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def ranks_named(ranks: Sequence[int], size: int) -> str:
-    """A few ranks by number, many by how many of all they are: `ranks 1 and 3`, `32 of 64 ranks`."""
+    """Name a few ranks by number, many by their share: `ranks 1 and 3`, `32 of 64 ranks`."""
     return ranks_in_words(ranks) if len(ranks) <= RANKS_NAMED else f"{len(ranks)} of {size} ranks"
 
 
@@ -83,55 +83,54 @@ def _three_digits(number: float) -> str:
 
 
 def seconds_alike(values: Iterable[float | None]) -> Words:
-    """How times that stand in one column or chart are written: in one unit, with one number of digits."""
+    """Return the form of times in one column or chart: in one unit, with one number of digits."""
     return _in_one_unit(values, _SECONDS)
 
 
 def bytes_alike(values: Iterable[float | None]) -> Words:
-    """Likewise sizes; bytes themselves are whole."""
+    """Return the form of sizes in one column or chart; bytes themselves are whole."""
     return _in_one_unit(values, _BYTES)
 
 
 def numbers_alike(values: Iterable[float | None], digits: int = 3) -> Words:
-    """Likewise numbers: the greatest has so many digits; where they are too far apart, powers of ten are told."""
-    known = _known(values)
-    if known and ((known[-1] > 1e4 * known[0] and known[0] < 1.0) or known[-1] < 1e-4):
+    """Return the form of numbers in one column: the greatest has so many digits; far apart ones are powers of ten."""
+    sizes = _known(values)
+    if sizes and ((sizes[-1] > 1e4 * sizes[0] and sizes[0] < 1.0) or sizes[-1] < 1e-4):
         return lambda value: f"{value:.{digits - 1}e}"
-    places = _places(known, digits)
+    places = _places(sizes, digits)
     return lambda value: f"{value:,.{places}f}"
 
 
 def shares_alike(values: Iterable[float | None]) -> Words:
-    """Likewise shares: `97%`, and a tenth of a percent where one is small."""
+    """Return the form of shares in one column: `97%`, and a tenth of a percent if one is small."""
     places = 1 if any(value < 0.0995 for value in _known(values)) else 0
     return lambda share: "<0.1%" if 0.0 < share < 0.0005 and places else f"{share:.{places}%}"
 
 
 def ratios_alike(values: Iterable[float | None]) -> Words:
-    """Likewise ratios: `1.31×`."""
+    """Return the form of ratios in one column: `1.31×`."""
     places = 2 if max(_known(values), default=0.0) < 99.5 else 0
     return lambda ratio: f"{ratio:,.{places}f}×"
 
 
 def _in_one_unit(values: Iterable[float | None], units: Sequence[tuple[str, float, float]]) -> Words:
-    known = _known(values)
-    greatest = known[-1] if known else 0.0
+    sizes = _known(values)
+    greatest = sizes[-1] if sizes else 0.0
     place = max((at for at, (_, _, least) in enumerate(units) if greatest >= least), default=0)
-    while place and known[0] < _FAR_BELOW * units[place][1]:
+    while place and sizes[0] < _FAR_BELOW * units[place][1]:
         place -= 1
     name, size, _ = units[place]
-    places = 0 if name == "B" else _places([value / size for value in known], 3)
+    places = 0 if name == "B" else _places([value / size for value in sizes], 3)
     return lambda value: f"{value / size:,.{places}f} {name}"
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    """Sizes above 0, sorted."""
     return sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value != 0.0)
 
 
-def _places(known: Sequence[float], digits: int) -> int:
-    """Behind the point: so that the greatest has so many digits and the least one fewer, if that is not too many."""
-    if not known:
+def _places(sizes: Sequence[float], digits: int) -> int:
+    """Return digits after the point: `digits` in all for the greatest, one fewer for the least if not too many."""
+    if not sizes:
         return 0
-    least, most = (digits - 1 - math.floor(math.log10(one) + 1e-9) for one in (known[0], known[-1]))
+    least, most = (digits - 1 - math.floor(math.log10(value) + 1e-9) for value in (sizes[0], sizes[-1]))
     return max(0, min(max(most, least - 1), most + _MORE))

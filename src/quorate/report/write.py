@@ -10,9 +10,9 @@ PAGE = "report.html"
 
 
 def write_report(folder: Path) -> Path:
-    """Read the records in `folder` and write everything that is said of them there; returns where the page is.
+    """Read the records in `folder` and write their report there; return the path of the page.
 
-    Raises `ConfigurationError` where there is no run and no comparison.
+    Raises `ConfigurationError` if there is no run and no comparison.
     """
     from quorate.report.page.page import page
 

@@ -168,7 +168,7 @@ def _of_rounds(run: RunRecords, times: RoundTimes, seed: int) -> Iterator[float]
     for merged in run.merged():
         calls = [
             (contribution.step.arrive, contribution.rank, contribution.step)
-            for contribution in merged.given
+            for contribution in merged.gradients
             if not contribution.staleness
         ]
         calls.sort(key=lambda call: call[:2])

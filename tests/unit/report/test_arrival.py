@@ -31,7 +31,7 @@ def at(number: int, arrive: float, end: float, **more: Any) -> Step:
 
 
 def skew_by(arrivals: Mapping[int, Sequence[float]]) -> Skew:
-    """Of steps of a second each, by rank: when in it the rank arrived."""
+    """Return the skew of steps of a second each; `arrivals` are times within the steps, by rank."""
     steps = {
         rank: [at(number, number + own, number + 1.0) for number, own in enumerate(late, 1)]
         for rank, late in arrivals.items()
@@ -43,7 +43,7 @@ def skew_by(arrivals: Mapping[int, Sequence[float]]) -> Skew:
 
 def test_step_times_would_not_have_found_the_slow_rank(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path, slow_rank=2))
-    means = {one.rank: statistics.fmean(step.end - step.begin for step in one.steps) for one in run.ranks}
+    means = {rank.rank: statistics.fmean(step.end - step.begin for step in rank.steps) for rank in run.ranks}
     assert max(means.values()) - min(means.values()) < 1e-6, "all steps are equally long"
     steps = run.after(5)
     skew = skew_of(meetings_of(steps), steps)
@@ -71,12 +71,12 @@ def test_a_rank_that_is_last_by_little_is_not_slow() -> None:
     assert skew.ranks[2].is_often_last and skew.ranks[2].last_share == 1.0
     assert skew.slow == (), "20 ms of a step of 1 s is not much"
     more = skew_by({0: [0.0] * 50, 1: [0.0] * 50, 2: [0.06] * 50})
-    assert [one.rank for one in more.slow] == [2]
+    assert [rank.rank for rank in more.slow] == [2]
 
 
 def test_few_steps_name_nobody() -> None:
     assert skew_by({0: [0.0] * 5, 1: [0.3] * 5}).slow == ()
-    assert [one.rank for one in skew_by({0: [0.0] * 20, 1: [0.3] * 20}).slow] == [1]
+    assert [rank.rank for rank in skew_by({0: [0.0] * 20, 1: [0.3] * 20}).slow] == [1]
 
 
 def test_a_rank_that_is_late_now_and_then_is_told_of() -> None:
@@ -89,22 +89,22 @@ def test_a_rank_that_is_late_now_and_then_is_told_of() -> None:
 def test_several_slow_ranks_are_named_together() -> None:
     first, second = [0.30, 0.31] * 30, [0.31, 0.30] * 30
     skew = skew_by({0: [0.0] * 60, 1: first, 2: [0.01] * 60, 3: second, 4: [0.0] * 60})
-    assert {one.rank for one in skew.slow} == {1, 3}
+    assert {rank.rank for rank in skew.slow} == {1, 3}
     assert sentence_of(skew).startswith("ranks 1 and 3 arrive last, or among the last, each in up to 50% of the steps")
-    assert [one.rank for one in skew.others] == [0, 2, 4]
+    assert [rank.rank for rank in skew.others] == [0, 2, 4]
 
 
 def test_ranks_that_are_equally_late_are_both_last() -> None:
-    """As in a virtual world, where most of the ranks are slow by the same factor."""
+    """Most of the ranks are slow by the same factor, as in a virtual world."""
     skew = skew_by({rank: [0.3 * (rank >= 3)] * 30 for rank in range(8)})
-    assert [one.rank for one in skew.slow] == [3, 4, 5, 6, 7]
-    assert [one.last_share for one in skew.ranks] == [0.0] * 3 + [1.0] * 5
+    assert [rank.rank for rank in skew.slow] == [3, 4, 5, 6, 7]
+    assert [rank.last_share for rank in skew.ranks] == [0.0] * 3 + [1.0] * 5
     assert sentence_of(skew).startswith("5 of 8 ranks arrive last")
 
 
 def test_nobody_is_last_where_all_come_at_once() -> None:
     skew = skew_by({0: [0.2] * 30, 1: [0.2] * 30})
-    assert [one.last_share for one in skew.ranks] == [0.0, 0.0]
+    assert [rank.last_share for rank in skew.ranks] == [0.0, 0.0]
     assert (
         sentence_of(skew) == "no rank is significantly slower; the last one to arrive is 0 µs after the first (median)"
     )
@@ -122,7 +122,7 @@ def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:
 
 def test_where_nobody_waits_a_rank_is_slow_by_its_own_pace(tmp_path: Path) -> None:
     skew = skew_in(tmp_path / "slow", waits=False, steps=120)
-    assert not skew.is_together and [one.rank for one in skew.slow] == [3]
+    assert not skew.is_together and [rank.rank for rank in skew.slow] == [3]
     assert sentence_of(skew).startswith("not everybody is waited for: rank 3 is at work on a step for 3")
     assert sentence_of(skew).endswith("1.69 times as long as the others")
 
@@ -141,9 +141,9 @@ def test_where_nobody_waits_lateness_is_what_it_would_have_been(tmp_path: Path) 
     }
     skew = apart(steps)
     assert skew.columns == tuple(range(1, 21)), "the steps that both have taken"
-    assert [one.mean for one in skew.ranks] == pytest.approx([0.0, 0.5])
-    assert [one.last_share for one in skew.ranks] == [0.0, 1.0]
-    assert [one.rank for one in skew.slow] == [1]
+    assert [rank.mean for rank in skew.ranks] == pytest.approx([0.0, 0.5])
+    assert [rank.last_share for rank in skew.ranks] == [0.0, 1.0]
+    assert [rank.rank for rank in skew.slow] == [1]
     arrival = arrival_of(skew, seed=0)
     assert not arrival.is_together and arrival.heat[1] == pytest.approx((0.5,) * 20)
     assert arrival.sentence.endswith(
@@ -168,8 +168,8 @@ def test_steps_after_an_evaluation_are_work_as_any_other() -> None:
     steps = {rank: [step for step in own if step.step % 2 == rank] for rank, own in every.items()}
     for own in every[0][::2]:  # those of rank 0 that do not measure
         own.arrive += 0.1
-    assert [one.mean for one in apart(steps, every).ranks] == pytest.approx([0.0, 0.45])
-    assert [one.mean for one in apart(steps).ranks] == pytest.approx([0.0, 0.5]), "the first with the first, in order"
+    assert [rank.mean for rank in apart(steps, every).ranks] == pytest.approx([0.0, 0.45])
+    assert [rank.mean for rank in apart(steps).ranks] == pytest.approx([0.0, 0.5]), "the first with the first, in order"
 
 
 @pytest.mark.parametrize("waits", [True, False])

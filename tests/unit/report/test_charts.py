@@ -36,7 +36,7 @@ def drawn(chart: str) -> ElementTree.Element:
 
 
 def of(chart: str, tag: str, class_: str) -> list[ElementTree.Element]:
-    return [one for one in drawn(chart).iter(tag) if class_ in one.get("class", "").split()]
+    return [element for element in drawn(chart).iter(tag) if class_ in element.get("class", "").split()]
 
 
 def words(chart: str) -> list[str]:
@@ -45,7 +45,7 @@ def words(chart: str) -> list[str]:
 
 def inked(chart: str) -> list[float]:
     """Every x at which a rectangle or a line of text begins."""
-    return [float(one.get("x", "0")) for one in drawn(chart).iter() if one.tag in ("rect", "text")]
+    return [float(element.get("x", "0")) for element in drawn(chart).iter() if element.tag in ("rect", "text")]
 
 
 # Markup
@@ -127,7 +127,7 @@ def test_no_values_make_a_scale_too() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 12)), max_size=8))
 def test_what_is_spread_does_not_overlap(things: list[tuple[float, float]]) -> None:
-    wanted, sizes = [one for one, _ in things], [size for _, size in things]
+    wanted, sizes = [middle for middle, _ in things], [size for _, size in things]
     places = drawing.spread(wanted, sizes, 0.0, 100.0)
     order = sorted(range(len(things)), key=lambda place: places[place])
     for first, second in pairwise(order):
@@ -143,7 +143,7 @@ def test_what_has_room_stays() -> None:
 
 @given(st.lists(st.tuples(st.floats(-500, 500), st.floats(-500, 500)), min_size=1, max_size=20))
 def test_a_path_goes_through_its_points(points: list[tuple[float, float]]) -> None:
-    numbers = [float(one) for one in re.findall(r"-?[\d.]+", drawing.path(points))]
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", drawing.path(points))]
     x = y = 0.0
     for (dx, dy), point in zip(zip(numbers[::2], numbers[1::2], strict=True), points, strict=True):
         x, y = x + dx, y + dy
@@ -220,7 +220,7 @@ def test_seeds_have_lines_only_where_there_is_no_band() -> None:
     together = [Line(name="a", look=0, curves=[[(0.0, 0.0), (1.0, float(n))] for n in range(5)])]
     apart = [Line(name="a", look=0, curves=[[(2.0 * n, 0.0), (2.0 * n + 1.0, 1.0)] for n in range(3)])]
     charts = [line_chart(lines, AXES, width=940, height=300, label="") for lines in (together, apart)]
-    assert [(len(of(one, "path", "band")), len(of(one, "path", "seed"))) for one in charts] == [(1, 0), (0, 3)]
+    assert [(len(of(chart, "path", "band")), len(of(chart, "path", "seed"))) for chart in charts] == [(1, 0), (0, 3)]
 
 
 def test_names_stand_at_the_ends_of_their_lines() -> None:
@@ -228,11 +228,16 @@ def test_names_stand_at_the_ends_of_their_lines() -> None:
     assert not of(chart, "path", "leader")
     ends = {}
     for group in drawn(chart).iter("g"):
-        name, marks = group.findtext("title"), [one for one in group if one.get("class") == "mark"]
-        if name and marks and group.find("text") is None and not [one for one in group if one.get("class") == "drop"]:
+        name, marks = group.findtext("title"), [element for element in group if element.get("class") == "mark"]
+        if (
+            name
+            and marks
+            and group.find("text") is None
+            and not [element for element in group if element.get("class") == "drop"]
+        ):
             shape = marks[-1]
-            found = re.match(r"M([-\d.]+) ?(-?[\d.]+)", shape.get("d", ""))
-            x, y = (found[1], found[2]) if found else (shape.get("cx"), shape.get("cy"))
+            match = re.match(r"M([-\d.]+) ?(-?[\d.]+)", shape.get("d", ""))
+            x, y = (match[1], match[2]) if match else (shape.get("cx"), shape.get("cy"))
             ends[name] = float(x or 0), float(y or 0)
     for text in of(chart, "text", "name"):
         x, y = ends["".join(text.itertext())]
@@ -244,13 +249,13 @@ def test_names_cover_neither_each_other_nor_the_lines() -> None:
     names = [f"strategy {number}" for number in range(6)]
     curves = [[(60.0, 200.0), (300.0 + 4 * number, 100.0 + 3 * number)] for number in range(5)]
     curves.append([(60.0, 80.0), (700.0, 80.0)])
-    found = placed(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
-    boxes = [one.box for one in found]
+    labels = placed(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
+    boxes = [label.box for label in labels]
     for place, (left, top, right, bottom) in enumerate(boxes):
         assert left >= 60.0 and right <= 940.0 and top > 15.0 and bottom < 270.0
         for other in boxes[:place]:
             assert right <= other[0] or other[2] <= left or bottom <= other[1] + 1.0 or other[3] <= top + 1.0
-    assert found[5].x > 700.0 and abs(found[5].y - 84.0) < 1.0
+    assert labels[5].x > 700.0 and abs(labels[5].y - 84.0) < 1.0
     early, late = [(60.0, 200.0), (300.0, 100.0)], [(60.0, 100.0), (700.0, 100.0)]
     _, top, _, bottom = placed(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[0].box
     assert not top < 100.0 < bottom, "the line that goes on is hidden"
@@ -350,11 +355,11 @@ def test_arrivals_have_a_row_for_each_rank(rows: int, width: float) -> None:
 def test_the_heat_map_is_made_of_every_cell_once() -> None:
     heat = [[0.0, 0.01, 0.01, None], [0.02, 0.0, 0.0, 0.0]]
     rows = [Row(name=name, mean=0.0, p95=0.0) for name in "ab"]
-    one = Lateness(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
+    lateness = Lateness(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
     cells: dict[tuple[int, int], str] = {}
     (map_,) = [
         group
-        for group in drawn(arrival_chart(one, title="", width=940, label="")).iter("g")
+        for group in drawn(arrival_chart(lateness, title="", width=940, label="")).iter("g")
         if group.get("class") == "heat"
     ]
     for path in map_:
@@ -406,7 +411,7 @@ def test_columns_of_all_sides_are_on_one_scale() -> None:
     tops = [re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)", area.get("d", "")) for area in of(chart, "path", "bins")]
     heights = [[float(foot) - float(top) for foot, top in side] for side in tops]
     assert heights[0][1] / heights[1][0] == pytest.approx(0.75 / 0.5, abs=0.01)
-    axes = [float(one.get("x2", 0)) for one in of(chart, "line", "axis")]
+    axes = [float(element.get("x2", 0)) for element in of(chart, "line", "axis")]
     assert len(set(axes)) == 1
     assert words(chart).count("3") == 2, "numbers begin at 1, and are the same for both"
 
@@ -427,18 +432,18 @@ def test_columns_that_share_numbers_keep_the_level_of_one() -> None:
     (level,) = of(chart, "line", "percentile")
     tops = {float(top) for top in re.findall(r"V([\d.]+)h", of(chart, "path", "bins")[0].get("d", ""))}
     assert min(tops) == pytest.approx(float(level.get("y1", 0)), abs=0.02)
-    assert any("to a column" in one for one in words(chart))
+    assert any("to a column" in text for text in words(chart))
 
 
 @WIDTHS
 def test_gains_are_bars_on_one_scale(width: float) -> None:
     rows = [Gain(name=name, look=1, was=was, would_be=0.4) for name, was in (("a", 0.1), ("b", 0.2), ("c", 0.0))]
     chart = gain_chart(rows, was="was", would_be="in step it would be", width=width, label="bars of waiting")
-    full = [float(one.get("width", 0)) for one in of(chart, "rect", "area")]
-    empty = [float(one.get("width", 0)) for one in of(chart, "rect", "estimate")]
+    full = [float(element.get("width", 0)) for element in of(chart, "rect", "area")]
+    empty = [float(element.get("width", 0)) for element in of(chart, "rect", "estimate")]
     assert len(set(empty)) == 1 and full[1] / empty[0] == pytest.approx(0.5, abs=0.01)
     assert full[1] / full[0] == pytest.approx(2.0, abs=0.05)
-    begins = [float(one.get("x", 0)) for one in drawn(chart).iter("text")]
+    begins = [float(element.get("x", 0)) for element in drawn(chart).iter("text")]
     ends = [x + drawing.text_width(text) for x, text in zip(begins, words(chart), strict=True)]
     assert max(ends) <= width + 10
 
@@ -451,16 +456,18 @@ def test_gains_of_nothing() -> None:
 def test_rounds_cross_the_lanes_and_gradients_lead_to_them() -> None:
     lanes = [("rank 0", [("compute", 0.0, 1.0)]), ("rank 1", [("compute", 0.0, 2.0)])]
     rounds = [
-        RoundLine(name="round 1", time=1.0, given=[(0, 0.9, False), (1, -0.5, True)]),
-        RoundLine(name="round 2", time=2.0, given=[(1, 1.5, True)]),
+        RoundLine(name="round 1", time=1.0, gradients=[(0, 0.9, False), (1, -0.5, True)]),
+        RoundLine(name="round 2", time=2.0, gradients=[(1, 1.5, True)]),
     ]
     chart = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes with rounds", rounds=rounds)
     plain = lane_chart(lanes, seconds=2.0, title="time", width=940.0, label="lanes without")
     assert not of(plain, "path", "round") and "round" not in words(plain)
     _, first, second = of(chart, "path", "round")
     assert "round" in words(chart)
-    xs = [float(re.findall(r"M([\d.]+)", one.get("d", ""))[0]) for one in (first, second)]
-    tall = [[float(y) for y in re.findall(r" ([\d.]+)V([\d.]+)", one.get("d", ""))[0]] for one in (first, second)]
+    xs = [float(re.findall(r"M([\d.]+)", element.get("d", ""))[0]) for element in (first, second)]
+    tall = [
+        [float(y) for y in re.findall(r" ([\d.]+)V([\d.]+)", element.get("d", ""))[0]] for element in (first, second)
+    ]
     assert tall[0] == tall[1] and tall[0][1] - tall[0][0] > 2 * 27
     ways = re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)", of(chart, "path", "way")[-1].get("d", ""))
     assert [float(end) for *_, end in ways] == pytest.approx([xs[0], xs[0], xs[1]], abs=0.1)

@@ -38,49 +38,49 @@ def clocks(**offsets: Sequence[ClockOffset]) -> dict[int, RunClock]:
 
 
 def test_what_was_measured_counts_and_not_the_time_of_day() -> None:
-    found = run_clocks(
+    by_rank = run_clocks(
         {0: start("a", 100.0), 1: start("b", 50.0, DAY + 3.0)},
         {0: [same(100.0, "A", 0)], 1: [row(50.0, "B", 0, 50.002)]},
     )
-    assert found[0].at(7.0) == 7.0 and found[0].uncertainty(7.0) == 0.0
-    assert found[1].at(50.0) == pytest.approx(100.002)
-    assert found[1].uncertainty(50.0) == 1e-4
-    assert found[1].uncertainty(60.0) == pytest.approx(1e-4 + 10 * DRIFT)
+    assert by_rank[0].at(7.0) == 7.0 and by_rank[0].uncertainty(7.0) == 0.0
+    assert by_rank[1].at(50.0) == pytest.approx(100.002)
+    assert by_rank[1].uncertainty(50.0) == 1e-4
+    assert by_rank[1].uncertainty(60.0) == pytest.approx(1e-4 + 10 * DRIFT)
 
 
 def test_between_two_measurements_a_clock_goes_evenly() -> None:
-    found = clocks(r0=[same(0.0, "A", 0)], r1=[row(10.0, "B", 0, 1.0), row(20.0, "B", 0, 1.001, 2e-4)])
-    assert found[1].at(15.0) == pytest.approx(16.0005) and found[1].uncertainty(15.0) == 2e-4
+    by_rank = clocks(r0=[same(0.0, "A", 0)], r1=[row(10.0, "B", 0, 1.0), row(20.0, "B", 0, 1.001, 2e-4)])
+    assert by_rank[1].at(15.0) == pytest.approx(16.0005) and by_rank[1].uncertainty(15.0) == 2e-4
 
 
 def test_ranks_of_one_machine_have_one_clock() -> None:
-    found = clocks(r0=[same(0.0, "A", 0)], r1=[row(5.0, "B", 0, 1.0)], r2=[row(5.5, "B", 0, 1.3, 0.5)])
-    assert found[1] is found[2]
-    assert found[2].at(5.5) == pytest.approx(6.5), "what is known better counts"
+    by_rank = clocks(r0=[same(0.0, "A", 0)], r1=[row(5.0, "B", 0, 1.0)], r2=[row(5.5, "B", 0, 1.3, 0.5)])
+    assert by_rank[1] is by_rank[2]
+    assert by_rank[2].at(5.5) == pytest.approx(6.5), "what is known better counts"
 
 
 def test_a_rank_that_measured_nothing_goes_by_its_host() -> None:
     starts = {0: start("a", 100.0), 1: start("b", 50.0, DAY + 3.0), 2: start("b", 51.0, DAY + 4.0)}
-    found = run_clocks(starts, {0: [same(100.0, "A", 0)], 1: [row(50.0, "B", 0, 50.0)], 2: []})
-    assert found[2].at(51.0) == pytest.approx(101.0) and found[2].uncertainty(50.0) == 1e-4
+    by_rank = run_clocks(starts, {0: [same(100.0, "A", 0)], 1: [row(50.0, "B", 0, 50.0)], 2: []})
+    assert by_rank[2].at(51.0) == pytest.approx(101.0) and by_rank[2].uncertainty(50.0) == 1e-4
 
 
 def test_nobody_knows_how_right_the_time_of_day_is() -> None:
-    found = run_clocks({0: start("a", 100.0), 1: start("b", 50.0)}, {})
-    assert found[1].at(50.0) == 100.0 and found[1].uncertainty(50.0) == math.inf
-    assert found[0].uncertainty(50.0) == 0.0
+    by_rank = run_clocks({0: start("a", 100.0), 1: start("b", 50.0)}, {})
+    assert by_rank[1].at(50.0) == 100.0 and by_rank[1].uncertainty(50.0) == math.inf
+    assert by_rank[0].uncertainty(50.0) == 0.0
 
 
 def test_where_the_reference_was_lost_both_uncertainties_count() -> None:
     """Rank 0 and its machine go; the others measure against rank 1 then."""
-    found = clocks(
+    by_rank = clocks(
         r0=[same(0.0, "A", 0)],
         r1=[row(10.0, "B", 0, 5.0, 1e-3), same(20.0, "B", 1)],
         r2=[row(30.0, "C", 1, -2.0, 1e-4)],
     )
-    assert found[2].at(30.0) == pytest.approx(33.0)
-    assert found[2].uncertainty(30.0) == pytest.approx(1e-4 + 1e-3 + 18 * DRIFT)
-    assert found[1].at(20.0) == pytest.approx(25.0)
+    assert by_rank[2].at(30.0) == pytest.approx(33.0)
+    assert by_rank[2].uncertainty(30.0) == pytest.approx(1e-4 + 1e-3 + 18 * DRIFT)
+    assert by_rank[1].at(20.0) == pytest.approx(25.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,7 +125,7 @@ def test_reports_and_traces_go_by_what_was_measured(tmp_path: Path, as_trace: bo
         assert ends[0] == pytest.approx(ends[1], abs=2)
     else:
         run = read_run(tmp_path)
-        ends = [[step.end for step in one.steps] for one in run.ranks]
+        ends = [[step.end for step in rank.steps] for rank in run.ranks]
         assert ends[0] == pytest.approx(ends[1], abs=2e-6)
         assert 1e-4 <= run.clock_uncertainty < 1e-3
 

@@ -50,8 +50,8 @@ def test_where_the_quorum_changed(tmp_path: Path) -> None:
     lines = []
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        found = changes.get(row["number"]) if row["kind"] == "round" else None
-        lines.append(json.dumps(row if found is None else {**row, "settings": found, "why": "it was measured"}))
+        settings = changes.get(row["number"]) if row["kind"] == "round" else None
+        lines.append(json.dumps(row if settings is None else {**row, "settings": settings, "why": "it was measured"}))
     path.write_text("\n".join(lines) + "\n")
     said = closing_line(tmp_path)
     assert said is not None and "; the quorum: changed to 4, then 2; rank 3" in said
@@ -90,8 +90,8 @@ def test_a_quorum_of_all_waits_as_all_reduce_does(tmp_path: Path) -> None:
                 number += 1
                 taken = {str(rank): [[0, 1]] for rank in range(4)}
                 time = json.loads(row)["end"] - 0.001
-                one = {"number": number, "time": time, "weight": 4.0, "live": 4, "contributors": taken}
-                file.write(json.dumps({"kind": "round", **one}) + "\n")
+                fields = {"number": number, "time": time, "weight": 4.0, "live": 4, "contributors": taken}
+                file.write(json.dumps({"kind": "round", **fields}) + "\n")
             file.write(row + "\n")
     said = closing_line(tmp_path)
     assert said is not None
@@ -141,11 +141,11 @@ def test_it_needs_nothing_heavy() -> None:
     program = (
         "import sys, quorate.report.closing; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_the_report_needs_no_torch() -> None:
     program = "import sys, quorate.report.write, quorate.report.summary; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

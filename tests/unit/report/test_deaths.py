@@ -11,7 +11,7 @@ import pytest
 from quorate.records.rows import Gone, Step
 from quorate.report.closing import closing_line
 from quorate.report.page.page import page
-from quorate.report.reading.clocks import Known, RunClock
+from quorate.report.reading.clocks import RunClock, Shift
 from quorate.report.reading.events import each_once, moved, standstill
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.run import read_run
@@ -74,7 +74,7 @@ def test_each_counts_once_and_the_first_word_counts() -> None:
     late = Gone(time=4.0, rank=1, host="h", reason="was killed", round=9, generation=1, left=2)
     other = Gone(time=3.5, rank=0, host="h", reason="was killed", round=8, generation=1, left=1)
     assert each_once([[late, other], [DEATH]]) == [DEATH, other]
-    assert moved([DEATH], RunClock([Known(0.0, 1.0, 0.0)]))[0].time == 4.0
+    assert moved([DEATH], RunClock([Shift(0.0, 1.0, 0.0)]))[0].time == 4.0
 
 
 def test_a_halt_is_that_of_those_who_went_on() -> None:

@@ -25,10 +25,10 @@ from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
 
 
-def run_of(folder: Path, *told: Any) -> RunRecords:
+def run_of(folder: Path, *exclusions: Any) -> RunRecords:
     recorder = Recorder(records_of(folder, 0))
     recorder.hold(RawRow("start", rank=0, size=3, host="tower", clock="monotonic", now=9.0, wall=1.0))
-    for number, ranks in enumerate(told):
+    for number, ranks in enumerate(exclusions):
         about = {"round": 10 * number + 10, "optimizer": "1", "begin": 10.0 + number, "arrive": 10.4 + number}
         rest = dict.fromkeys(("data", "compute", "delay", "encode", "decode", "update"), 0.0)
         rest |= dict.fromkeys(("bytes_out", "bytes_in", "examples"), 0) | {"loss": None}
@@ -39,17 +39,20 @@ def run_of(folder: Path, *told: Any) -> RunRecords:
 
 
 def test_counts_are_added_up_by_rank_and_reason(tmp_path: Path) -> None:
-    found = exclusions_of(run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1]], [[2, "far", 8]]), 5)
-    assert found is not None and (found.seed, found.sums) == (5, 20)
-    told = [(one.rank, one.why, one.count, one.share, len(one.times)) for one in found.ranks]
-    assert told == [(1, "not finite", 1, 0.05, 1), (2, "far", 18, 0.9, 2)]
-    assert found.ranks[1].last - found.ranks[1].first == 1.0
+    exclusions = exclusions_of(run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1]], [[2, "far", 8]]), 5)
+    assert exclusions is not None and (exclusions.seed, exclusions.sums) == (5, 20)
+    figures = [
+        (exclusion.rank, exclusion.why, exclusion.count, exclusion.share, len(exclusion.times))
+        for exclusion in exclusions.ranks
+    ]
+    assert figures == [(1, "not finite", 1, 0.05, 1), (2, "far", 18, 0.9, 2)]
+    assert exclusions.ranks[1].last - exclusions.ranks[1].first == 1.0
 
 
 def test_the_closing_line_tells_of_it(tmp_path: Path) -> None:
     run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1], [0, "no weight", 10]], [[2, "far", 9], [0, "no weight", 9]])
-    told = "; rank 2's gradients were far off in 95% of the means; rank 1's gradients were not finite in 5.0% of the "
-    assert told in (closing_line(tmp_path) or "")
+    words = "; rank 2's gradients were far off in 95% of the means; rank 1's gradients were not finite in 5.0% of the "
+    assert words in (closing_line(tmp_path) or "")
 
 
 @pytest.mark.parametrize("ranks", [3, None, [3], [["a", "far", 1]], [[1, "far"]]])
@@ -58,8 +61,11 @@ def test_rows_that_say_nothing(ranks: Any, tmp_path: Path) -> None:
 
 
 def test_on_the_page_and_in_the_data(tmp_path: Path) -> None:
-    found, summary = exclusions_of(run_of(tmp_path, [[2, "outvoted", 10]], [[2, "outvoted", 9]]), 0), made_summary()
-    arms = (summary.arms[0].model_copy(update={"exclusions": found}), *summary.arms[1:])
+    exclusions, summary = (
+        exclusions_of(run_of(tmp_path, [[2, "outvoted", 10]], [[2, "outvoted", 9]]), 0),
+        made_summary(),
+    )
+    arms = (summary.arms[0].model_copy(update={"exclusions": exclusions}), *summary.arms[1:])
     changed = summary.model_copy(update={"arms": arms})
     words = parsed(page(changed)).one("section", id="exclusions").text
     assert "rank 2" in words and "outvoted" in words and "95%" in words
@@ -101,7 +107,7 @@ def train(world: quorate.World, folder: Path, reduce: str, strategy: str) -> Non
 )
 def test_those_that_are_wrong_are_in_the_records(strategy: str, reduce: str, why: str, tmp_path: Path) -> None:
     VirtualWorld(6).run(joined(lambda world: train(world, tmp_path, reduce, strategy)))
-    told = [row for row in rows(records_of(tmp_path, 0)) if row["kind"] == "excluded"]
-    assert [row["sums"] for row in told] == [10, 10, 5]
-    assert [4, why, 10] in told[0]["ranks"] and [1, "not finite", 1] in told[0]["ranks"]
+    exclusion_rows = [row for row in rows(records_of(tmp_path, 0)) if row["kind"] == "excluded"]
+    assert [row["sums"] for row in exclusion_rows] == [10, 10, 5]
+    assert [4, why, 10] in exclusion_rows[0]["ranks"] and [1, "not finite", 1] in exclusion_rows[0]["ranks"]
     assert not any(row["kind"] == "excluded" for rank in range(1, 6) for row in rows(records_of(tmp_path, rank)))

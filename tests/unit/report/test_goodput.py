@@ -69,9 +69,9 @@ def made(
 
 
 def test_where_all_are_needed_every_step_that_was_made_is_useful(tmp_path: Path) -> None:
-    found = goodput_of(read_run(made(tmp_path, [*every_second(10), GONE], every_second(6))))
-    assert found is not None
-    assert (found.useful, found.made, found.possible, found.share, found.lost) == (16, 16, 20, 0.8, 0)
+    goodput = goodput_of(read_run(made(tmp_path, [*every_second(10), GONE], every_second(6))))
+    assert goodput is not None
+    assert (goodput.useful, goodput.made, goodput.possible, goodput.share, goodput.lost) == (16, 16, 20, 0.8, 0)
 
 
 def test_under_local_steps_those_since_the_last_mean_are_lost(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_under_local_steps_those_since_the_last_mean_are_lost(tmp_path: Path) ->
         {"kind": "distance", "step": at, "time": at, "optimizer": "1", "distance": 1.0, "norm": 1.0} for at in (1, 3)
     ]
     folder = made(tmp_path, [*every_second(10), GONE], [*every_second(7), *means], apart=True, sync_every=2)
-    found = goodput_of(read_run(folder))
-    assert found is not None and (found.useful, found.lost) == (14, 3)
+    goodput = goodput_of(read_run(folder))
+    assert goodput is not None and (goodput.useful, goodput.lost) == (14, 3)
     folder = made(tmp_path, [*every_second(10), GONE], every_second(7), apart=True, sync_every=2)
-    found = goodput_of(read_run(folder))
-    assert found is not None and (found.useful, found.lost) == (10, 7)
+    goodput = goodput_of(read_run(folder))
+    assert goodput is not None and (goodput.useful, goodput.lost) == (10, 7)
 
 
 @pytest.mark.parametrize(("apart", "useful"), [(False, 7), (True, 14)])
@@ -91,18 +91,25 @@ def test_of_rounds_what_they_took_in_is_useful(tmp_path: Path, apart: bool, usef
     """Gradients count themselves; of local steps the weight says how many they were."""
     taken = [{"0": [[0, 2]], "1": [[0, 1]]}, {"0": [[0, 3]], "1": [[1, 1]]}]
     rounds = [
-        {"kind": "round", "number": number, "time": 3.5 * number, "weight": 7.0, "live": 2, "contributors": one}
-        for number, one in enumerate(taken, 1)
+        {
+            "kind": "round",
+            "number": number,
+            "time": 3.5 * number,
+            "weight": 7.0,
+            "live": 2,
+            "contributors": contributors,
+        }
+        for number, contributors in enumerate(taken, 1)
     ]
     settings = {"sync_every": 3} if apart else {}
     folder = made(tmp_path, [*every_second(10), *rounds, GONE], every_second(6), apart=apart, **settings)
-    found = goodput_of(read_run(folder))
-    assert found is not None and (found.useful, found.made) == (useful, 16)
+    goodput = goodput_of(read_run(folder))
+    assert goodput is not None and (goodput.useful, goodput.made) == (useful, 16)
 
 
 def test_a_round_of_one_fragment_of_several_counts_for_its_share(tmp_path: Path) -> None:
-    """Of two: each is taken by itself, with all steps since it was taken last; the last round is of both."""
-    one, both = {"0": [[0, 1]], "1": [[0, 1]]}, {"0": [[0, 1], [0, 1]], "1": [[0, 1], [0, 1]]}
+    """Each of two fragments is taken by itself, with all steps since it was taken last; the last round is of both."""
+    single, both = {"0": [[0, 1]], "1": [[0, 1]]}, {"0": [[0, 1], [0, 1]], "1": [[0, 1], [0, 1]]}
     rounds = [
         {
             "kind": "round",
@@ -113,24 +120,24 @@ def test_a_round_of_one_fragment_of_several_counts_for_its_share(tmp_path: Path)
             "contributors": taken,
             "settles": taken is both,
         }
-        for number, (weight, taken) in enumerate([(4.0, one), (8.0, one), (8.0, one), (3.0, both)], 1)
+        for number, (weight, taken) in enumerate([(4.0, single), (8.0, single), (8.0, single), (3.0, both)], 1)
     ]
     folder = made(tmp_path, [*every_second(7), *rounds], every_second(6), apart=True, sync_every=4, fragments=2)
-    found = goodput_of(read_run(folder))
-    assert found is not None and (found.useful, found.made) == (13, 13)
+    goodput = goodput_of(read_run(folder))
+    assert goodput is not None and (goodput.useful, goodput.made) == (13, 13)
 
 
 def test_an_undisturbed_step_is_the_median_unless_there_is_a_pace_or_it_is_told(tmp_path: Path) -> None:
     slow = steps((0, 1), (1, 5), (5, 9), (9, 13))
     run = read_run(made(tmp_path, slow, slow))
-    found = goodput_of(run)
-    assert found is not None and found.step_seconds == 4.0
-    told = goodput_of(run, 0.5)
-    assert told is not None and told.possible == 52.0
+    goodput = goodput_of(run)
+    assert goodput is not None and goodput.step_seconds == 4.0
+    shorter = goodput_of(run, 0.5)
+    assert shorter is not None and shorter.possible == 52.0
     for pace, seconds in (("900ms", 0.9), ("900ms+1ms/token", 4.0), ("100ms", 4.0), ("trace:gone", 4.0), (3, 4.0)):
         (tmp_path / "run.json").write_text(json.dumps({"workers": 2, "pace": pace}))
-        found = goodput_of(read_run(tmp_path))
-        assert found is not None and found.step_seconds == seconds, pace
+        goodput = goodput_of(read_run(tmp_path))
+        assert goodput is not None and goodput.step_seconds == seconds, pace
 
 
 def test_without_steps_there_is_none(tmp_path: Path) -> None:

@@ -42,8 +42,15 @@ def step(number: int, round: int, rank: int) -> dict[str, Any]:
 
 
 def merged(number: int, ranks: list[int], live: int, stale: int) -> dict[str, Any]:
-    given = {str(rank): [[0 if rank == ranks[0] else stale, 1]] for rank in ranks}
-    return {"kind": "round", "number": number, "time": number, "weight": 1.0, "live": live, "contributors": given}
+    contributors = {str(rank): [[0 if rank == ranks[0] else stale, 1]] for rank in ranks}
+    return {
+        "kind": "round",
+        "number": number,
+        "time": number,
+        "weight": 1.0,
+        "live": live,
+        "contributors": contributors,
+    }
 
 
 def make(folder: Path, *, stale: int = 0) -> Path:
@@ -53,12 +60,12 @@ def make(folder: Path, *, stale: int = 0) -> Path:
         about = {**START, "rank": rank, "size": 2, "now": 8.0 if rank == 2 else 0.0}
         rows = [about | ({"seat": 1} if rank == 2 else {})]
         for number, round in enumerate(rounds, 1):
-            there = [one for one, own in steps.items() if round in own]
+            there = [rank for rank, own in steps.items() if round in own]
             rows += [merged(round, there, len(there), stale)] if rank == 0 else []
             rows += [step(number, round, rank)]
             if rank == 0 and round in (5, 10):
-                gone = {"kind": "gone", "rank": 1, "host": "h", "reason": "was killed", "generation": 1}
-                rows += [ROW if round == 10 else {**gone, "time": 5.0, "round": 5, "left": 1}]
+                death = {"kind": "gone", "rank": 1, "host": "h", "reason": "was killed", "generation": 1}
+                rows += [ROW if round == 10 else {**death, "time": 5.0, "round": 5, "left": 1}]
         (folder / f"rank-{rank}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "run.json").write_text(json.dumps({"command": ["quorate"], "workers": 2}))
     (folder / "outcome.json").write_text(json.dumps({"status": 0, "seconds": 25.0, "why": None}))
@@ -73,13 +80,20 @@ def folder(tmp_path: Path) -> Path:
 def test_they_are_read_and_said(folder: Path) -> None:
     run = read_run(folder)
     assert (run.joinings, run.newcomers) == ([JOINING], {2})
-    assert [(one, death and death.rank) for one, death in run.replacements] == [(JOINING, 1)]
+    assert [(joining, death and death.rank) for joining, death in run.replacements] == [(JOINING, 1)]
     line = closing_line(folder) or ""
     assert "rank 2 joined with round 10, 5.00 s after rank 1 had died, and 2 went on" in line
     assert "1.7 of 1 to 2 workers in each" in line
     assert "rank 0 arrived last" in line, "rank 2 is held against the others by its rounds, not by its steps"
-    (one,) = summarize(folder).arms[0].joined
-    assert (one.rank, one.replaced, one.seconds, one.round, one.waited, one.live) == (2, 1, 10.0, 10, 5.0, 2)
+    (joining,) = summarize(folder).arms[0].joined
+    assert (joining.rank, joining.replaced, joining.seconds, joining.round, joining.waited, joining.live) == (
+        2,
+        1,
+        10.0,
+        10,
+        5.0,
+        2,
+    )
 
 
 def test_what_they_did_counts_from_when_they_came(folder: Path) -> None:
@@ -95,12 +109,14 @@ def test_steps_of_equal_number_are_those_of_who_was_there(tmp_path: Path) -> Non
     run = read_run(make(tmp_path, stale=1))
     steps = run.warm(0)
     skew = skew_of(meetings_of(steps, is_together=False), steps, steps, run.newcomers)
-    assert skew is not None and [one.rank for one in skew.ranks] == [0, 1]
+    assert skew is not None and [rank.rank for rank in skew.ranks] == [0, 1]
     (arm,) = summarize(tmp_path).arms
-    assert arm.arrival is not None and [one.rank for one in arm.arrival.ranks] == [0, 1]
+    assert arm.arrival is not None and [rank.rank for rank in arm.arrival.ranks] == [0, 1]
     assert arm.rounds is not None and arm.rounds.live == (1, 2)
-    given = [one for each in run.merged() for one in each.given if one.rank == 2]
-    assert [one.step.step for one in given][:2] == [1, 2], "its first step was computed on a copy, not on round 0"
+    gradients = [gradient for each in run.merged() for gradient in each.gradients if gradient.rank == 2]
+    assert [gradient.step.step for gradient in gradients][:2] == [1, 2], (
+        "its first step was computed on a copy, not on round 0"
+    )
 
 
 def test_columns_of_the_heat_map_count_as_the_others_do(folder: Path) -> None:
@@ -155,7 +171,7 @@ def test_one_of_a_run_that_was_resumed_is_another_one(folder: Path) -> None:
     path = folder / "rank-2.jsonl"
     again = [{**START, "rank": 2, "size": 2, "now": 30.0, "seat": 1}, step(1, 31, 2)]
     path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in again))
-    assert [one.round for one in read_run(folder).ranks[2].steps] == [*range(11, LAST + 1), 31]
+    assert [step.round for step in read_run(folder).ranks[2].steps] == [*range(11, LAST + 1), 31]
 
 
 @pytest.mark.parametrize("is_apart", [True, False])
@@ -163,8 +179,8 @@ def test_local_steps_of_a_newcomer_are_not_held_beside_those_of_the_others(tmp_p
     """Its numbers began elsewhere: it seems to come long before the others, or after."""
     run = read_run(make(tmp_path))
     steps = {rank: list(own) for rank, own in run.after(0).items()}
-    found = comparable(steps, run.newcomers, [{}, {"strategy": "local-sgd", "replicas_differ": is_apart}])
-    assert found == {rank: own for rank, own in steps.items() if rank < 2 or not is_apart}
+    compared = comparable(steps, run.newcomers, [{}, {"strategy": "local-sgd", "replicas_differ": is_apart}])
+    assert compared == {rank: own for rank, own in steps.items() if rank < 2 or not is_apart}
 
 
 def test_so_the_closing_line_blames_nobody_for_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What layers sent along the tensor axis, in figures, on the page and in the data."""
+"""The traffic of layers along the tensor axis, in figures, on the page and in the data."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run_of(folder: Path, sent: Any = SENT) -> RunRecords:
 
 
 def test_the_busiest_first(tmp_path: Path) -> None:
-    found = layers_of(run_of(tmp_path), 3)
-    assert found is not None and (found.seed, found.rank, found.tensor) == (3, 0, 2)
-    assert [(one.name, one.bytes_out) for one in found.layers] == [
+    layers = layers_of(run_of(tmp_path), 3)
+    assert layers is not None and (layers.seed, layers.rank, layers.tensor) == (3, 0, 2)
+    assert [(layer.name, layer.bytes_out) for layer in layers.layers] == [
         ("head", 5000),
         ("blocks.0.up", 3000),
         ("blocks.1.up", 3000),
@@ -45,8 +45,8 @@ def test_rows_that_say_nothing(sent: Any, tmp_path: Path) -> None:
 
 
 def test_on_the_page_and_in_the_data(tmp_path: Path) -> None:
-    found, summary = layers_of(run_of(tmp_path), 0), made_summary()
-    arms = (summary.arms[0].model_copy(update={"layers": found}), *summary.arms[1:])
+    layers, summary = layers_of(run_of(tmp_path), 0), made_summary()
+    arms = (summary.arms[0].model_copy(update={"layers": layers}), *summary.arms[1:])
     changed = summary.model_copy(update={"arms": arms})
     words = parsed(page(changed)).one("section", id="layers").text
     assert "head" in words and bytes_in_words(5000) in words and "45%" in words

@@ -20,7 +20,7 @@ from tests.support.terminals import Terminal
 
 
 def grown(folder: Path, made: Path, share: float) -> None:
-    """What of the run in `made` is there after so much of it, cut in the middle of a row."""
+    """Copy the beginning of the run in `made`, up to `share` of each file, cut in the middle of a row."""
     folder.mkdir(exist_ok=True)
     shutil.copy(made / "run.json", folder)
     for path in made.glob("rank-*.jsonl"):
@@ -89,7 +89,7 @@ def test_of_much_at_once_only_the_newest_is_read(tmp_path: Path) -> None:
     time[0] += 5.0
     run.look()
     assert run.leader is not None and run.leader.steps == 400
-    assert len(run.losses.points) < 60 and all(len(one.recent) > 10 for one in run.workers)
+    assert len(run.losses.points) < 60 and all(len(rank.recent) > 10 for rank in run.workers)
 
 
 def test_a_row_at_the_seam_is_not_lost(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_a_row_at_the_seam_is_not_lost(tmp_path: Path) -> None:
 
 def test_deaths_joins_and_a_failure(tmp_path: Path) -> None:
     folder = make_run(tmp_path, steps=40)
-    gone = {"kind": "gone", "time": 1.0, "rank": 1, "host": "tower", "reason": "was killed by signal 9 (SIGKILL)",
+    death = {"kind": "gone", "time": 1.0, "rank": 1, "host": "tower", "reason": "was killed by signal 9 (SIGKILL)",
             "round": 17, "generation": 1, "left": 3}  # fmt: skip
     joined = {"kind": "joined", "time": 2.0, "rank": 4, "round": 20, "live": 4}
     with open(records_of(folder, 0), "a") as file:
-        file.write(json.dumps(joined) + "\n" + json.dumps(gone) + "\n" + json.dumps(gone) + "\n")
+        file.write(json.dumps(joined) + "\n" + json.dumps(death) + "\n" + json.dumps(death) + "\n")
     (folder / "outcome.json").write_text(json.dumps({"status": 1, "seconds": 14.2, "why": "rank 2 raised OSError"}))
     run = LiveRun(folder)
     run.look()
@@ -120,7 +120,7 @@ def test_deaths_joins_and_a_failure(tmp_path: Path) -> None:
         "rank 1 was killed by signal 9 (SIGKILL) after update 17; 3 went on",
         "rank 4 joined at update 20; 4 train since",
     ]
-    assert [one.rank for one in run.workers] == [0, 2, 3]
+    assert [rank.rank for rank in run.workers] == [0, 2, 3]
     assert end_in_words(run) == "failed with status 1 after 14.2 s: rank 2 raised OSError"
 
 

@@ -33,9 +33,9 @@ def got(
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
-    found = answer.status, answer.read().decode(), dict(answer.getheaders())
+    response = answer.status, answer.read().decode(), dict(answer.getheaders())
     connection.close()
-    return found
+    return response
 
 
 def test_the_page_and_what_changes_of_it(server: LiveServer) -> None:

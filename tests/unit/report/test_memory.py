@@ -23,8 +23,8 @@ FORESEEN = {"parameters": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_
 def run_of(folder: Path, *, foreseen: Any = FORESEEN, **others: Any) -> MemorySummary | None:
     recorder = Recorder(records_of(folder, 0))
     recorder.hold(Memory(time=0.0, step=0, resident=200, live=50, peak_live=50))
-    told = {"foreseen": foreseen} if foreseen else {}
-    recorder.hold(RawRow("distribute", optimizer="1", zero=3, shards=2, **told, **others))
+    fields = {"foreseen": foreseen} if foreseen else {}
+    recorder.hold(RawRow("distribute", optimizer="1", zero=3, shards=2, **fields, **others))
     recorder.hold(Memory(time=5.0, step=9, resident=400, live=60, peak_live=90, gpu=7, peak_gpu=8))
     recorder.hold(RawRow("memory", time="never"))
     recorder.hold(RawRow("end", time=9.0, steps=9, peak_bytes=500))
@@ -33,9 +33,9 @@ def run_of(folder: Path, *, foreseen: Any = FORESEEN, **others: Any) -> MemorySu
 
 
 def test_the_most_and_what_was_foreseen(tmp_path: Path) -> None:
-    found = run_of(tmp_path)
-    assert found is not None and (found.seed, found.zero, found.shards) == (3, 3, 2)
-    assert found.ranks == (
+    memory = run_of(tmp_path)
+    assert memory is not None and (memory.seed, memory.zero, memory.shards) == (3, 3, 2)
+    assert memory.ranks == (
         RankMemory(
             rank=0, resident_before=200, peak_resident=500, live_before=50, peak_live=90, peak_gpu=8, **FORESEEN
         ),
@@ -47,17 +47,17 @@ def test_optimizers_add_up_and_a_resumed_one_counts_once(tmp_path: Path) -> None
     for name in ("1", "2", "1"):
         recorder.hold(RawRow("distribute", optimizer=name, foreseen=FORESEEN))
     recorder.close()
-    found = run_of(tmp_path)
-    assert found is not None
-    assert (found.ranks[0].parameters, found.ranks[0].optimizer) == (8_000_000, 16_000_000)
+    memory = run_of(tmp_path)
+    assert memory is not None
+    assert (memory.ranks[0].parameters, memory.ranks[0].optimizer) == (8_000_000, 16_000_000)
 
 
 def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    found = run_of(tmp_path / "a", foreseen={"parameters": 4, "gradients": 4})
-    assert found is not None and (found.ranks[0].gradients, found.ranks[0].optimizer) == (4, None)
-    found = run_of(tmp_path, foreseen=None)
-    assert found is not None and found.ranks[0].parameters is None
+    memory = run_of(tmp_path / "a", foreseen={"parameters": 4, "gradients": 4})
+    assert memory is not None and (memory.ranks[0].gradients, memory.ranks[0].optimizer) == (4, None)
+    memory = run_of(tmp_path, foreseen=None)
+    assert memory is not None and memory.ranks[0].parameters is None
     assert memory_of(read_run(tmp_path / "none"), 0) is None
 
 

@@ -17,31 +17,31 @@ def merged(
 ) -> RoundRecord:
     """Round `number`, in which each rank told these weights by fragment, and gave what was so many rounds old."""
     taken = {rank: [((ages or {}).get(rank, 0), 1)] for rank in weights}
-    told = {rank: [{"time": number, "weights": listed, "speed": None}] for rank, listed in weights.items()}
-    return RoundRecord(number, 10.0 + number, 4.0, 2, taken, told=told, **more)
+    headers = {rank: [{"time": number, "weights": listed, "speed": None}] for rank, listed in weights.items()}
+    return RoundRecord(number, 10.0 + number, 4.0, 2, taken, headers=headers, **more)
 
 
 def test_weights_are_those_of_the_fragment_that_was_merged() -> None:
     rounds = [merged(1, {0: [3.0, 9.0], 1: [1.0, 1.0]}), merged(2, {0: [3.0, 9.0], 1: [1.0, 1.0]})]
-    found = figures_of_merges(rounds, lambda time: time - 10.0)
-    assert found is not None
-    assert [(one.number, one.fragment, one.time) for one in found.shown] == [(1, 0, 1.0), (2, 1, 2.0)]
-    assert [one.given for one in found.shown] == [((0, 0.75, 0), (1, 0.25, 0)), ((0, 0.9, 0), (1, 0.1, 0))]
+    merges = figures_of_merges(rounds, lambda time: time - 10.0)
+    assert merges is not None
+    assert [(merge.number, merge.fragment, merge.time) for merge in merges.shown] == [(1, 0, 1.0), (2, 1, 2.0)]
+    assert [merge.given for merge in merges.shown] == [((0, 0.75, 0), (1, 0.25, 0)), ((0, 0.9, 0), (1, 0.1, 0))]
 
 
 def test_where_all_settle_all_fragments_count() -> None:
-    found = figures_of_merges([merged(1, {0: [4.0, 0.0], 1: [1.0, 1.0]}, settles=True)], float)
-    assert found is not None
-    assert found.shown[0].fragment is None
-    assert [share for _, share, _ in found.shown[0].given] == pytest.approx([2 / 3, 1 / 3])
+    merges = figures_of_merges([merged(1, {0: [4.0, 0.0], 1: [1.0, 1.0]}, settles=True)], float)
+    assert merges is not None
+    assert merges.shown[0].fragment is None
+    assert [share for _, share, _ in merges.shown[0].given] == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_ages_count_rounds_of_the_same_fragment() -> None:
     rounds = [merged(9, {0: [1.0] * 4, 1: [1.0] * 4}, {0: 3, 1: 8}, window=0.5), merged(10, {1: [1.0] * 4}, window=0.1)]
-    found = figures_of_merges(rounds, float)
-    assert found is not None
-    assert [age for one in found.shown for _, _, age in one.given] == [0, 2, 0]
-    summary = merges_summary([found, found])
+    merges = figures_of_merges(rounds, float)
+    assert merges is not None
+    assert [age for merge in merges.shown for _, _, age in merge.given] == [0, 2, 0]
+    summary = merges_summary([merges, merges])
     assert summary is not None
     assert summary.count == 4 and len(summary.shown) == 2
     assert summary.window_mean == pytest.approx(0.3) and summary.window_p95 == 0.5
@@ -49,8 +49,8 @@ def test_ages_count_rounds_of_the_same_fragment() -> None:
 
 
 def test_gradients_of_a_quorum_are_no_merges() -> None:
-    told = {0: [[0.01, None, 3.0, 2.0]]}
-    assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]}, told=told)], float) is None
+    headers = {0: [[0.01, None, 3.0, 2.0]]}
+    assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]}, headers=headers)], float) is None
     assert figures_of_merges([RoundRecord(1, 1.0, 2.0, 2, {0: [(0, 1)]})], float) is None
     assert figures_of_merges([merged(1, {0: [0.0]})], float) is None, "nobody had made a step"
     assert merges_summary([]) is None
@@ -58,16 +58,16 @@ def test_gradients_of_a_quorum_are_no_merges() -> None:
 
 def test_a_row_says_what_was_told() -> None:
     row = {"kind": "round", "number": 3, "time": 1.0, "weight": 2.0, "live": 2, "contributors": {"0": [[0, 1]]}}
-    found = round_of({**row, "told": {"0": [{"weights": [2.0]}]}, "window": 0.25, "settles": True})
-    assert found is not None
-    assert (found.told, found.window, found.settles) == ({0: [{"weights": [2.0]}]}, 0.25, True)
+    record = round_of({**row, "told": {"0": [{"weights": [2.0]}]}, "window": 0.25, "settles": True})
+    assert record is not None
+    assert (record.headers, record.window, record.settles) == ({0: [{"weights": [2.0]}]}, 0.25, True)
     assert round_of({**row, "told": {"x": []}}) is None
 
 
 def test_the_last_merges_are_drawn() -> None:
-    found = figures_of_merges([merged(number, {0: [1.0]}) for number in range(1, SHOWN + 12)], float)
-    assert found is not None
-    assert found.count == SHOWN + 11 and found.shown[0].number == 12
+    merges = figures_of_merges([merged(number, {0: [1.0]}) for number in range(1, SHOWN + 12)], float)
+    assert merges is not None
+    assert merges.count == SHOWN + 11 and merges.shown[0].number == 12
 
 
 def test_a_dot_is_as_large_as_the_weight_and_hollow_where_it_is_late() -> None:

@@ -29,12 +29,12 @@ def test_the_end_of_all_runs_together_counts() -> None:
     other = noise_figures([made(16, 3.0)], [], float)
     assert first is not None and other is not None and noise_figures([], [], float) is None
     assert [(point.seconds, point.scale) for point in first.points] == [(16, 2.0), (32, 8.0), (48, 4.0), (80, 8.0)]
-    found = noise_summary([first, other])
-    assert found is not None and noise_summary([]) is None
-    assert (found.count, found.gradients, found.examples, found.scale) == (6, 4.0, 32.0, 4.0)
-    assert (found.step_factor, found.example_factor, found.gain) == (2.0, 2.0, pytest.approx(2 / 1.5))
-    assert found.diversity == 10 / (4 * 4)
-    assert found.advice.startswith("6 measurements are too few to say whether the batch of ")
+    noise = noise_summary([first, other])
+    assert noise is not None and noise_summary([]) is None
+    assert (noise.count, noise.gradients, noise.examples, noise.scale) == (6, 4.0, 32.0, 4.0)
+    assert (noise.step_factor, noise.example_factor, noise.gain) == (2.0, 2.0, pytest.approx(2 / 1.5))
+    assert noise.diversity == 10 / (4 * 4)
+    assert noise.advice.startswith("6 measurements are too few to say whether the batch of ")
     many = noise_summary([first, other, other, other, other])
     assert many is not None and many.count == 9 and "; the batch of 128 examples takes" in many.advice
     many = noise_summary([first, first])

@@ -116,7 +116,7 @@ def test_it_is_well_formed(case: str) -> None:
         ElementTree.fromstring(chart)
     ids = [element.attributes["id"] for element in root.all() if "id" in element.attributes]
     assert len(ids) == len(set(ids))
-    assert not [found for chart in charts for found in re.findall(r' (?:d|x|y|width|height)="[^"]*(?:nan|inf)', chart)]
+    assert not [match for chart in charts for match in re.findall(r' (?:d|x|y|width|height)="[^"]*(?:nan|inf)', chart)]
 
 
 @every_case
@@ -188,7 +188,7 @@ def test_numbers_are_those_of_the_summary(case: str) -> None:
     assert len(shown) == len(cells)
     for arm in summary.arms:
         for name in FIGURES:
-            if not any(getattr(one, name) for one in summary.arms) and name != "time_to_target":
+            if not any(getattr(arm, name) for arm in summary.arms) and name != "time_to_target":
                 continue
             if name == "time_to_target" and summary.target is None and not arm.time_to_target:
                 continue
@@ -274,10 +274,10 @@ def test_a_failed_arm_is_there_with_why() -> None:
     assert "1 of 2 runs failed" in root.one("th", data_arm="gossip").text
     assert "1 of 2 runs stopped" in root.one("th", data_arm="gossip").text
     assert root.one("td", data_arm="gossip", data_field="quality").text == "failed"
-    told = root.one("div", "failures")
-    assert "seed 0, ended with status 1: rank 1 was killed by SIGKILL" in told.text
-    assert "seed 1, did not end" in told.text
-    assert told.all("a", href="./gossip/seed-0")
+    failures = root.one("div", "failures")
+    assert "seed 0, ended with status 1: rank 1 was killed by SIGKILL" in failures.text
+    assert "seed 1, did not end" in failures.text
+    assert failures.all("a", href="./gossip/seed-0")
     assert "Not shown: gossip" in root.one("section", id="steps").text
 
 
@@ -354,26 +354,26 @@ def test_many_ranks_share_rows() -> None:
 
 def test_rounds_are_shown_where_there_are_any() -> None:
     _, root = read("usual")
-    told = root.one("section", id="rounds")
+    section = root.one("section", id="rounds")
     rounds = made_summary().arms[2].rounds
     assert rounds is not None
-    row = told.all("figure")[0].one("tbody").one("tr")
+    row = section.all("figure")[0].one("tbody").one("tr")
     shown = [
         float(cell.attributes["data-value"]) for cell in row.all("span", "mean") if "data-value" in cell.attributes
     ]
     assert shown == [
-        one.mean
-        for one in (rounds.count, rounds.per_second, rounds.fresh_share, rounds.effective_batch,
+        estimate.mean
+        for estimate in (rounds.count, rounds.per_second, rounds.fresh_share, rounds.effective_batch,
                     rounds.waiting_share, rounds.waiting_in_step)
-        if one is not None
+        if estimate is not None
     ]  # fmt: skip
-    captions = [figure.one("figcaption").text for figure in told.all("figure")]
+    captions = [figure.one("figcaption").text for figure in section.all("figure")]
     assert captions == [
         "What the quorum cost and gained", "How stale gradients were", "How many workers were in a round",
         "Whose gradients were applied", "Share of the time that was waiting",
     ]  # fmt: skip
-    assert "Not shown: ddp and all-reduce, of which no rounds with a quorum are known." in told.text
-    labels = [chart.attributes["aria-label"] for chart in told.all("svg", "wide") or told.all("svg", "chart")]
+    assert "Not shown: ddp and all-reduce, of which no rounds with a quorum are known." in section.text
+    labels = [chart.attributes["aria-label"] for chart in section.all("svg", "wide") or section.all("svg", "chart")]
     assert "quorum, 73% fresh; 0: 73%, 1: 21%" in labels[0]
     assert "1: 11%, 2: 22%, 3: 45%, 4: 22%" in labels[2], "workers are counted from 1"
     assert "least: rank 3, 17%" in labels[4]
@@ -384,12 +384,12 @@ def test_what_was_changed_on_the_way_is_told_with_its_reason() -> None:
     assert arms[2].rounds is not None
     changes = (Change(seed=1, number=1234, settings={"wait_for": 2}, why="it brings <more>"),)
     rounds = arms[2].rounds.model_copy(update={"changes": changes})
-    told = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds}))))).one(
+    root = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds}))))).one(
         "section", id="rounds"
     )
-    assert "What was changed on the way" in told.text
+    assert "What was changed on the way" in root.text
     for words in ("1,234", "wait_for 2", "it brings <more>"):
-        assert words in told.text
+        assert words in root.text
     assert "What was changed" not in parsed(page(made_summary())).one("section", id="rounds").text
 
 
@@ -398,9 +398,9 @@ def test_without_waiting_known_there_is_no_chart_of_it() -> None:
     assert arms[2].rounds is not None
     rounds = arms[2].rounds.model_copy(update={"waiting_in_step": None, "effective_batch": None, "per_second": None})
     root = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds})))))
-    told = root.one("section", id="rounds")
-    assert len(told.all("figure")) == 4
-    assert [cell.text for cell in told.all("figure")[0].one("tbody").all("td")].count("–") == 3
+    section = root.one("section", id="rounds")
+    assert len(section.all("figure")) == 4
+    assert [cell.text for cell in section.all("figure")[0].one("tbody").all("td")].count("–") == 3
 
 
 def test_the_timeline_says_who_was_not_waited_for() -> None:

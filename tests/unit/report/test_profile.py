@@ -53,34 +53,34 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], fl
 
 def test_both_are_on_one_timeline(merged: tuple[dict[str, Any], float, Path]) -> None:
     document, mark, _ = merged
-    (step,) = [one for one in document["traceEvents"] if one["name"] == "step 1"]
-    marks = [one for one in document["traceEvents"] if one["name"] == "mark"]
+    (step,) = [event for event in document["traceEvents"] if event["name"] == "step 1"]
+    marks = [event for event in document["traceEvents"] if event["name"] == "mark"]
     assert len(marks) == 2 and step["ts"] == 0
-    for one in marks:
-        assert one["ts"] == pytest.approx(mark * 1e6, abs=20_000)
-        assert one["ts"] + one["dur"] <= step["dur"] + 20_000
+    for event in marks:
+        assert event["ts"] == pytest.approx(mark * 1e6, abs=20_000)
+        assert event["ts"] + event["dur"] <= step["dur"] + 20_000
 
 
 def test_it_is_what_perfettos_importer_reads(merged: tuple[dict[str, Any], float, Path]) -> None:
     """Processes and threads are whole numbers, slices of a thread nest, arrows have both ends."""
     events = merged[0]["traceEvents"]
-    named = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert named[0] == "rank 0 (here)" and sum("torch.profiler" in name for name in named.values()) >= 2
     arrows: dict[str, str] = {}
-    for one in events:
-        assert type(one["pid"]) is int and type(one["tid"]) is int and one["pid"] in named
-        assert one["ph"] in "MXisfC" and type(one["name"]) is str
-        assert one["ph"] == "M" or one["ts"] >= 0
-        if one["ph"] in "sf":
-            arrows[one["id"]] = arrows.get(one["id"], "") + one["ph"]
+    for event in events:
+        assert type(event["pid"]) is int and type(event["tid"]) is int and event["pid"] in named
+        assert event["ph"] in "MXisfC" and type(event["name"]) is str
+        assert event["ph"] == "M" or event["ts"] >= 0
+        if event["ph"] in "sf":
+            arrows[event["id"]] = arrows.get(event["id"], "") + event["ph"]
     assert arrows and all(sorted(ends) == ["f", "s"] for ends in arrows.values())
     threads: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for one in events:
-        if one["ph"] == "X":
-            threads.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
+    for event in events:
+        if event["ph"] == "X":
+            threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     for slices in threads.values():
         open_ends: list[float] = []
-        for begin, end in sorted(slices, key=lambda one: (one[0], -one[1])):
+        for begin, end in sorted(slices, key=lambda span: (span[0], -span[1])):
             while open_ends and open_ends[-1] <= begin + 0.01:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1] + 0.01, "slices of a thread lie within each other"
@@ -90,8 +90,8 @@ def test_it_is_what_perfettos_importer_reads(merged: tuple[dict[str, Any], float
 def test_it_is_what_tensorboards_plugin_reads(merged: tuple[dict[str, Any], float, Path]) -> None:
     document = merged[0]
     assert document["schemaVersion"] == 1 and document["deviceProperties"] == []
-    operators = [one for one in document["traceEvents"] if one.get("cat") == "cpu_op"]
-    assert operators and all({"name", "ts", "dur", "pid", "tid", "args"} <= one.keys() for one in operators)
+    operators = [event for event in document["traceEvents"] if event.get("cat") == "cpu_op"]
+    assert operators and all({"name", "ts", "dur", "pid", "tid", "args"} <= event.keys() for event in operators)
 
 
 def test_on_the_command_line(
@@ -99,13 +99,13 @@ def test_on_the_command_line(
 ) -> None:
     folder = merged[2]
     words = ("trace", str(folder), "--output", str(tmp_path / "both.json"))
-    for given, status in (
+    for profile, status in (
         (f"0={folder / 'profile.json'}", 0),
         ("profile.json", 2),
         (f"7={folder / 'profile.json'}", 2),
     ):
         with pytest.raises(SystemExit) as ended:
-            main([*words, "--profile", given])
+            main([*words, "--profile", profile])
         assert ended.value.code == status
     said = capsys.readouterr().err
     assert 'takes RANK=FILE, such as 0=profile.json, not "profile.json"' in said

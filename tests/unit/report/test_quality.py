@@ -42,21 +42,21 @@ def test_a_curve_over_training_time_examples_and_bytes(tmp_path: Path) -> None:
     evaluated = {"kind": "evaluate", "step": 1, "begin": 12.0, "end": 15.0}
     first = [step(1, 10.0, 12.0), evaluated, log(15.0, top1=0.25, other=7), step(2, 15.0, 17.0), log(17.5, top1=0.5)]
     second = [step(1, 10.5, 11.0), step(2, 11.0, 12.0), step(3, 12.0, 17.0)]
-    found = curve_of(run_of(tmp_path, first, second), "top1", seed=3)
-    assert found == Curve(seed=3, seconds=(2.0, 4.5), examples=(30, 50), bytes=(15, 25), quality=(0.25, 0.5)), (
+    curve = curve_of(run_of(tmp_path, first, second), "top1", seed=3)
+    assert curve == Curve(seed=3, seconds=(2.0, 4.5), examples=(30, 50), bytes=(15, 25), quality=(0.25, 0.5)), (
         "three steps had ended by 15, all five by 17.5; three seconds were evaluation"
     )
 
 
 def test_bytes_of_further_optimizers_count_and_their_examples_do_not(tmp_path: Path) -> None:
     rows = [step(1, 0.0, 1.0), step(1, 0.0, 1.0, optimizer="2", examples=None, bytes_out=100), log(2.0, top1=1)]
-    found = curve_of(run_of(tmp_path, rows), "top1", seed=0)
-    assert found is not None and (found.examples, found.bytes) == ((10,), (105,))
+    curve = curve_of(run_of(tmp_path, rows), "top1", seed=0)
+    assert curve is not None and (curve.examples, curve.bytes) == ((10,), (105,))
 
 
 def test_examples_that_are_not_counted_are_left_out(tmp_path: Path) -> None:
-    found = curve_of(run_of(tmp_path, [step(1, 0.0, 1.0, examples=None), log(2.0, top1=1)]), "top1", seed=0)
-    assert found is not None and found.examples == () and found.bytes == (5,)
+    curve = curve_of(run_of(tmp_path, [step(1, 0.0, 1.0, examples=None), log(2.0, top1=1)]), "top1", seed=0)
+    assert curve is not None and curve.examples == () and curve.bytes == (5,)
 
 
 @pytest.mark.parametrize("values", [{}, {"top1": None}, {"top1": True}, {"top1": "high"}, {"loss": 1.0}])
@@ -79,8 +79,8 @@ def test_without_rank_0_there_is_no_quality(tmp_path: Path) -> None:
 def test_a_training_that_diverged_has_no_final_quality(tmp_path: Path) -> None:
     rows = [step(1, 0.0, 1.0, loss=1.0), log(1.0, top1=0.5), step(2, 1.0, 2.0, loss=math.inf), log(2.0, top1=math.nan)]
     run = run_of(tmp_path, rows)
-    found = curve_of(run, "top1", seed=0)
-    assert found is not None and found.quality == (0.5,)
+    curve = curve_of(run, "top1", seed=0)
+    assert curve is not None and curve.quality == (0.5,)
     assert final_quality(run, "top1") is None
     assert went_wrong(run, "top1") == "the loss of rank 0 is not a number at step 2"
     lost = losses_of(run, seed=0)
@@ -99,16 +99,16 @@ def test_the_target_is_met_at_the_first_evaluation_that_is_as_good() -> None:
 @pytest.mark.parametrize(("steps", "ranks"), [(3, 1), (150, 2), (1000, 3)])
 def test_losses_are_means_over_ranks_and_neighbouring_steps(tmp_path: Path, steps: int, ranks: int) -> None:
     run = read_run(make_run(tmp_path, steps=steps, ranks=ranks, evaluate_every=0))
-    found = losses_of(run, seed=0)
-    assert found is not None
-    assert len(found.seconds) == (steps if steps <= POINTS else 200)
-    first = [one.steps[0].loss or 0.0 for one in run.ranks]
+    curve = losses_of(run, seed=0)
+    assert curve is not None
+    assert len(curve.seconds) == (steps if steps <= POINTS else 200)
+    first = [rank.steps[0].loss or 0.0 for rank in run.ranks]
     if steps <= POINTS:
-        assert found.quality[0] == pytest.approx(sum(first) / ranks)
-    assert found.examples[-1] == steps * ranks * 8 and found.bytes[-1] == steps * ranks * 40_000
-    assert list(found.seconds) == sorted(found.seconds)
+        assert curve.quality[0] == pytest.approx(sum(first) / ranks)
+    assert curve.examples[-1] == steps * ranks * 8 and curve.bytes[-1] == steps * ranks * 40_000
+    assert list(curve.seconds) == sorted(curve.seconds)
 
 
 def test_small_numbers_keep_their_digits(tmp_path: Path) -> None:
-    found = curve_of(run_of(tmp_path, [step(1, 0.0, 1.0), log(1.0, error=1.23456789e-9)]), "error", seed=0)
-    assert found is not None and found.quality == (1.2345679e-9,)
+    curve = curve_of(run_of(tmp_path, [step(1, 0.0, 1.0), log(1.0, error=1.23456789e-9)]), "error", seed=0)
+    assert curve is not None and curve.quality == (1.2345679e-9,)

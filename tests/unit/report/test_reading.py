@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.records.records import records_of
-from quorate.report.reading.clocks import Known, RunClock
+from quorate.report.reading.clocks import RunClock, Shift
 from quorate.report.reading.planned import planned_in
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.spans import Spans
@@ -36,18 +36,18 @@ def written(folder: Path, *ranks: list[str]) -> RunRecords:
 def test_a_whole_run(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path, steps=20, evaluate_every=5))
     assert run.size == 4 and run.status == 0 and not run.is_virtual
-    assert [len(one.steps) for one in run.ranks] == [20] * 4
+    assert [len(rank.steps) for rank in run.ranks] == [20] * 4
     assert [step.step for step in run.ranks[2].steps] == list(range(1, 21))
     assert [log.step for log in run.ranks[0].logs] == [5, 10, 15, 20]
-    assert all(one.end is not None for one in run.ranks)
+    assert all(rank.end is not None for rank in run.ranks)
     assert run.ranks[1].after_evaluation == {6, 11, 16}
 
 
 def test_a_killed_rank_and_half_a_line(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path, steps=20, fails_at=15))
     assert run.status == 1 and run.outcome is not None and run.outcome["why"] == KILLED
-    assert [len(one.steps) for one in run.ranks] == [14] * 4
-    assert [one.end for one in run.ranks] == [None] * 4
+    assert [len(rank.steps) for rank in run.ranks] == [14] * 4
+    assert [rank.end for rank in run.ranks] == [None] * 4
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_damaged_rows_are_skipped(tmp_path: Path) -> None:
         step(2, 1.0, 2.0, wait=0.25, of_a_later_format=1),
         step(3, 2, 3),
     ]
-    one = written(tmp_path, lines).ranks[0]
-    assert [(step.step, step.begin, step.wait) for step in one.steps] == [(1, 0.0, 0.0), (2, 1.0, 0.25), (3, 2.0, 0.0)]
-    assert one.logs == [] and not one.evaluations
+    rank = written(tmp_path, lines).ranks[0]
+    assert [(step.step, step.begin, step.wait) for step in rank.steps] == [(1, 0.0, 0.0), (2, 1.0, 0.25), (3, 2.0, 0.0)]
+    assert rank.logs == [] and not rank.evaluations
 
 
 def test_ranks_take_different_numbers_of_steps(tmp_path: Path) -> None:
     run = written(tmp_path, [step(1, 0.0, 1.0), step(2, 1.0, 2.0)], [], [step(1, 0.0, 1.0)])
-    assert [len(one.steps) for one in run.ranks] == [2, 0, 1]
+    assert [len(rank.steps) for rank in run.ranks] == [2, 0, 1]
     assert set(run.after(0)) == {0, 2}
     assert set(run.after(1)) == {0}
 
@@ -97,9 +97,9 @@ def test_the_first_optimizer_gives_the_steps(tmp_path: Path) -> None:
         step(1, 0.0, 1.0, optimizer="critic", bytes_out=5),
         step(1, 0.0, 1.5, optimizer="generator", bytes_out=3),
     ]
-    one = written(tmp_path, rows).ranks[0]
-    assert [(step.optimizer, step.end) for step in one.steps] == [("generator", 1.5)]
-    assert [(step.optimizer, step.bytes_out) for step in one.others] == [("critic", 5)]
+    rank = written(tmp_path, rows).ranks[0]
+    assert [(step.optimizer, step.end) for step in rank.steps] == [("generator", 1.5)]
+    assert [(step.optimizer, step.bytes_out) for step in rank.others] == [("critic", 5)]
 
 
 def test_clocks_of_several_hosts_are_aligned(tmp_path: Path) -> None:
@@ -109,12 +109,12 @@ def test_clocks_of_several_hosts_are_aligned(tmp_path: Path) -> None:
     append(tmp_path / "two", 1, '{"kind":"log","step":12,"time":78.5,"values":{}}')
     run = read_run(tmp_path / "two")
     assert run.ranks[1].logs[-1].time == pytest.approx(1001.5)
-    for one, other in zip(run.ranks, together.ranks, strict=True):
+    for rank, other in zip(run.ranks, together.ranks, strict=True):
         for name in ("begin", "arrive", "end"):
-            mine, theirs = ([getattr(step, name) for step in some.steps] for some in (one, other))
-            assert mine == pytest.approx(theirs, abs=1e-5)
-        assert one.evaluations.spans[0] == pytest.approx(other.evaluations.spans[0], abs=1e-5)
-        assert one.end is not None and other.end is not None and one.end["time"] == pytest.approx(other.end["time"])
+            aligned, theirs = ([getattr(step, name) for step in some.steps] for some in (rank, other))
+            assert aligned == pytest.approx(theirs, abs=1e-5)
+        assert rank.evaluations.spans[0] == pytest.approx(other.evaluations.spans[0], abs=1e-5)
+        assert rank.end is not None and other.end is not None and rank.end["time"] == pytest.approx(other.end["time"])
 
 
 def test_evaluation_is_in_no_step(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_evaluation_is_in_no_step(tmp_path: Path) -> None:
     first = step(1, 0.0, 1.0, compute=1.0)
     inside = written(tmp_path / "a", [first, after, step(2, 1.0, 6.0, compute=5.0)]).ranks[0]
     outside = written(tmp_path / "b", [first, after, step(2, 4.0, 6.0, compute=2.0)]).ranks[0]
-    for one in (inside, outside):
-        assert [(step.begin, step.end, step.compute) for step in one.steps] == [(0.0, 1.0, 1.0), (4.0, 6.0, 2.0)]
-        assert one.after_evaluation == {2}
-        assert one.training_seconds(6.0, 0.0) == 3.0
-        assert one.training_seconds(2.5, 0.0) == 1.0
+    for rank in (inside, outside):
+        assert [(step.begin, step.end, step.compute) for step in rank.steps] == [(0.0, 1.0, 1.0), (4.0, 6.0, 2.0)]
+        assert rank.after_evaluation == {2}
+        assert rank.training_seconds(6.0, 0.0) == 3.0
+        assert rank.training_seconds(2.5, 0.0) == 1.0
 
 
 def test_steps_after_an_evaluation_measure_only_where_they_are_many(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_steps_after_an_evaluation_measure_only_where_they_are_many(tmp_path: Pa
 
 def test_of_a_long_file_both_ends_are_read(tmp_path: Path) -> None:
     make_run(tmp_path, steps=400, evaluate_every=0)
-    one = read_run(tmp_path, most_bytes=20_000).ranks[0]
-    numbers = [step.step for step in one.steps]
-    assert one.start["rank"] == 0 and numbers[0] == 1 and numbers[-1] == 400 and one.end is not None
+    rank = read_run(tmp_path, most_bytes=20_000).ranks[0]
+    numbers = [step.step for step in rank.steps]
+    assert rank.start["rank"] == 0 and numbers[0] == 1 and numbers[-1] == 400 and rank.end is not None
     assert 40 < len(numbers) < 100
     assert len(read_run(tmp_path, most_bytes=10_000_000).ranks[0].steps) == 400
 
@@ -151,7 +151,7 @@ def test_spans_that_overlap_count_once() -> None:
     assert spans.spans == [(1.0, 2.0), (5.0, 8.0)]
     assert [spans.before(time) for time in (0.0, 1.5, 2.0, 4.0, 6.0, 100.0)] == [0.0, 0.5, 1.0, 1.0, 2.0, 4.0]
     assert spans.between(1.5, 6.0) == 1.5
-    assert spans.moved(RunClock([Known(0.0, 1.0, 0.0)])).spans == [(2.0, 3.0), (6.0, 9.0)]
+    assert spans.moved(RunClock([Shift(0.0, 1.0, 0.0)])).spans == [(2.0, 3.0), (6.0, 9.0)]
 
 
 @pytest.mark.parametrize(("recorded", "name"), [("calm", "calm"), (None, "mine.py")])

@@ -41,7 +41,7 @@ def at(step: int, arrive: float, end: float, round: int, **more: Any) -> Step:
 
 
 def a_round(number: int, time: float, taken: Mapping[int, Sequence[tuple[int, int]]], **more: Any) -> RoundRecord:
-    weight = float(sum(count for given in taken.values() for _, count in given))
+    weight = float(sum(count for pairs in taken.values() for _, count in pairs))
     return RoundRecord(
         **{"number": number, "time": time, "weight": weight, "live": 2, "taken": taken, "update": number, **more}
     )
@@ -49,7 +49,7 @@ def a_round(number: int, time: float, taken: Mapping[int, Sequence[tuple[int, in
 
 def steps_of(merged: Merged) -> list[tuple[int, int, int]]:
     """(rank, step, staleness)"""
-    return [(one.rank, one.step.step, one.staleness) for one in merged.given]
+    return [(gradient.rank, gradient.step.step, gradient.staleness) for gradient in merged.gradients]
 
 
 def by_hand() -> tuple[list[RoundRecord], dict[int, list[Step]]]:
@@ -66,30 +66,30 @@ def by_hand() -> tuple[list[RoundRecord], dict[int, list[Step]]]:
 
 
 def test_gradients_are_found_among_the_steps_by_their_staleness() -> None:
-    found = merged_in(*by_hand(), {})
-    assert [steps_of(one) for one in found] == [
+    merged = merged_in(*by_hand(), {})
+    assert [steps_of(update) for update in merged] == [
         [(0, 1, 0)],
         [(0, 2, 0), (1, 1, 1)],
         [(0, 3, 0)],
         [(0, 4, 0), (1, 2, 2)],
     ]
-    assert last_arrivals(found) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    assert last_arrivals(merged) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
 
 
 def test_what_was_dropped_is_in_no_round() -> None:
     rounds, steps = by_hand()
     rounds[1] = a_round(2, 2.05, {0: [(0, 1)]})
-    found = merged_in(rounds, steps, {})
-    assert steps_of(found[1]) == [(0, 2, 0)]
-    assert steps_of(found[3]) == [(0, 4, 0), (1, 2, 2)], "not the first one of rank 1, which is older"
+    merged = merged_in(rounds, steps, {})
+    assert steps_of(merged[1]) == [(0, 2, 0)]
+    assert steps_of(merged[3]) == [(0, 4, 0), (1, 2, 2)], "not the first one of rank 1, which is older"
 
 
 def test_a_round_was_there_when_the_first_replica_had_it() -> None:
     rounds, steps = by_hand()
-    for one in rounds[:3]:
-        one.time = 3.05  # rank 0 applies three at once
+    for record in rounds[:3]:
+        record.time = 3.05  # rank 0 applies three at once
     steps[0], steps[1] = steps[1], steps[0]
-    assert [one.formed for one in merged_in(rounds, steps, {})] == [1.1, 2.1, 3.05, 4.05]
+    assert [update.formed for update in merged_in(rounds, steps, {})] == [1.1, 2.1, 3.05, 4.05]
 
 
 def test_a_round_without_weight_is_no_update() -> None:
@@ -97,9 +97,9 @@ def test_a_round_without_weight_is_no_update() -> None:
     late = a_round(3, 2.0, {1: [(1, 1)], 0: [(0, 1)]}, update=2)
     rounds = [a_round(1, 1.0, {0: [(0, 1)]}), empty, late]
     steps = {0: [at(1, 0.9, 1.1, 1), at(2, 1.9, 2.1, 2)], 1: [at(1, 0.5, 1.2, 1), at(2, 1.8, 2.2, 2)]}
-    found = merged_in(rounds, steps, {})
-    assert [one.round.number for one in found] == [1, 3]
-    assert steps_of(found[1]) == [(0, 2, 0), (1, 2, 1)], "computed on round 1, although round 2 had gone by"
+    merged = merged_in(rounds, steps, {})
+    assert [update.round.number for update in merged] == [1, 3]
+    assert steps_of(merged[1]) == [(0, 2, 0), (1, 2, 1)], "computed on round 1, although round 2 had gone by"
 
 
 def test_after_an_evaluation_the_parameters_may_be_newer() -> None:
@@ -109,19 +109,19 @@ def test_after_an_evaluation_the_parameters_may_be_newer() -> None:
         a_round(3, 2.5, {0: [(0, 1)], 1: [(0, 1)]}),
     ]
     steps = {0: [at(1, 0.9, 1.1, 1), at(2, 2.3, 2.6, 3)], 1: [at(1, 1.2, 1.3, 1), at(2, 2.4, 2.6, 3)]}
-    found = merged_in(rounds, steps, {0: {2}, 1: {2}})
-    assert steps_of(found[2]) == [(0, 2, 0), (1, 2, 0)]
-    assert not merged_in(rounds, steps, {})[2].given
+    merged = merged_in(rounds, steps, {0: {2}, 1: {2}})
+    assert steps_of(merged[2]) == [(0, 2, 0), (1, 2, 0)]
+    assert not merged_in(rounds, steps, {})[2].gradients
 
 
 def test_updates_are_counted_back_from_a_step_and_on_from_the_last() -> None:
     rounds = [a_round(number, 1.0, {0: [(0, 1)]} if number != 3 else {}, update=None) for number in (1, 2, 3, 4, 8, 9)]
     number_updates(rounds[:3], at(1, 1.0, 1.0, 7))
-    assert [one.update for one in rounds[:3]] == [6, 7, 7]
+    assert [record.update for record in rounds[:3]] == [6, 7, 7]
     number_updates(rounds[3:5], at(2, 1.0, 1.0, 12))
-    assert [one.update for one in rounds[3:5]] == [None, 12], "rows are missing in between"
+    assert [record.update for record in rounds[3:5]] == [None, 12], "rows are missing in between"
     number_the_rest(rounds)
-    assert [one.update for one in rounds] == [6, 7, 7, 8, 12, 13]
+    assert [record.update for record in rounds] == [6, 7, 7, 8, 12, 13]
 
 
 def test_what_came_to_nothing_is_taken_back() -> None:
@@ -131,7 +131,7 @@ def test_what_came_to_nothing_is_taken_back() -> None:
         new = RoundRecord(number, 0.1 * number, weight, 2, {0: [(0, 1)]}, None)
         take_back(rounds, new)
         rounds.append(new)
-    assert [(one.number, one.weight) for one in rounds] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+    assert [(record.number, record.weight) for record in rounds] == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_rows_that_cannot_be_read_are_none(row: dict[str, Any]) -> None:
 
 def test_later_formats_may_say_more() -> None:
     row = {"number": 5, "time": 1, "weight": 2.0, "live": 3, "contributors": {"2": [[1, 4], [0, 1]]}, "colour": "red"}
-    found = round_of(row)
-    assert found is not None and found.is_applied and found.gradients == 5
-    assert found.taken == {2: [(1, 4), (0, 1)]}
+    record = round_of(row)
+    assert record is not None and record.is_applied and record.gradients == 5
+    assert record.taken == {2: [(1, 4), (0, 1)]}
 
 
 RUNS: list[dict[str, Any]] = [
@@ -174,29 +174,29 @@ def quorum_in(folder: Path, **changes: Any) -> RunRecords:
 def test_every_gradient_is_in_one_round(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = quorum_in(tmp_path, **changes)
     merged = run.merged()
-    found = [(given.rank, given.step.step) for one in merged for given in one.given]
-    assert sorted(found) == sorted((one.rank, step.step) for one in run.ranks for step in one.steps)
-    for one in merged:
-        assert len(one.given) == one.round.gradients
-        assert all(given.step.arrive <= one.formed for given in one.given)
-    assert [one.formed for one in merged] == sorted(one.formed for one in merged)
-    assert [one.round.update for one in merged] == list(range(1, len(merged) + 1))
+    gradients = [(gradient.rank, gradient.step.step) for update in merged for gradient in update.gradients]
+    assert sorted(gradients) == sorted((rank.rank, step.step) for rank in run.ranks for step in rank.steps)
+    for update in merged:
+        assert len(update.gradients) == update.round.gradients
+        assert all(gradient.step.arrive <= update.formed for gradient in update.gradients)
+    assert [update.formed for update in merged] == sorted(update.formed for update in merged)
+    assert [update.round.update for update in merged] == list(range(1, len(merged) + 1))
 
 
 def test_of_a_long_run_the_end_is_enough(tmp_path: Path) -> None:
-    whole = {one.round.number: one for one in quorum_in(tmp_path, steps=400).merged()}
+    whole = {update.round.number: update for update in quorum_in(tmp_path, steps=400).merged()}
     part = read_run(tmp_path, most_bytes=40_000).merged()
     assert 20 < len(part) < 200
-    assert all(one.round.update == whole[one.round.number].round.update for one in part[1:])
-    later = [one for one in part if one.round.number > part[-1].round.number - 40]
-    assert [steps_of(one) for one in later] == [steps_of(whole[one.round.number]) for one in later]
+    assert all(update.round.update == whole[update.round.number].round.update for update in part[1:])
+    later = [update for update in part if update.round.number > part[-1].round.number - 40]
+    assert [steps_of(update) for update in later] == [steps_of(whole[update.round.number]) for update in later]
 
 
 def test_damaged_rows_are_skipped(tmp_path: Path) -> None:
     quorum_in(tmp_path)
     path = records_of(tmp_path, 0)
     path.write_text(path.read_text().replace('"kind":"round","number":9,', '"kind":"round","numb":9,'))
-    numbers = [one.round.number for one in read_run(tmp_path).merged()]
+    numbers = [update.round.number for update in read_run(tmp_path).merged()]
     assert 8 in numbers and 9 not in numbers and 10 in numbers
 
 
@@ -211,15 +211,15 @@ def test_rounds_of_another_optimizer_are_apart(tmp_path: Path) -> None:
             lines.append(json.dumps({**row, "optimizer": "2", "number": row["number"] + 5}))
     path.write_text("\n".join(lines) + "\n")
     merged = read_run(tmp_path).merged()
-    assert [one.round.update for one in merged] == list(range(1, len(merged) + 1))
-    assert {one.round.optimizer for one in merged} == {"1"}
+    assert [update.round.update for update in merged] == list(range(1, len(merged) + 1))
+    assert {update.round.optimizer for update in merged} == {"1"}
 
 
 def test_nearly_every_round_of_all_workers_is_waiting_for_all() -> None:
     everyone = [a_round(number, 1.0, {0: [(0, 1)], 1: [(1, 1), (0, 1)]}) for number in range(1, 9)]
     some = [a_round(number, 1.0, {0: [(0, 1)], 1: [(1, 1)]}) for number in range(9, 12)]
-    assert wait_for_all([Merged(one, 1.0) for one in (*everyone, *some[:2])])
-    assert not wait_for_all([Merged(one, 1.0) for one in (*everyone, *some)])
+    assert wait_for_all([Merged(record, 1.0) for record in (*everyone, *some[:2])])
+    assert not wait_for_all([Merged(record, 1.0) for record in (*everyone, *some)])
     assert not wait_for_all([])
 
 
@@ -252,26 +252,26 @@ def test_the_longest_may_be_another_one_in_every_step() -> None:
 def test_figures_by_hand() -> None:
     rounds, steps = by_hand()
     rounds[3] = a_round(4, 4.05, {0: [(0, 1)], 1: [(2, 2), (0, 1)]})
-    found = figures_of_rounds(merged_in(rounds, steps, {}), 2, None, {0: [at(1, 1.0, 1.1, 1, examples=6)]}, [])
-    assert found is not None
-    assert found.contributors == {1: 2, 2: 2} and found.contributors_mean == 1.5
-    assert found.staleness == {0: 5, 1: 1, 2: 2} and found.ranks == {0: 4, 1: 4}
-    assert found.fresh_share == 5 / 8
-    assert found.effective_batch == 6 * 8 / 4
-    assert (found.count, found.per_second, found.waiting, found.waiting_in_step) == (4, None, None, None)
+    figures = figures_of_rounds(merged_in(rounds, steps, {}), 2, None, {0: [at(1, 1.0, 1.1, 1, examples=6)]}, [])
+    assert figures is not None
+    assert figures.contributors == {1: 2, 2: 2} and figures.contributors_mean == 1.5
+    assert figures.staleness == {0: 5, 1: 1, 2: 2} and figures.ranks == {0: 4, 1: 4}
+    assert figures.fresh_share == 5 / 8
+    assert figures.effective_batch == 6 * 8 / 4
+    assert (figures.count, figures.per_second, figures.waiting, figures.waiting_in_step) == (4, None, None, None)
 
 
 def test_figures_of_a_run(tmp_path: Path) -> None:
     run = quorum_in(tmp_path, steps=100, evaluate_every=0)
     merged, window, steps = run.merged(), window_of(run, 5), run.warm(5)
-    found = figures_of_rounds(merged, 4, window, steps, [])
-    assert found is not None and window is not None
-    assert found.count == len(merged) > found.rounds
-    assert found.per_second == pytest.approx(1 / 0.0249, rel=0.03), "one with every step of rank 0"
-    assert found.gradients == pytest.approx(window.steps, abs=5), "one of every step within"
-    assert found.ranks[3] < 0.7 * found.ranks[0]
-    assert found.waiting_in_step == pytest.approx(0.29, abs=0.02)
-    assert found.effective_batch == pytest.approx(8 * found.gradients / found.rounds)
+    figures = figures_of_rounds(merged, 4, window, steps, [])
+    assert figures is not None and window is not None
+    assert figures.count == len(merged) > figures.rounds
+    assert figures.per_second == pytest.approx(1 / 0.0249, rel=0.03), "one with every step of rank 0"
+    assert figures.gradients == pytest.approx(window.steps, abs=5), "one of every step within"
+    assert figures.ranks[3] < 0.7 * figures.ranks[0]
+    assert figures.waiting_in_step == pytest.approx(0.29, abs=0.02)
+    assert figures.effective_batch == pytest.approx(8 * figures.gradients / figures.rounds)
 
 
 def test_without_rounds_there_are_no_figures(tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ def test_without_rounds_there_are_no_figures(tmp_path: Path) -> None:
 
 def test_examples_that_were_not_counted_make_no_batch(tmp_path: Path) -> None:
     run = quorum_in(tmp_path, counts_examples=False)
-    found = figures_of_rounds(run.merged(), 4, window_of(run, 5), run.warm(5), [])
-    assert found is not None and found.effective_batch is None
+    figures = figures_of_rounds(run.merged(), 4, window_of(run, 5), run.warm(5), [])
+    assert figures is not None and figures.effective_batch is None
 
 
 # Where the time of a step went
@@ -294,15 +294,16 @@ def waiting_by(
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """(waiting, communication) by rank and step."""
     return {
-        (one.rank, one.step.step): (one.by[WAITING], one.by[WAITING + 1]) for one in spent_in(meetings_of(steps), last)
+        (times.rank, times.step.step): (times.by[WAITING], times.by[WAITING + 1])
+        for times in spent_in(meetings_of(steps), last)
     }
 
 
 def test_who_came_after_a_round_was_not_waited_for() -> None:
     steps = {0: [at(1, 1.0, 1.5, 1, wait=0.5)], 1: [at(1, 1.4, 1.6, 1, wait=0.0)], 2: [at(1, 0.5, 1.5, 1, wait=1.0)]}
-    found = waiting_by(steps, {1: 1.0})
-    assert found[0, 1] == (0.0, 0.5), "rank 1 came at 1.4, when the round was on its way"
-    assert found[2, 1] == (0.5, 0.5) and found[1, 1] == (0.0, 0.0)
+    waits = waiting_by(steps, {1: 1.0})
+    assert waits[0, 1] == (0.0, 0.5), "rank 1 came at 1.4, when the round was on its way"
+    assert waits[2, 1] == (0.5, 0.5) and waits[1, 1] == (0.0, 0.0)
 
 
 def test_of_a_round_nobody_knows_nobody_is_said_to_have_waited() -> None:

@@ -38,10 +38,10 @@ MEASURED = (
 
 
 def test_the_speed_up_is_the_product_of_two_ratios() -> None:
-    one, two, four = rows_of(MEASURED, 1000.0, price=36.0)
-    assert [row.workers for row in (one, two, four)] == [1, 2, 4]
-    assert (one.pass_seconds, one.passes, one.target_seconds) == (10.0, 6.0, 60.0)
-    assert (one.speedup, one.efficiency, one.losses, one.limit) == (1.0, 1.0, {}, None)
+    single, two, four = rows_of(MEASURED, 1000.0, price=36.0)
+    assert [row.workers for row in (single, two, four)] == [1, 2, 4]
+    assert (single.pass_seconds, single.passes, single.target_seconds) == (10.0, 6.0, 60.0)
+    assert (single.speedup, single.efficiency, single.losses, single.limit) == (1.0, 1.0, {}, None)
     assert (two.time_speedup, two.pass_speedup, two.speedup) == (pytest.approx(1.9), 1.0, pytest.approx(1.9))
     assert (four.time_speedup, four.pass_speedup) == (pytest.approx(3.0), 0.75)
     assert four.speedup == pytest.approx(2.25) == 60.0 / (four.target_seconds or 0)
@@ -77,7 +77,7 @@ def test_passes_of_simulated_workers_follow_from_the_noise() -> None:
 
 
 def test_regimes_are_apart() -> None:
-    strong = [one.__class__(**{**vars(one), "regime": "strong", "batch": 10.0 / one.workers}) for one in MEASURED]
+    strong = [row.__class__(**{**vars(row), "regime": "strong", "batch": 10.0 / row.workers}) for row in MEASURED]
     rows = rows_of((*MEASURED, *strong), 1000.0, None)
     assert [(row.regime, row.workers, row.batch) for row in rows] == [
         ("weak", 1, 10.0), ("weak", 2, 20.0), ("weak", 4, 40.0), ("strong", 1, 10.0), ("strong", 2, 10.0),
@@ -113,12 +113,12 @@ def test_the_verdict_is_one_sentence() -> None:
 def test_what_a_reader_has_to_know() -> None:
     simulated = Measured(regime="weak", workers=64, is_simulated=True, rates=[900.0], batch=10.0, step={})
     failed = Measured(regime="weak", workers=3, step={})
-    found = list(warnings_of(rows_of((*MEASURED[:2], failed, simulated), 1000.0, None), cores=2))
-    assert [one.partition(":")[0] for one in found[:1]] == ["64 workers are simulated"]
-    assert any(one.startswith("no noise scale is known") for one in found)
-    assert any(one.startswith("3 and 4 workers share 2 cores") for one in found)
-    assert any(one.startswith("one seed only") for one in found)
-    assert "3 workers: no run ended well, or none was long enough to measure" in found
+    cautions = list(warnings_of(rows_of((*MEASURED[:2], failed, simulated), 1000.0, None), cores=2))
+    assert [caution.partition(":")[0] for caution in cautions[:1]] == ["64 workers are simulated"]
+    assert any(caution.startswith("no noise scale is known") for caution in cautions)
+    assert any(caution.startswith("3 and 4 workers share 2 cores") for caution in cautions)
+    assert any(caution.startswith("one seed only") for caution in cautions)
+    assert "3 workers: no run ended well, or none was long enough to measure" in cautions
 
 
 def test_the_page_has_the_curves_and_all_numbers() -> None:
@@ -129,10 +129,10 @@ def test_the_page_has_the_curves_and_all_numbers() -> None:
         command=("quorate", "compare"),
     )  # fmt: skip
     root = parsed(scaling_page(summary, View(made_summary())))
-    assert [one.attributes["id"] for one in root.all("section")] == ["verdict", "curves", "time"]
+    assert [part.attributes["id"] for part in root.all("section")] == ["verdict", "curves", "time"]
     assert len(root.one("section", id="curves").all("svg")) >= 2
-    told = root.one("section", id="verdict").text
-    assert "batch 25%" in told and "2.25" in told and "0.632" in told and "one seed only" in told
+    text = root.one("section", id="verdict").text
+    assert "batch 25%" in text and "2.25" in text and "0.632" in text and "one seed only" in text
     lines = list(lines_of(summary))
     assert lines[0] == summary.verdict and sum(line.startswith(("1 ", "2 ", "4 ")) for line in lines) == 3
 
@@ -169,7 +169,7 @@ def test_passes_are_to_the_best_that_every_run_has_reached() -> None:
     both = trained([[0.2, 0.6, 0.5], [0.1, 0.3, 0.9]], [[3.0, 2.0, 1.0]] * 2)
     aim = aim_of(both)
     assert aim is not None and (aim.words, aim.value) == ("top1 0.600", 0.6)
-    assert [aim.examples(run) for one in both for run in one.runs] == [200.0, pytest.approx(250.0)]
+    assert [aim.examples(run) for entry in both for run in entry.runs] == [200.0, pytest.approx(250.0)]
     lower = aim_of(trained([[0.2, 0.6], [0.3, 0.1]], [[3.0], [2.0]], higher=False))
     assert lower is not None and lower.value == 0.2
 
@@ -177,8 +177,11 @@ def test_passes_are_to_the_best_that_every_run_has_reached() -> None:
 def test_a_target_may_be_missed_and_losses_stand_in_for_quality() -> None:
     both = trained([[0.2, 0.6], [0.1, 0.9]], [[3.0], [2.0]], target=0.8)
     aim = aim_of(both)
-    assert aim is not None and [aim.examples(run) for one in both for run in one.runs] == [None, pytest.approx(187.5)]
+    assert aim is not None and [aim.examples(run) for entry in both for run in entry.runs] == [
+        None,
+        pytest.approx(187.5),
+    ]
     both = trained(None, [[3.0, 2.0, 1.5], [2.5, 1.0, 0.5]])
     aim = aim_of(both)
     assert aim is not None and aim.words == "a training loss of 1.50"
-    assert [aim.examples(run) for one in both for run in one.runs] == [300.0, pytest.approx(100 + 100 / 1.5)]
+    assert [aim.examples(run) for entry in both for run in entry.runs] == [300.0, pytest.approx(100 + 100 / 1.5)]

@@ -1,4 +1,4 @@
-"""What servers did, in figures and on the page."""
+"""The work of servers, in figures and on the page."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def row(**changes: Any) -> Served:
 
 
 def summary_of(*runs: ServerFigures | None) -> ServersSummary:
-    found = servers_summary([run for run in runs if run is not None])
-    assert found is not None
-    return found
+    summary = servers_summary([run for run in runs if run is not None])
+    assert summary is not None
+    return summary
 
 
 def test_rows_and_runs_add_up() -> None:
     others: dict[str, Any] = {"taken": None, "counted": None, "dropped": None, "given": None}
     run = figures_of_servers({0: [row(), row()], 1: [row(busy=3.0, bytes_in=0, **others)], 2: []})
     again = figures_of_servers({0: [row(seconds=8.0, taken=[[2, 10]], counted=[5.0], dropped=[], given=[[0, 10, 0]])]})
-    found = summary_of(run, again)
-    assert (found.gradients, found.steps) == (30, 15), "the second server follows the first one"
-    assert found.staleness == (6, 0, 14) and found.staleness_mean == pytest.approx(28 / 20)
-    assert found.weights == pytest.approx((1.0, 0.0, 0.5))
-    assert found.dropped_share == pytest.approx(10 / 30) and found.scaled_share == pytest.approx(14 / 30)
-    assert found.ranks == ((0, 20, 0), (3, 0, 10))
-    assert found.servers == (
+    summary = summary_of(run, again)
+    assert (summary.gradients, summary.steps) == (30, 15), "the second server follows the first one"
+    assert summary.staleness == (6, 0, 14) and summary.staleness_mean == pytest.approx(28 / 20)
+    assert summary.weights == pytest.approx((1.0, 0.0, 0.5))
+    assert summary.dropped_share == pytest.approx(10 / 30) and summary.scaled_share == pytest.approx(14 / 30)
+    assert summary.ranks == ((0, 20, 0), (3, 0, 10))
+    assert summary.servers == (
         Server(rank=0, busy_share=3 / 16, bytes_in=750.0, bytes_out=1500.0),
         Server(rank=1, busy_share=3 / 4, bytes_in=0.0, bytes_out=2000.0),
     )
 
 
 def test_virtual_servers_are_not_said_to_be_idle() -> None:
-    found = summary_of(figures_of_servers({0: [row(busy=0.0)]}))
-    assert found.servers[0].busy_share is None
+    summary = summary_of(figures_of_servers({0: [row(busy=0.0)]}))
+    assert summary.servers[0].busy_share is None
 
 
 def test_without_gradients_there_is_nothing_to_show() -> None:
@@ -82,8 +82,8 @@ def test_rows_of_servers_that_follow_say_less() -> None:
 
 def made(servers: int = 2, busy: float | None = 0.25) -> ServersSummary:
     loads = tuple(Server(rank=rank, busy_share=busy, bytes_in=2e6, bytes_out=3e6) for rank in range(servers))
-    found = summary_of(figures_of_servers({0: [row()]}))
-    return found.model_copy(update={"servers": loads})
+    summary = summary_of(figures_of_servers({0: [row()]}))
+    return summary.model_copy(update={"servers": loads})
 
 
 def read(world: str = "real", **of: Any) -> Any:
@@ -123,7 +123,7 @@ def test_without_servers_there_is_no_section() -> None:
 def test_bars_are_as_long_as_servers_were_busy() -> None:
     rows = [Load(name="a", look=0, row=f"rank {n}", share=share, words="") for n, share in enumerate((0.5, 0.25))]
     drawn = str(load_chart(rows, title="busy", width=613.0, label="Loads"))
-    widths = [float(one.attributes["width"]) for one in parsed(drawn).all("rect")]
+    widths = [float(bar.attributes["width"]) for bar in parsed(drawn).all("rect")]
     assert widths == pytest.approx([599.0, 299.0], abs=1.0), "of 600, with a pixel for the axis"
     assert "the full width is 50%" in drawn
 
@@ -131,9 +131,9 @@ def test_bars_are_as_long_as_servers_were_busy() -> None:
 def test_the_data_is_there() -> None:
     whole = made_summary()
     arms = (whole.arms[0], whole.arms[1].model_copy(update={"servers": made()}))
-    found = tables(whole.model_copy(update={"arms": arms}))
-    assert found["served"].splitlines() == [
+    csv = tables(whole.model_copy(update={"arms": arms}))
+    assert csv["served"].splitlines() == [
         "arm,staleness,gradients,weight", "all-reduce,0,3,1.0", "all-reduce,1,0,0.0", "all-reduce,2,2,0.5",
     ]  # fmt: skip
-    assert found["given"].splitlines()[1:] == ["all-reduce,0,5,0", "all-reduce,3,0,5"]
-    assert found["servers"].splitlines()[1] == "all-reduce,0,0.25,2000000.0,3000000.0"
+    assert csv["given"].splitlines()[1:] == ["all-reduce,0,5,0", "all-reduce,3,0,5"]
+    assert csv["servers"].splitlines()[1] == "all-reduce,0,0.25,2000000.0,3000000.0"

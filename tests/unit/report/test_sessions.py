@@ -30,9 +30,9 @@ def test_what_was_done_again_counts_once(later: float, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     rows = session(1, 36, 5000.0, 1e9) + session(31, 60, 5000.0 + later, 1e9 + 100.0)
     (tmp_path / "rank-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = read_run(tmp_path).ranks
-    assert [step.step for step in found.steps] == list(range(1, 61))
-    assert [log.step for log in found.logs] == list(range(1, 61))
-    assert found.steps[29].end == pytest.approx(5003.0)
-    assert found.steps[30].begin == pytest.approx(5100.0, abs=0.01)
+    (records,) = read_run(tmp_path).ranks
+    assert [step.step for step in records.steps] == list(range(1, 61))
+    assert [log.step for log in records.logs] == list(range(1, 61))
+    assert records.steps[29].end == pytest.approx(5003.0)
+    assert records.steps[30].begin == pytest.approx(5100.0, abs=0.01)
     assert training_seconds(read_run(tmp_path)) == pytest.approx(6.0, abs=0.2)

@@ -28,18 +28,18 @@ PIPELINE = {"schedule": "1f1b", "microbatches": 4, "stages": 2, "workers": 2}
 
 def step(number: int, bubble: float | None, **more: Any) -> Step:
     begin = 10.0 + number
-    told: dict[str, Any] = {"compute": 0.5, "wait": 0.375, "update": 0.125, **more}
+    parts: dict[str, Any] = {"compute": 0.5, "wait": 0.375, "update": 0.125, **more}
     if bubble is not None:
-        told |= {"bubble": bubble, "stage_out": 100 * number, "stage_in": 10}
-    return Step(number, "1", number, begin, begin + 0.75, begin + 1.0, **told)
+        parts |= {"bubble": bubble, "stage_out": 100 * number, "stage_in": 10}
+    return Step(number, "1", number, begin, begin + 0.75, begin + 1.0, **parts)
 
 
 def run_of(folder: Path, pipeline: Any = PIPELINE, shares: tuple[float | None, ...] = (0.25, 0.125)) -> RunRecords:
     for rank, share in enumerate(shares):
         recorder = Recorder(records_of(folder, rank))
         recorder.hold(RawRow("start", rank=rank, size=len(shares), host="tower", clock="monotonic", now=9.0, wall=1.0))
-        told = {**pipeline, "worker": rank} if isinstance(pipeline, dict) else pipeline
-        recorder.hold(RawRow("distribute", optimizer="1", strategy="all-reduce", settings={}, pipeline=told))
+        pipelined = {**pipeline, "worker": rank} if isinstance(pipeline, dict) else pipeline
+        recorder.hold(RawRow("distribute", optimizer="1", strategy="all-reduce", settings={}, pipeline=pipelined))
         for number in range(1, 4):
             recorder.step(step(number, share))
         recorder.close()
@@ -47,11 +47,11 @@ def run_of(folder: Path, pipeline: Any = PIPELINE, shares: tuple[float | None, .
 
 
 def test_the_share_of_steps_that_each_worker_waited(tmp_path: Path) -> None:
-    found = stages_of(run_of(tmp_path), 1, 3)
-    assert found is not None
-    assert (found.schedule, found.workers, found.stages, found.microbatches) == ("1f1b", 2, 2, 4)
-    assert found.formula == pytest.approx(1 / 5)
-    assert found.ranks == (
+    stages = stages_of(run_of(tmp_path), 1, 3)
+    assert stages is not None
+    assert (stages.schedule, stages.workers, stages.stages, stages.microbatches) == ("1f1b", 2, 2, 4)
+    assert stages.formula == pytest.approx(1 / 5)
+    assert stages.ranks == (
         RankStages(rank=0, worker=0, bubble=0.25, bytes_out=250.0, bytes_in=10.0),
         RankStages(rank=1, worker=1, bubble=0.125, bytes_out=250.0, bytes_in=10.0),
     )
@@ -65,8 +65,8 @@ def test_what_is_not_sound_says_nothing(tmp_path: Path, pipeline: Any) -> None:
 
 
 def test_a_schedule_that_nobody_knows_has_no_formula(tmp_path: Path) -> None:
-    found = stages_of(run_of(tmp_path, {**PIPELINE, "schedule": "2f2b"}), 0, 0)
-    assert found is not None and found.formula is None
+    stages = stages_of(run_of(tmp_path, {**PIPELINE, "schedule": "2f2b"}), 0, 0)
+    assert stages is not None and stages.formula is None
 
 
 def test_rows_without_stages_do_not_speak_of_them(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_rows_without_stages_do_not_speak_of_them(tmp_path: Path) -> None:
 
 def test_a_bubble_is_waiting_for_others(tmp_path: Path) -> None:
     spent = spent_in(meetings_of(run_of(tmp_path).after(0), is_together=None))
-    waiting = {one.rank: one.by[ACTIVITIES.index("waiting")] for one in spent}
+    waiting = {times.rank: times.by[ACTIVITIES.index("waiting")] for times in spent}
     assert waiting == {0: 0.25, 1: 0.125}
 
 
@@ -94,17 +94,17 @@ def test_where_it_lies_in_the_trace() -> None:
 
 
 def test_it_is_on_the_page_in_the_summary_and_in_the_data(tmp_path: Path) -> None:
-    found = stages_of(run_of(tmp_path), 0, 0)
-    assert found is not None
+    stages = stages_of(run_of(tmp_path), 0, 0)
+    assert stages is not None
     summary = made_summary()
-    arms = (summary.arms[0].model_copy(update={"stages": found}), *summary.arms[1:])
+    arms = (summary.arms[0].model_copy(update={"stages": stages}), *summary.arms[1:])
     changed = summary.model_copy(update={"arms": arms})
     words = parsed(page(changed)).one("section", id="stages").text
     assert "1f1b, 2 stages, 4 micro-batches" in words and "25%" in words and "2 of 2" in words
     assert "waiting for other stages: rank 0 25%, rank 1 12% (by formula, for equal stages: 20%)" in markdown(changed)
     assert tables(changed)["stages"].splitlines()[1].endswith(",0,0,0.25,200.0,10.0")
     many = StagesSummary(
-        **{**dict(found), "ranks": tuple(found.ranks[0].model_copy(update={"rank": n}) for n in range(20))}
+        **{**dict(stages), "ranks": tuple(stages.ranks[0].model_copy(update={"rank": n}) for n in range(20))}
     )
     arms = (summary.arms[0].model_copy(update={"stages": many}), *summary.arms[1:])
     assert "rank 15 25% and 4 more ranks" in markdown(summary.model_copy(update={"arms": arms}))

@@ -38,10 +38,10 @@ def test_t_is_that_of_the_tables(freedom: int, confidence: float, expected: floa
 
 
 def test_a_mean_lies_within_t_standard_errors() -> None:
-    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found.mean == 3.0
-    assert found.low == pytest.approx(3.0 - 2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
-    assert found.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
+    interval = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert interval.mean == 3.0
+    assert interval.low == pytest.approx(3.0 - 2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
+    assert interval.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
 
 
 def test_of_one_value_there_is_no_interval() -> None:
@@ -50,10 +50,10 @@ def test_of_one_value_there_is_no_interval() -> None:
 
 
 def test_ratios_are_averaged_as_logarithms() -> None:
-    found = ratio_interval([2.0, 0.5, 1.0])
-    assert found.mean == pytest.approx(1.0)
-    assert found.low is not None and found.high is not None
-    assert found.low * found.high == pytest.approx(1.0), "the interval of the inverse is the inverse"
+    interval = ratio_interval([2.0, 0.5, 1.0])
+    assert interval.mean == pytest.approx(1.0)
+    assert interval.low is not None and interval.high is not None
+    assert interval.low * interval.high == pytest.approx(1.0), "the interval of the inverse is the inverse"
 
 
 def test_two_values_have_no_interval() -> None:

@@ -36,7 +36,7 @@ def summary(made: Path) -> Summary:
 
 
 def arm(summary: Summary, name: str) -> ArmSummary:
-    return next(one for one in summary.arms if one.name == name)
+    return next(arm_summary for arm_summary in summary.arms if arm_summary.name == name)
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object], name: str = "compare.json") -> Path:
@@ -48,7 +48,7 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object], name: str 
 
 
 def test_what_was_asked_for(summary: Summary) -> None:
-    assert [one.name for one in summary.arms] == ["ddp", "all-reduce", "quorum"]
+    assert [side.name for side in summary.arms] == ["ddp", "all-reduce", "quorum"]
     assert (summary.title, summary.workers, summary.world) == ("stdlib-functions on 4 workers", 4, "real")
     assert (summary.baseline, summary.target, summary.imbalance) == ("ddp", 0.62, "rank:3:15ms")
     assert summary.metric is not None and summary.metric.name == "top1"
@@ -76,7 +76,7 @@ def test_arms_are_held_against_the_baseline_seed_by_seed(summary: Summary) -> No
     assert base.speedup is None and base.differences == {}
     assert same.speedup is not None and same.differences["examples_per_second"] == "no difference shown"
     assert other.speedup is not None and other.differences["examples_per_second"] == "better"
-    rates = [one.examples_per_second.values for one in (base, other) if one.examples_per_second is not None]
+    rates = [side.examples_per_second.values for side in (base, other) if side.examples_per_second is not None]
     assert other.speedup.values == tuple(own / theirs for theirs, own in zip(*rates, strict=True))
     assert other.speedup.low is not None and other.speedup.low > 1.4
     assert other.target_speedup is not None and other.target_speedup.mean > 1.4
@@ -102,8 +102,8 @@ def test_of_many_arms_the_best_and_the_worst_are_told(made: Path, summary: Summa
     speeds = [other.speedup.model_copy(update={"mean": 1.5 + number}) for number in range(5)]
     change: dict[str, Any] = {"target_speedup": None, "differences": {}}
     more = [other.model_copy(update={**change, "name": f"q{n}", "speedup": speed}) for n, speed in enumerate(speeds)]
-    told = verdict_of(planned_in(made), [base, same, *more], {}).splitlines()
-    assert [line.partition(":")[0] for line in told] == [
+    lines = verdict_of(planned_in(made), [base, same, *more], {}).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
         "Best of 6, q4", "Worst of 6, all-reduce", "4 arms more are in the table.",
     ]  # fmt: skip
     assert verdict_of(planned_in(made), [base, same, *more[:3]], {}).splitlines()[2] == "2 arms more are in the table."
@@ -113,17 +113,17 @@ def test_of_many_arms_the_best_and_the_worst_are_told(made: Path, summary: Summa
 
 
 def test_everyone_who_is_slow_is_found(summary: Summary) -> None:
-    found = [one.arrival for one in summary.arms]
-    assert [None if one is None else (one.seed, one.slow_rank) for one in found] == [(0, 3)] * 3
-    assert [len(one.timeline) for one in summary.arms] == [4, 4, 4]
+    arrivals = [side.arrival for side in summary.arms]
+    assert [None if arrival is None else (arrival.seed, arrival.slow_rank) for arrival in arrivals] == [(0, 3)] * 3
+    assert [len(side.timeline) for side in summary.arms] == [4, 4, 4]
 
 
 def test_rounds_are_told_of_where_there_are_any(summary: Summary) -> None:
-    assert [one.rounds is None for one in summary.arms] == [True, True, False]
-    assert [bool(one.marks) for one in summary.arms] == [False, False, True]
+    assert [side.rounds is None for side in summary.arms] == [True, True, False]
+    assert [bool(side.marks) for side in summary.arms] == [False, False, True]
     rounds = arm(summary, "quorum").rounds
     assert rounds is not None
-    assert [len(one.values) for one in (rounds.count, rounds.fresh_share) if one is not None] == [3, 3]
+    assert [len(estimate.values) for estimate in (rounds.count, rounds.fresh_share) if estimate is not None] == [3, 3]
     assert len(rounds.contributors) == 5 and rounds.contributors[0] == 0
     assert rounds.contributors_mean == pytest.approx(
         sum(number * count for number, count in enumerate(rounds.contributors)) / sum(rounds.contributors)
@@ -143,15 +143,15 @@ def test_rounds_are_told_of_where_there_are_any(summary: Summary) -> None:
 
 
 def test_shares_are_no_more_than_all() -> None:
-    """Of seeds that differ much the interval reaches beyond what there can be."""
-    found = arms._mean([0.2, 0.9, 0.55], most=1.0)
-    assert (found.mean, found.low, found.high) == (pytest.approx(0.55), 0.0, 1.0)
+    """With seeds that differ much, the interval would reach beyond possible values."""
+    interval = arms._mean([0.2, 0.9, 0.55], most=1.0)
+    assert (interval.mean, interval.low, interval.high) == (pytest.approx(0.55), 0.0, 1.0)
 
 
 def test_histograms_can_be_laid_over_each_other(summary: Summary) -> None:
-    steps = [one.steps for one in summary.arms if one.steps is not None]
-    assert len({one.edges for one in steps}) == 1
-    assert [sum(one.counts) == one.count for one in steps] == [True] * 3
+    steps = [side.steps for side in summary.arms if side.steps is not None]
+    assert len({times.edges for times in steps}) == 1
+    assert [sum(times.counts) == times.count for times in steps] == [True] * 3
 
 
 def test_what_differed_is_named_and_nothing_else(summary: Summary) -> None:
@@ -174,7 +174,7 @@ def test_the_search_for_learning_rates(summary: Summary) -> None:
         ("quorum", 0.5),
     ]
     assert all(trial.quality is not None and 0.5 < trial.quality < 0.75 for trial in summary.tuning)
-    assert any("tried: 0.5, 1 and 2 times the usual one" in one for one in summary.fairness.equal)
+    assert any("tried: 0.5, 1 and 2 times the usual one" in sentence for sentence in summary.fairness.equal)
 
 
 def test_how_to_do_it_again(summary: Summary) -> None:
@@ -186,47 +186,48 @@ def test_how_to_do_it_again(summary: Summary) -> None:
 
 
 def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
-    found = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
-    assert "one seed only: no difference can be shown, whatever the figures are" in found.warnings
-    for one in found.arms:
-        assert set(one.differences.values()) <= {"no difference shown"}
-        assert one.quality is not None and one.quality.low is None and len(one.quality.values) == 1
-    assert "times as fast as ddp to top1 0.62 (one seed). Quality: not told apart, top1" in found.verdict
+    summary = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
+    assert "one seed only: no difference can be shown, whatever the figures are" in summary.warnings
+    for side in summary.arms:
+        assert set(side.differences.values()) <= {"no difference shown"}
+        assert side.quality is not None and side.quality.low is None and len(side.quality.values) == 1
+    assert "times as fast as ddp to top1 0.62 (one seed). Quality: not told apart, top1" in summary.verdict
 
 
 def test_work_that_was_to_be_equal_and_was_not(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
     for seed in (0, 1):
         make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=33, seed=seed)
-    found = summarize(tmp_path)
+    summary = summarize(tmp_path)
     assert any(
-        one.startswith("the arms did not train on equally many examples: ddp 960, all") for one in found.warnings
+        warning.startswith("the arms did not train on equally many examples: ddp 960, all")
+        for warning in summary.warnings
     )
-    assert not any("Every run trained on" in one for one in found.fairness.equal)
+    assert not any("Every run trained on" in sentence for sentence in summary.fairness.equal)
 
 
 def test_work_that_is_a_step_apart_is_equal(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=30)
     for seed in (0, 1):
         make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=31, seed=seed)
-    found = summarize(tmp_path)
-    assert not any("equally many" in one for one in found.warnings)
-    assert "Every run trained on 960 to 992 examples, counted over all workers." in found.fairness.equal
+    summary = summarize(tmp_path)
+    assert not any("equally many" in warning for warning in summary.warnings)
+    assert "Every run trained on 960 to 992 examples, counted over all workers." in summary.fairness.equal
 
 
 def test_a_target_nobody_met(tmp_path: Path) -> None:
     folder = changed(make_comparison(tmp_path, fails=False, steps=20), lambda plan: plan.update(target=0.99))
-    for one in summarize(folder).arms:
-        assert one.time_to_target is None and one.target_reached == (0, 3) and one.target_speedup is None
-        assert "time_to_target" not in one.differences
+    for side in summarize(folder).arms:
+        assert side.time_to_target is None and side.target_reached == (0, 3) and side.target_speedup is None
+        assert "time_to_target" not in side.differences
 
 
 def test_times_to_a_target_some_missed_show_nothing(tmp_path: Path) -> None:
     make_comparison(tmp_path, fails=False)
     make_run(tmp_path / "quorum" / "seed-1", waits=False, quality=0.5, seed=1)
-    found = arm(summarize(tmp_path), "quorum")
-    assert found.target_reached == (2, 3) and found.target_speedup is not None
-    assert found.differences["time_to_target"] == "no difference shown"
+    summary = arm(summarize(tmp_path), "quorum")
+    assert summary.target_reached == (2, 3) and summary.target_speedup is not None
+    assert summary.differences["time_to_target"] == "no difference shown"
 
 
 def test_who_failed_after_the_target_has_not_reached_it(tmp_path: Path) -> None:
@@ -246,11 +247,11 @@ def test_an_arm_that_always_failed(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
     for seed in (0, 1):
         make_run(tmp_path / "quorum" / f"seed-{seed}", fails_at=10, seed=seed)
-    found = summarize(tmp_path)
-    lost = arm(found, "quorum")
+    summary = summarize(tmp_path)
+    lost = arm(summary, "quorum")
     assert lost.quality is None and lost.steps is None and lost.arrival is None and lost.timeline == ()
     assert lost.differences == {} and lost.target_reached == (0, 2)
-    assert found.verdict.endswith("\nquorum: no run ended well.")
+    assert summary.verdict.endswith("\nquorum: no run ended well.")
 
 
 def test_a_baseline_that_always_failed(tmp_path: Path) -> None:
@@ -261,20 +262,20 @@ def test_a_baseline_that_always_failed(tmp_path: Path) -> None:
 
 def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), fails=False, steps=20)
-    found = summarize(changed(tmp_path, lambda plan: plan.update(seeds=[0, 1, 2])))
-    assert found.arms[0].runs[2].status is None
-    assert found.warnings[0] == (
+    summary = summarize(changed(tmp_path, lambda plan: plan.update(seeds=[0, 1, 2])))
+    assert summary.arms[0].runs[2].status is None
+    assert summary.warnings[0] == (
         "the comparison was stopped: 3 runs not run (seed 2 of ddp, all-reduce and quorum); "
         f"go on with: quorate compare --continue {tmp_path}"
     )
-    assert "failed" not in " ".join(found.warnings) and found.fairness.seeds == (0, 1)
+    assert "failed" not in " ".join(summary.warnings) and summary.fairness.seeds == (0, 1)
     with held(tmp_path):
         (tmp_path / "ddp" / "seed-2").mkdir()
-        told = summarize(tmp_path)
-    assert told.warnings[0] == (
+        later = summarize(tmp_path)
+    assert later.warnings[0] == (
         "the comparison is under way: 1 run under way (seed 2 of ddp), 2 runs not run (seed 2 of all-reduce and quorum)"
     )
-    assert "1 of 3 runs under way" in page(told)
+    assert "1 of 3 runs under way" in page(later)
 
 
 def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goes_on(tmp_path: Path) -> None:
@@ -282,16 +283,16 @@ def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goe
     make_run(tmp_path / "quorum" / "seed-0", fails_at=10, seed=0)
     (tmp_path / "all-reduce" / "seed-1" / "outcome.json").unlink()
     shutil.rmtree(tmp_path / "quorum" / "seed-1")
-    found = summarize(tmp_path)
-    assert found.warnings[0] == (
+    summary = summarize(tmp_path)
+    assert summary.warnings[0] == (
         "the comparison was stopped: 1 run stopped (seed 1 of all-reduce), 1 run not run (seed 1 of quorum), 1 run "
         f"failed (quorum, seed 0: {KILLED}), figures are of seed 0, which every arm has had; "
         f"go on with: quorate compare --continue {tmp_path}"
     )
-    others = [one for one in found.warnings[1:] if "seed 1" in one or "seed 0" in one]
+    others = [warning for warning in summary.warnings[1:] if "seed 1" in warning or "seed 0" in warning]
     assert not others
-    assert [one.seeds for one in found.arms] == [(0,), (0,), ()]
-    shown = parsed(page(found)).one("table", "arms").text
+    assert [side.seeds for side in summary.arms] == [(0,), (0,), ()]
+    shown = parsed(page(summary)).one("table", "arms").text
     for words in ("1 of 2 runs stopped", "1 of 2 runs not run", "1 of 2 runs failed", "1 of 2 seeds (0)"):
         assert words in shown
 
@@ -299,18 +300,18 @@ def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goe
 def test_figures_side_by_side_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
     make_comparison(tmp_path, fails=False, steps=20)
     make_run(tmp_path / "quorum" / "seed-0", fails_at=10, seed=0)
-    found = summarize(tmp_path)
-    base, less = arm(found, "ddp"), arm(found, "quorum")
+    summary = summarize(tmp_path)
+    base, less = arm(summary, "ddp"), arm(summary, "quorum")
     assert base.quality is not None and less.quality is not None and less.seeds == (1, 2)
     assert less.alongside["quality"] == pytest.approx(sum(base.quality.values[1:]) / 2)
-    assert arm(found, "all-reduce").alongside == {}
-    cell = parsed(page(found)).one("td", data_arm="quorum", data_field="quality")
+    assert arm(summary, "all-reduce").alongside == {}
+    cell = parsed(page(summary)).one("td", data_arm="quorum", data_field="quality")
     assert f"baseline there: {less.alongside['quality']:.4f}" in cell.text
     make_run(tmp_path / "ddp" / "seed-1", fails_at=10, seed=1, strategy="ddp")
-    found = summarize(tmp_path)
-    assert [one.seeds for one in found.arms] == [(0, 2), (0, 2), (2,)]
-    assert "all-reduce: figures are of seeds 0 and 2, which ddp has too" in found.warnings
-    assert arm(found, "all-reduce").target_reached == (2, 2)
+    summary = summarize(tmp_path)
+    assert [side.seeds for side in summary.arms] == [(0, 2), (0, 2), (2,)]
+    assert "all-reduce: figures are of seeds 0 and 2, which ddp has too" in summary.warnings
+    assert arm(summary, "all-reduce").target_reached == (2, 2)
 
 
 def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> None:
@@ -328,10 +329,10 @@ def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> N
 def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), fails=False, steps=20)
     shutil.rmtree(tmp_path / "quorum")
-    found = summarize(tmp_path)
-    assert found.verdict.endswith("\nquorum: no run has ended yet.")
-    assert arm(found, "quorum").runs[0].why == "it has not begun"
-    shown = page(found)
+    summary = summarize(tmp_path)
+    assert summary.verdict.endswith("\nquorum: no run has ended yet.")
+    assert arm(summary, "quorum").runs[0].why == "it has not begun"
+    shown = page(summary)
     assert "not run" in shown and ">failed<" not in shown and "Runs that did not end well" not in shown
 
 
@@ -342,17 +343,17 @@ def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Pat
     assert arm(summarize(tmp_path), "all-reduce").differences["quality"] == "better"
     with open(records_of(tmp_path / "all-reduce" / "seed-1", 0), "a", encoding="utf-8") as file:
         file.write('{"kind":"log","step":60,"time":1e6,"values":{"top1":NaN}}\n')
-    found = summarize(tmp_path)
-    diverged = arm(found, "all-reduce")
+    summary = summarize(tmp_path)
+    diverged = arm(summary, "all-reduce")
     assert diverged.differences["quality"] == "no difference shown"
     assert diverged.quality is not None and len(diverged.quality.values) == 2
-    assert "all-reduce, seed 1: top1 is not a number at step 60" in found.warnings
+    assert "all-reduce, seed 1: top1 is not a number at step 60" in summary.warnings
 
 
 def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), steps=20)
-    found = summarize(changed(tmp_path, lambda plan: plan.update(git={"commit": "0", "dirty": True}, cores=2)))
-    assert found.warnings[-2:] == (
+    summary = summarize(changed(tmp_path, lambda plan: plan.update(git={"commit": "0", "dirty": True}, cores=2)))
+    assert summary.warnings[-2:] == (
         "4 workers shared 2 cores: they slowed each other down",
         "the working tree had changes that are in no commit",
     )
@@ -361,58 +362,58 @@ def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("servers", "who"), [(2, "4 workers and 2 servers"), (1, "4 workers and 1 server")])
 def test_servers_share_the_cores_too(tmp_path: Path, servers: int, who: str) -> None:
     make_comparison(tmp_path, seeds=(0,), steps=20)
-    found = summarize(changed(tmp_path, lambda plan: plan.update(servers=servers, cores=4)))
-    assert found.warnings[-1] == f"{who} shared 4 cores: they slowed each other down"
+    summary = summarize(changed(tmp_path, lambda plan: plan.update(servers=servers, cores=4)))
+    assert summary.warnings[-1] == f"{who} shared 4 cores: they slowed each other down"
 
 
 def test_workers_on_hosts_are_told_of_as_such(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), steps=20)
-    found = summarize(changed(tmp_path, lambda plan: plan.update(hosts="a:2,b:2", cores=2)))
-    assert found.title == "stdlib-functions on 4 workers of 2 hosts"
-    assert "Every arm had 4 workers on the same hosts, a:2,b:2." in found.fairness.equal
-    assert not any("shared" in one for one in found.warnings)
+    summary = summarize(changed(tmp_path, lambda plan: plan.update(hosts="a:2,b:2", cores=2)))
+    assert summary.title == "stdlib-functions on 4 workers of 2 hosts"
+    assert "Every arm had 4 workers on the same hosts, a:2,b:2." in summary.fairness.equal
+    assert not any("shared" in warning for warning in summary.warnings)
 
 
 def test_clocks_of_hosts_are_told_of_once(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), steps=20, clocks=(("a", 1000.0), ("b", 5000.0)))
-    told = [one for one in summarize(tmp_path).warnings if "clocks" in one or "times of day" in one]
-    assert told == ["arrivals on 2 hosts are held side by side by times of day, at worst in 5 runs"]
+    warnings = [warning for warning in summarize(tmp_path).warnings if "clocks" in warning or "times of day" in warning]
+    assert warnings == ["arrivals on 2 hosts are held side by side by times of day, at worst in 5 runs"]
 
 
 def test_without_a_metric_there_is_speed_alone(tmp_path: Path) -> None:
     make_comparison(tmp_path, fails=False, steps=20)
-    found = summarize(changed(tmp_path, lambda plan: plan.update(metric=None, target=None)))
-    for one in found.arms:
-        assert one.quality is None and one.curves == () and one.losses != () and "quality" not in one.differences
-    assert found.verdict.count(" times as fast as ddp (") == 2 and "Quality" not in found.verdict
+    summary = summarize(changed(tmp_path, lambda plan: plan.update(metric=None, target=None)))
+    for side in summary.arms:
+        assert side.quality is None and side.curves == () and side.losses != () and "quality" not in side.differences
+    assert summary.verdict.count(" times as fast as ddp (") == 2 and "Quality" not in summary.verdict
 
 
 def test_examples_that_nobody_counted(tmp_path: Path) -> None:
-    found = summarize(make_comparison(tmp_path, fails=False, steps=20, counts_examples=False))
-    assert arm(found, "all-reduce").examples_per_second is None and arm(found, "all-reduce").speedup is None
-    assert any("examples were not counted" in one for one in found.warnings)
-    assert found.arms[0].curves[0].examples == () and found.arms[0].curves[0].bytes != ()
+    summary = summarize(make_comparison(tmp_path, fails=False, steps=20, counts_examples=False))
+    assert arm(summary, "all-reduce").examples_per_second is None and arm(summary, "all-reduce").speedup is None
+    assert any("examples were not counted" in warning for warning in summary.warnings)
+    assert summary.arms[0].curves[0].examples == () and summary.arms[0].curves[0].bytes != ()
 
 
 def test_a_run_alone(tmp_path: Path) -> None:
-    found = summarize(make_run(tmp_path, steps=60))
-    (only,) = found.arms
-    assert (only.name, only.strategy, only.is_baseline, found.baseline) == ("all-reduce", "all-reduce", False, None)
-    assert found.fairness.warm_up_steps == 6 and found.warnings == () and only.runs[0].folder == "."
-    assert found.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in found.verdict
+    summary = summarize(make_run(tmp_path, steps=60))
+    (only,) = summary.arms
+    assert (only.name, only.strategy, only.is_baseline, summary.baseline) == ("all-reduce", "all-reduce", False, None)
+    assert summary.fairness.warm_up_steps == 6 and summary.warnings == () and only.runs[0].folder == "."
+    assert summary.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in summary.verdict
 
 
 def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Path) -> None:
     by_hand = {"script": "/x/train_workload.py", "arguments": ["digits", "--epochs", "3"]}
-    found = summarize(make_run(tmp_path / "a", steps=20, about=by_hand))
-    assert found.title == "digits on 4 workers"
-    assert found.metric == Metric(name="top1", higher_is_better=True) and found.arms[0].quality is not None
+    summary = summarize(make_run(tmp_path / "a", steps=20, about=by_hand))
+    assert summary.title == "digits on 4 workers"
+    assert summary.metric == Metric(name="top1", higher_is_better=True) and summary.arms[0].quality is not None
     compared = {"subject": {"name": "mine"}, "metric": {"name": "top1", "higher_is_better": True}, "target": 0.6}
-    found = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
-    assert (found.title, found.target) == ("mine on 4 workers", 0.6)
-    assert ", top1 0.6" in found.verdict and " at the end; rank 3 arrives last in" in found.verdict
-    found = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
-    assert (found.title, found.metric) == ("train_workload.py on 4 workers", None)
+    summary = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
+    assert (summary.title, summary.target) == ("mine on 4 workers", 0.6)
+    assert ", top1 0.6" in summary.verdict and " at the end; rank 3 arrives last in" in summary.verdict
+    summary = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
+    assert (summary.title, summary.metric) == ("train_workload.py on 4 workers", None)
 
 
 def test_a_run_whose_strategy_is_the_scripts_own(tmp_path: Path) -> None:
@@ -425,9 +426,9 @@ def test_a_run_whose_strategy_is_the_scripts_own(tmp_path: Path) -> None:
 
 
 def test_a_run_alone_is_reported_however_it_ended(tmp_path: Path) -> None:
-    found = summarize(make_run(tmp_path, fails_at=30))
-    assert found.arms[0].examples_per_second is not None
-    assert found.warnings == (f"the run failed with status 1: {KILLED}",)
+    summary = summarize(make_run(tmp_path, fails_at=30))
+    assert summary.arms[0].examples_per_second is not None
+    assert summary.warnings == (f"the run failed with status 1: {KILLED}",)
     (tmp_path / "outcome.json").unlink()
     assert summarize(tmp_path).warnings[0].startswith("the run has no outcome")
 
@@ -436,9 +437,9 @@ def test_a_run_that_left_nothing_but_its_plan(tmp_path: Path) -> None:
     make_run(tmp_path)
     for rank in range(4):
         records_of(tmp_path, rank).unlink()
-    found = summarize(tmp_path)
-    assert found.verdict == "No worker left the steps it takes to say anything of this run."
-    assert Summary.model_validate_json(found.model_dump_json()) == found
+    summary = summarize(tmp_path)
+    assert summary.verdict == "No worker left the steps it takes to say anything of this run."
+    assert Summary.model_validate_json(summary.model_dump_json()) == summary
 
 
 def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
@@ -473,14 +474,14 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
     tables = {path.stem: list(csv.reader(path.read_text().splitlines())) for path in (tmp_path / "data").glob("*.csv")}
     assert {name: len(rows) - 1 for name, rows in tables.items()} == {
         "curves": (3 + 2 + 3) * 6,
-        "losses": sum(len(curve.seconds) for one in summary.arms for curve in one.losses),
+        "losses": sum(len(curve.seconds) for side in summary.arms for curve in side.losses),
         "step_times": 3 * 40,
         "shares": 3 * 10,
         "arrival": 3 * 4,
         "noise": 0,
         "exclusions": 0,
-        "heat": sum(4 * len(one.arrival.steps) for one in summary.arms if one.arrival is not None),
-        "timeline": sum(len(lane.spans) for one in summary.arms for lane in one.timeline),
+        "heat": sum(4 * len(side.arrival.steps) for side in summary.arms if side.arrival is not None),
+        "timeline": sum(len(lane.spans) for side in summary.arms for lane in side.timeline),
         "rounds": 6,
         "memory": 0,
         "stages": 0,

@@ -1,4 +1,4 @@
-"""Where the time of steps went, by hand."""
+"""The uses of the time of steps, by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_waiting_ends_when_the_last_one_arrives() -> None:
     parts: dict[str, Any] = {"data": 0.5, "encode": 0.25, "update": 0.5}
     early = step(0.0, 1.0, 6.0, compute=0.5, wait=4.0, **parts)
     late = step(0.0, 4.0, 6.0, compute=2.5, delay=1.0, wait=1.0, **parts)
-    first, second = (by(one) for one in spent_in(meetings_of({0: [early], 1: [late]})))
+    first, second = (by(spent) for spent in spent_in(meetings_of({0: [early], 1: [late]})))
     assert first == {
         "data": 0.5, "compute": 0.5, "pace": 0.0, "delay": 0.0, "encode": 0.25, "waiting": 3.0, "communication": 1.0,
         "decode": 0.0, "update": 0.5, "other": 0.25,
@@ -61,7 +61,7 @@ def test_a_pace_is_no_lateness() -> None:
 
 def test_waiting_is_never_more_than_the_wait() -> None:
     early, late = step(0.0, 1.0, 6.0, wait=2.0), step(0.0, 5.0, 6.0, wait=0.5)
-    first, second = (by(one) for one in spent_in(meetings_of({0: [early], 1: [late]})))
+    first, second = (by(spent) for spent in spent_in(meetings_of({0: [early], 1: [late]})))
     assert (first["waiting"], first["communication"]) == (2.0, 0.0)
     assert (second["waiting"], second["communication"]) == (0.0, 0.5)
 
@@ -78,31 +78,31 @@ def test_parts_that_are_more_than_the_whole_are_made_to_fit() -> None:
 
 def test_shares_add_up_to_the_mean_step(tmp_path: Path) -> None:
     spent = in_folder(tmp_path)
-    lengths = sorted(one.seconds for one in spent)
-    found = step_times(lengths, totals_of(spent), edges_for([lengths]))
-    assert found is not None
-    assert sum(found.shares.values()) == pytest.approx(found.mean)
-    assert list(found.shares) == list(ACTIVITIES)
-    assert found.shares["communication"] == pytest.approx(0.003, abs=0.0005)
-    assert found.shares["delay"] == pytest.approx(0.015 / 4)
-    assert waiting_share(spent) == pytest.approx(found.shares["waiting"] / found.mean)
-    assert found.p50 <= found.p95 <= found.p99
-    assert found.count == len(lengths) == sum(found.counts) == 4 * 50, "five steps come after evaluations"
+    lengths = sorted(times.seconds for times in spent)
+    step_summary = step_times(lengths, totals_of(spent), edges_for([lengths]))
+    assert step_summary is not None
+    assert sum(step_summary.shares.values()) == pytest.approx(step_summary.mean)
+    assert list(step_summary.shares) == list(ACTIVITIES)
+    assert step_summary.shares["communication"] == pytest.approx(0.003, abs=0.0005)
+    assert step_summary.shares["delay"] == pytest.approx(0.015 / 4)
+    assert waiting_share(spent) == pytest.approx(step_summary.shares["waiting"] / step_summary.mean)
+    assert step_summary.p50 <= step_summary.p95 <= step_summary.p99
+    assert step_summary.count == len(lengths) == sum(step_summary.counts) == 4 * 50, "five steps come after evaluations"
 
 
 def test_the_histogram_has_bins_for_all_arms_and_keeps_the_tail() -> None:
     quick, slow = [0.010] * 99 + [5.0], [0.030] * 100
     edges = edges_for([quick, slow, []])
     assert len(edges) == BINS + 1 and edges[0] == 0.010 and edges[-1] < 0.1
-    found = step_times(quick, [0.0] * len(ACTIVITIES), edges)
-    assert found is not None and found.counts[0] == 99 and found.counts[-1] == 1
+    step_summary = step_times(quick, [0.0] * len(ACTIVITIES), edges)
+    assert step_summary is not None and step_summary.counts[0] == 99 and step_summary.counts[-1] == 1
 
 
 def test_a_histogram_of_equal_steps_has_one_bar_inside() -> None:
     lengths = [0.030300, 0.030301] * 10
     edges = edges_for([sorted(lengths)])
-    found = step_times(sorted(lengths), [0.0] * len(ACTIVITIES), edges)
-    assert found is not None and sorted(found.counts)[-1] == 20
+    step_summary = step_times(sorted(lengths), [0.0] * len(ACTIVITIES), edges)
+    assert step_summary is not None and sorted(step_summary.counts)[-1] == 20
     assert edges[0] < 0.0303 < edges[-1]
 
 
@@ -127,7 +127,7 @@ def test_the_timeline_shows_consecutive_steps_end_to_end(tmp_path: Path) -> None
 
 
 def test_the_timeline_is_where_steps_are_usual() -> None:
-    """Of three windows of 20 steps the middle one in length is shown."""
+    """The middle one in length of three windows of 20 steps is shown."""
     ends = [0.0]
     for number in range(22):
         ends.append(ends[-1] + (9.0 if number == 0 else 2.0 if number == 1 else 1.0))
@@ -154,7 +154,7 @@ def test_rounds_are_marked_in_the_timeline(tmp_path: Path) -> None:
     assert [mark.number for mark in marks] == list(range(marks[0].number, marks[0].number + STEPS))
     end = max(stop for lane in lanes for *_, stop in lane.spans)
     assert all(0.0 <= mark.time <= end for mark in marks)
-    by_number = {one.round.number: one for one in merged}
+    by_number = {update.round.number: update for update in merged}
     computed = {(lane.rank, stop) for lane in lanes for name, _, stop in lane.spans if name == "compute"}
     for mark in marks:
         assert len(mark.given) == by_number[mark.number].round.gradients

@@ -26,17 +26,18 @@ Event = dict[str, Any]
 def written(folder: Path) -> list[Event]:
     """The events of the run's timeline, after checking the file."""
     path = folder / "trace.json.gz"
-    told = write_trace(folder, path)
+    result = write_trace(folder, path)
     document = json.loads(gzip.decompress(path.read_bytes()), parse_constant=pytest.fail)
     assert document["displayTimeUnit"] in ("ms", "ns")
     events: list[Event] = document["traceEvents"]
-    assert told.events == len(events)
+    assert result.events == len(events)
     check(events)
     return events
 
 
 def check(events: list[Event]) -> None:
-    """What the Trace Event Format asks of complete, counter, instant and metadata events, and what we promise."""
+    """Check the demands of the Trace Event Format on complete, counter, instant and metadata events, and our
+    promises."""
     slices: dict[tuple[int, int], list[Event]] = defaultdict(list)
     counters: dict[tuple[int, str], list[int]] = defaultdict(list)
     for event in events:
@@ -61,8 +62,8 @@ def check(events: list[Event]) -> None:
             case other:
                 pytest.fail(f"an event of phase {other}")
     for track in slices.values():
-        for one, after in pairwise(track):
-            assert one["ts"] + one["dur"] <= after["ts"], (one, after)
+        for early, after in pairwise(track):
+            assert early["ts"] + early["dur"] <= after["ts"], (early, after)
     assert all(times == sorted(times) for times in counters.values())
     named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     assert set(slices) <= named
@@ -243,9 +244,9 @@ def test_a_run_may_go_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     surveyed = trace.survey
 
     def survey_then_step(*arguments: Any) -> Any:
-        found = surveyed(*arguments)
+        result = surveyed(*arguments)
         make_rank(tmp_path, 0, a_step(2, 3, 5, step=2, compute=1, wait=2), written=False)
-        return found
+        return result
 
     monkeypatch.setattr(trace, "survey", survey_then_step)
     assert [name for name, *_ in slices_of(written(tmp_path), 0)] == ["other", "other", "compute", "communication"]
@@ -253,9 +254,9 @@ def test_a_run_may_go_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_under_a_quorum_the_last_gradient_of_the_round_was_waited_for(tmp_path: Path) -> None:
     taken = {"0": [[1, 1]], "2": [[0, 2]]}
-    one = {"kind": "round", "number": 1, "time": 0.2, "weight": 1.0, "live": 3, "contributors": {"2": [[0, 1]]}}
-    two = {**one, "number": 2, "time": 5.5, "contributors": taken}
-    make_rank(tmp_path, 0, one, two, a_step(0, 2, 6, round=2, compute=2, wait=4))
+    record = {"kind": "round", "number": 1, "time": 0.2, "weight": 1.0, "live": 3, "contributors": {"2": [[0, 1]]}}
+    two = {**record, "number": 2, "time": 5.5, "contributors": taken}
+    make_rank(tmp_path, 0, record, two, a_step(0, 2, 6, round=2, compute=2, wait=4))
     make_rank(tmp_path, 1, a_step(0, 5, 6, round=2, compute=5, wait=1))
     make_rank(tmp_path, 2, a_step(0, 1, 1, round=1), a_step(1, 1, 1, round=1, step=2), a_step(1, 3, 7, round=2, step=3))
     events = written(tmp_path)

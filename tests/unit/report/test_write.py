@@ -1,4 +1,4 @@
-"""What is written, whole; and the pages that tell users what is in it."""
+"""The written files, whole; and the pages that tell users about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step's time goes into, as areas: each activity has a colour and a pattern of its own."""
+"""The parts of a step's time as areas: each activity has its own colour and pattern."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WORDS = {
     "communication": "communication (exposed)", "delay": "lateness (injected)", "pace": "pace (stands for compute)",
     "waiting": "waiting for others",
 }  # fmt: skip
-"""Where the name of an activity needs more words."""
+"""Words for activities whose names are not enough."""
 SHORT = {"delay": "lateness"}
-"""Where it needs another word, and there is room for one."""
+"""Other words for where there is room for one."""
 SHOWN = ("compute", "pace", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
-"""From left to right in bars: what a worker does by itself, what was injected, and what others cost it."""
+"""From left to right in bars: the work of the worker itself, the injected, and the cost of others."""
 _PATTERNS: Mapping[str, tuple[int, str]] = {
     "compute": (8, ""),
     "pace": (10, "M5 3.5V6.5M3.5 5H6.5"),
@@ -29,11 +29,11 @@ _PATTERNS: Mapping[str, tuple[int, str]] = {
     "update": (9, "M4.5 0V9"),
     "other": (8, "M-2 6L2 10M0 0L8 8M6 -2L10 2"),
 }
-"""Of each activity, the size of its tile and the strokes on it. SVG draws what the strokes leave of the colour."""
+"""The size of the tile of each activity and the strokes on it. SVG draws what the strokes leave of the colour."""
 
 
 def patterns() -> Markup:
-    """The tiles, once for the whole page; charts refer to them through the page's style sheet."""
+    """Return the tiles, once for the whole page; charts refer to them through the page's style sheet."""
     tiles = []
     for name in ACTIVITIES:
         size, strokes = _PATTERNS[name]
@@ -46,17 +46,21 @@ def patterns() -> Markup:
 
 
 def class_of(activity: str) -> str:
-    """The class that fills an area; activities nobody knows look like "other"."""
+    """Return the class that fills the area of an activity; an unknown one looks like "other"."""
     return f"p-{activity if activity in _PATTERNS else 'other'}"
 
 
 def words_of(activity: str) -> str:
-    """An activity as a reader is told of it."""
+    """Return the words for an activity."""
     return WORDS.get(activity, activity)
 
 
 def key(activities: Sequence[str], width: float, top: float) -> tuple[Markup, float]:
-    """Swatches with names in as many rows as they need, from `top` down; and where the next thing may begin."""
+    """Draw swatches with names in as many rows as they need, from `top` down.
+
+    Returns:
+        The swatches, and the place below them, where the next part may begin.
+    """
     parts: list[str] = []
     x, y = 0.0, top
     for activity in activities:

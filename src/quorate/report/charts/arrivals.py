@@ -1,4 +1,4 @@
-"""Who comes late to the meeting point: bars by rank, and beside them a heat map of rank by step."""
+"""The ranks that are late at the meeting point: bars by rank, and beside them a heat map of rank by step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from quorate.report.charts.scales import scale_of
 from quorate.report.wording import seconds_alike, seconds_in_words
 
 ROWS = 64
-"""Rows at most: of more ranks, several share one."""
+"""The most rows: of more ranks, several share one."""
 COLUMNS = 120
-"""Columns of the heat map, at most."""
+"""The most columns of the heat map."""
 LEVELS = 6
 """Shades of the heat map above "nothing"."""
 _FINE = 16
-"""From this number of rows on, they are thin, and only some are labelled."""
+"""The number of rows from which on they are thin, and only some are labelled."""
 Heat = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One rank, or some that follow each other; seconds."""
+    """A rank, or several consecutive ones; times are in seconds."""
 
     name: str
     mean: float
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """All rows of one side, and the heat map that has as many."""
+    """All rows of one side, and a heat map with as many rows."""
 
     rows: Sequence[Row]
     heat: Heat
@@ -49,7 +49,7 @@ class Lateness:
 
 
 def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -> Markup:
-    """The bars at the left and the heat map at the right, row by row; one below the other where it is narrow."""
+    """Draw the bars at the left and the heat map at the right, row by row; one below the other on a narrow page."""
     tall = 30.0 if len(lateness.rows) <= _FINE else 9.0
     names = min(110.0, max(drawing.text_width(row.name) for row in lateness.rows) + 10.0)
     narrow = width < drawing.NARROW
@@ -64,8 +64,8 @@ def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -
     height = foot + 42.0
     if has_heat:
         left, above = (names, height + 34.0) if narrow else (right + (30.0 if tall > 20 else 20.0), top)
-        what = "lateness" if lateness.is_together else "longer at work than the fastest"
-        parts.append(drawing.text(left, above - 14, f"rank by step: {what}", class_="axis-title"))
+        measure = "lateness" if lateness.is_together else "longer at work than the fastest"
+        parts.append(drawing.text(left, above - 14, f"rank by step: {measure}", class_="axis-title"))
         if narrow:
             parts.append(_names(lateness.rows, names, above, tall))
         parts.append(_cells(lateness, left, width - 1.0, above, tall))
@@ -77,9 +77,9 @@ def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -
 
 
 def coarser(heat: Heat, rows: int, columns: int) -> list[list[float | None]]:
-    """At most `rows` and `columns`: of ranks that share a row the latest, of columns that do the mean.
+    """Return at most `rows` rows and `columns` columns: the latest of ranks that share a row, the mean of columns.
 
-    None where nothing is known. All rows are equally long.
+    None stands for unknown values. All rows are equally long.
     """
     length = max((len(row) for row in heat), default=0)
     tall, wide = -(-len(heat) // rows) or 1, -(-length // columns) or 1
@@ -90,8 +90,8 @@ def coarser(heat: Heat, rows: int, columns: int) -> list[list[float | None]]:
 
 
 def _mean(cells: Sequence[float | None]) -> float | None:
-    known = [cell for cell in cells if cell is not None]
-    return sum(known) / len(known) if known else None
+    values = [cell for cell in cells if cell is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _latest(cells: Sequence[float | None]) -> float | None:
@@ -118,15 +118,14 @@ def _bars(lateness: Lateness, left: float, right: float, top: float, tall: float
         whiskers.append(f"M{number(mean)} {number(y)}H{number(p95)}m0 {number(-thick / 3.0)}v{number(thick / 1.5)}")
         if tall > 20:
             hint = f"{row.name}: {seconds_in_words(row.mean)} in the mean, p95 {seconds_in_words(row.p95)} {row.note}"
-            told = element("title", hint.strip()), seconds(row.mean)
-            parts.append(element("text", *told, x=max(p95, mean) + 6, y=y + 4, class_="small halo"))
+            content = element("title", hint.strip()), seconds(row.mean)
+            parts.append(element("text", *content, x=max(p95, mean) + 6, y=y + 4, class_="small halo"))
     parts += [element("path", d="".join(pieces), class_=kind) for kind, pieces in areas.items()]
     parts.append(element("path", d="".join(whiskers), class_="whisker"))
     return joined(parts)
 
 
 def _names(rows: Sequence[Row], left: float, top: float, tall: float) -> Markup:
-    """The names of the rows; of thin ones every eighth, and the slow one."""
     parts = []
     for place, row in enumerate(rows):
         near_slow = any(other.is_slow for other in rows[max(0, place - 1) : place + 2])
@@ -139,7 +138,7 @@ def _names(rows: Sequence[Row], left: float, top: float, tall: float) -> Markup:
 
 
 def _cells(lateness: Lateness, left: float, right: float, top: float, tall: float) -> Markup:
-    """One path of strokes for each shade, in units of cells; neighbours of one shade in a row are one stroke."""
+    """Draw one path of strokes for each shade, in units of cells; neighbours of one shade in a row are one stroke."""
     columns = max(len(row) for row in lateness.heat)
     pieces: dict[str, list[str]] = {}
     ends: dict[str, tuple[int, int]] = {}
@@ -166,7 +165,6 @@ def _shade(cell: float | None, greatest: float) -> str:
 
 
 def _steps(steps: Sequence[int], left: float, right: float, y: float) -> Markup:
-    """The first steps of some columns."""
     wide = (right - left) / len(steps)
     most = max(1, int((right - left) // 64))
     stride = -(-len(steps) // most)
@@ -180,7 +178,6 @@ def _steps(steps: Sequence[int], left: float, right: float, y: float) -> Markup:
 
 
 def _shades(lateness: Lateness, left: float, right: float, y: float) -> Markup:
-    """What the shades mean."""
     wide = min(34.0, (right - left) * 0.45 / (LEVELS + 1))
     parts = [drawing.bar(left + wide * level, y, wide, 12, class_=f"h{level}") for level in range(LEVELS + 1)]
     least, most = ("first to arrive", "late") if lateness.is_together else ("the fastest", "longer")

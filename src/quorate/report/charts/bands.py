@@ -11,13 +11,13 @@ Points = Sequence[tuple[float, float]]
 
 
 def finite(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-    """The points that are numbers, sorted by x."""
+    """Return the finite points, sorted by x."""
     pairs = zip(xs, ys, strict=True)
     return sorted((float(x), float(y)) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
 
 
 def at(points: Points, x: float) -> float:
-    """y at `x` between neighbours, in a straight line; beyond the ends, the last known one."""
+    """Return y at `x` by linear interpolation; beyond the ends, the y of the end."""
     place = bisect_right(points, x, key=lambda point: point[0])
     if place == 0:
         return points[0][1]
@@ -28,16 +28,16 @@ def at(points: Points, x: float) -> float:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """At most `most` of the points, evenly chosen, the first and the last among them."""
+    """Return at most `most` of the points, evenly chosen, with the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
 def band(curves: Sequence[Points], most: int) -> list[tuple[float, float, float, float]]:
-    """(x, mean, lowest, highest) where all curves are known: from the last beginning to the first end.
+    """Return (x, mean, lowest, highest) where all curves are known: from the last beginning to the first end.
 
-    At the x of every curve's points, thinned to `most`. Empty where the curves have no x in common.
+    The x are those of every curve's points, thinned to `most`. Empty if the curves have no x in common.
     """
     if not curves or not all(curves):
         return []

@@ -1,4 +1,4 @@
-"""How often each number was seen: columns over whole numbers, one side below the other, on one axis."""
+"""Counts of numbers: columns over whole numbers, one side below the other, on one axis."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from quorate.report.wording import Words, shares_alike
 _TALL = 62.0
 _ROW = 130.0
 _WIDEST = 96.0
-"""A column and the room beside it, at most."""
+"""The greatest width of a column with the room beside it."""
 _LABELLED = 31.0
-"""A column and the room beside it, at least, for a label above it."""
+"""The least width of a column, with the room beside it, that has a label above it."""
 _NARROWEST = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """One side: how much each number from `first` on has, in any unit; and words for the right end of its row."""
+    """One side: the values of the numbers from `first` on, in any unit; and words for the right end of its row."""
 
     name: str
     look: int
     counts: Sequence[float]
     note: str = ""
     level: float | None = None
-    """A share that a dashed line marks, such as what each would have if all had the same."""
+    """A share that a dashed line marks, such as an equal one."""
 
 
 def column_chart(rows: Sequence[Columns], *, title: str, width: float, label: str, first: int = 0) -> Markup:
-    """Columns are shares of a side's total, from 0 and on one scale for all sides; all begin at the number `first`.
+    """Draw columns as shares of a side's total, from 0 and on one scale for all sides; all begin at the number `first`.
 
-    Where there are more numbers than columns fit, neighbours share one.
+    If there are more numbers than columns fit, neighbours share one.
     """
     length = max(len(row.counts) for row in rows)
     together = max(1, math.ceil(length * _NARROWEST / (width - 16.0)))
@@ -43,13 +43,13 @@ def column_chart(rows: Sequence[Columns], *, title: str, width: float, label: st
     columns = -(-length // together)
     wide = min(_WIDEST, (width - 16.0) / columns)
     levels = [row.level * together for row in rows if row.level is not None]
-    greatest = max([share for own in shares for share in own] + levels) or 1.0
-    words = shares_alike(share for own in shares for share in own)
+    greatest = max([share for row_shares in shares for share in row_shares] + levels) or 1.0
+    words = shares_alike(share for row_shares in shares for share in row_shares)
     parts = []
-    for place, (row, own) in enumerate(zip(rows, shares, strict=True)):
+    for place, (row, row_shares) in enumerate(zip(rows, shares, strict=True)):
         foot = _ROW * (place + 1) - 22.0
         parts.append(_heading(row, foot - _ROW + 40.0, width))
-        parts.append(_row(row, own, together, Scale(0.0, greatest, foot, foot - _TALL), wide, words))
+        parts.append(_row(row, row_shares, together, Scale(0.0, greatest, foot, foot - _TALL), wide, words))
         parts.append(_numbers(columns, together, length, first, foot, wide))
     bottom = _ROW * len(rows) + 12.0
     below = title if together == 1 else f"{title}, {together} to a column"
@@ -63,7 +63,7 @@ def _shares(counts: Sequence[float], together: int) -> list[float]:
 
 
 def _heading(row: Columns, y: float, width: float) -> Markup:
-    """The name at the left, the words at the right or, where there is no room, below."""
+    """Draw the name at the left, and the words at the right or, without room, below."""
     name = drawing.shortened(row.name, width, 13)
     right = drawing.text_width(name, 13) + drawing.text_width(row.note, 12) + 20.0 <= width
     note = (
@@ -75,7 +75,7 @@ def _heading(row: Columns, y: float, width: float) -> Markup:
 
 
 def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: float, words: Words) -> Markup:
-    """All columns as one area; labels above those that have room for one, and more than nothing."""
+    """Draw all columns as one area, with labels above those that are not empty and have room for one."""
     thick = wide * (0.72 if wide > 12.0 else 0.86)
     strokes, labels = [], []
     for place, share in enumerate(shares):
@@ -101,7 +101,6 @@ def _row(row: Columns, shares: Sequence[float], together: int, y: Scale, wide: f
 
 
 def _numbers(columns: int, together: int, length: int, first: int, foot: float, wide: float) -> Markup:
-    """The number below each column, or below some."""
     widest = drawing.text_width(_range(columns - 1, together, length, first), 12.0) + 8.0
     stride = math.ceil(widest / wide)
     return joined(

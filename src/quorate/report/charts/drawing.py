@@ -1,6 +1,6 @@
-"""What all charts are drawn with: the canvas, text, axes, and the looks by which lines and activities are told apart.
+"""The tools of all charts: the canvas, text, axes, and the looks that distinguish lines and activities.
 
-Nothing is told by colour alone: lines differ in dashes and markers and bear their names, areas differ in patterns.
+Nothing is shown by colour alone: lines differ in dashes and markers and bear their names, areas differ in patterns.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import Scale
 
 LOOKS = 8
-"""As many colours there are; what comes after them repeats one, with other dashes."""
+"""The number of colours; further looks repeat them with other dashes."""
 _DASHES = ("", "9 4", "2 3", "9 3 2 3", "14 4", "5 2", "1 5", "12 3 2 3 2 3", "4 6")
 _MARKERS = ("circle", "square", "diamond", "up", "down", "cross", "ring")
 NARROW = 480.0
 """Charts below this width are drawn for telephones."""
 _LETTER = 0.57
-"""The mean width of a letter, of the size of the font."""
+"""The mean width of a letter, as a share of the size of the font."""
 
 
 def svg(width: float, height: float, *content: str, label: str) -> Markup:
-    """A chart; `label` says what it shows, with the main numbers, to those who do not see it."""
+    """Return a chart; `label` describes it, with the main numbers, for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     kind = "chart narrow-chart" if width < NARROW else "chart"
     return element("svg", *content, class_=kind, viewBox=box, width=width, height=height, role="img", aria_label=label)
 
 
 def group(*content: str, class_: str | None = None) -> Markup:
-    """A `g` element around these."""
+    """Return a `g` element with this content."""
     return element("g", *content, class_=class_)
 
 
 def text(x: float, y: float, words: str, *, class_: str | None = None, anchor: str | None = None) -> Markup:
-    """Words whose line stands on `y`; `anchor` is "middle" or "end" where `x` is not where they begin."""
+    """Return words on the base line `y`; `anchor` is "middle" or "end" where `x` is not their beginning."""
     return element("text", words, x=x, y=y, class_=class_, text_anchor=anchor)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, *, class_: str, dashes: str = "") -> Markup:
-    """A `line` element."""
+    """Return a `line` element."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_, stroke_dasharray=dashes or None)
 
 
 def bar(x: float, y: float, width: float, height: float, *, class_: str, hint: str = "") -> Markup:
-    """A rectangle; `hint` appears under the pointer."""
+    """Return a rectangle; `hint` appears under the pointer."""
     inside = [element("title", hint)] if hint else []
     return element("rect", *inside, x=x, y=y, width=max(0.0, width), height=height, class_=class_)
 
 
 def path(points: Iterable[tuple[float, float]]) -> str:
-    """The `d` of a line through `points`: to a tenth, and each as the way from the one before, which is shorter."""
+    """Return the `d` of a line through `points`: in tenths, and each relative to the one before, which is shorter."""
     tenths = [(round(x * 10.0), round(y * 10.0)) for x, y in points]
     (x, y), *_ = tenths
     ways = (_way(x2 - x1, y2 - y1) for (x1, y1), (x2, y2) in pairwise(tenths))
@@ -64,28 +64,28 @@ def _way(x: int, y: int) -> str:
 
 
 def text_width(words: str, size: float = 12.0) -> float:
-    """About how wide `words` are."""
+    """Estimate the width of `words`."""
     return len(words) * size * _LETTER
 
 
 def shortened(words: str, width: float, size: float = 12.0) -> str:
-    """`words`, cut off so that they fit into `width`."""
+    """Return `words`, cut off to fit into `width`."""
     fitting = max(1, int(width / (size * _LETTER)))
     return words if len(words) <= fitting else words[: max(1, fitting - 1)] + "…"
 
 
 def dashes_of(look: int) -> str:
-    """The dashes of a line; none for the first look."""
+    """Return the dashes of a line; none for the first look."""
     return _DASHES[look % len(_DASHES)]
 
 
 def colour_of(look: int) -> str:
-    """The class that gives a line or area its colour."""
+    """Return the class that gives a line or area its colour."""
     return f"s{look % LOOKS}"
 
 
 def marker(x: float, y: float, look: int, size: float = 3.6) -> Markup:
-    """The sign of a line; the first is a disc."""
+    """Return the sign of a line; the first is a disc."""
     kind, r = _MARKERS[look % len(_MARKERS)], size
     if kind in ("circle", "ring"):
         return element("circle", cx=x, cy=y, r=r, class_="ring" if kind == "ring" else "mark")
@@ -102,7 +102,7 @@ def marker(x: float, y: float, look: int, size: float = 3.6) -> Markup:
 
 
 def axis_below(scale: Scale, y: float, top: float, title: str, *, most: int = 6) -> Markup:
-    """A horizontal axis at `y`: round numbers, fine lines up to `top`, and what it counts, in which unit."""
+    """Draw a horizontal axis at `y`: round numbers, fine lines up to `top`, and the title with its unit."""
     parts = []
     for value, words in scale.ticks(most):
         x = scale(value)
@@ -113,7 +113,7 @@ def axis_below(scale: Scale, y: float, top: float, title: str, *, most: int = 6)
 
 
 def axis_left(scale: Scale, x: float, right: float) -> Markup:
-    """A vertical axis at `x`: round numbers and fine lines to `right`; its title stands above the chart."""
+    """Draw a vertical axis at `x`: round numbers and fine lines to `right`; its title stands above the chart."""
     parts = []
     for value, words in scale.ticks():
         y = scale(value)
@@ -122,15 +122,18 @@ def axis_left(scale: Scale, x: float, right: float) -> Markup:
 
 
 def with_unit(title: str, scale: Scale) -> str:
-    """`training time, ms`."""
+    """Return the title of an axis with its unit: `training time, ms`."""
     return ", ".join(part for part in (title, scale.unit.name) if part) + (" (logarithmic)" if scale.is_log else "")
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Middles for things of these `sizes`, none over another, near the `wanted` ones and in the same order.
+    """Place things of these `sizes`, none over another, near the `wanted` places and in their order.
 
-    Things that would touch stand side by side, around the mean of where they wanted to be. All lie between `low` and
+    Things that would touch stand side by side, around the mean of their wanted places. All lie between `low` and
     `high` if they fit.
+
+    Returns:
+        The middle of each.
     """
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
     offsets: list[float] = []

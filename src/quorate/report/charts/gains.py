@@ -1,4 +1,4 @@
-"""How much waiting there was beside how much there would have been: two bars for each side, from 0."""
+"""The waiting beside its estimate in other conditions: two bars for each side, from 0."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gain:
 
 
 def gain_chart(rows: Sequence[Gain], *, was: str, would_be: str, width: float, label: str) -> Markup:
-    """Bars on one scale; the full one is what was, the empty one below it what would have been, in these words."""
+    """Draw bars on one scale: full ones, named `was`, and empty ones below them, named `would_be`."""
     greatest = max(max(row.was, row.would_be) for row in rows) or 1.0
     room = max(drawing.text_width(f"{words} 100%", 12.0) for words in (was, would_be)) + 12.0
     x = Scale(0.0, greatest, 1.0, max(40.0, width - room))

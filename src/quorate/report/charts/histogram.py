@@ -1,4 +1,4 @@
-"""How long steps took: one histogram below the other, on one axis."""
+"""The lengths of steps: one histogram below the other, on one axis."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _MARKS = (("p50", ""), ("p95", "6 3"), ("p99", "2 2"))
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """Steps of one side: counts between edges, which are one more than counts, and three percentiles."""
+    """The steps of one side: counts between edges (one more than counts), and three percentiles."""
 
     name: str
     look: int
     edges: Sequence[float]
     counts: Sequence[int]
     percentiles: Sequence[float]
-    """The 50th, 95th and 99th, in seconds."""
+    """The 50th, 95th and 99th percentile, in seconds."""
 
 
 def histograms(rows: Sequence[Histogram], *, title: str, width: float, label: str) -> Markup:
-    """Bars are shares of a side's steps, on an axis from 0 that is the same for all; lines mark p50, p95 and p99."""
+    """Draw bars as shares of a side's steps, on one axis from 0 for all sides; lines mark p50, p95 and p99."""
     narrow = width < drawing.NARROW
     top = 4.0
     bottom = top + _ROW * len(rows)
     edges = [edge for row in rows for edge in (*row.edges, *row.percentiles)]
     x = scale_of(edges, _LEFT, width - 8.0, kind="seconds", from_zero=min(edges) < 0.4 * max(edges))
     shares = [count / max(1, sum(row.counts)) for row in rows for count in row.counts]
-    seconds = seconds_alike(one for row in rows for one in row.percentiles)
+    seconds = seconds_alike(percentile for row in rows for percentile in row.percentiles)
     parts = [drawing.axis_below(x, bottom, top + 18, title, most=4 if narrow else 8)]
     for place, row in enumerate(rows):
         foot = top + _ROW * (place + 1)
@@ -45,12 +45,13 @@ def histograms(rows: Sequence[Histogram], *, title: str, width: float, label: st
         parts.append(_heights(y, x))
         parts.append(_bars(row, x, y))
         parts.append(_marks(row, x, foot))
-        parts.append(_heading(row, foot - _ROW + 18, width, [seconds(one) for one in row.percentiles], narrow))
+        parts.append(
+            _heading(row, foot - _ROW + 18, width, [seconds(percentile) for percentile in row.percentiles], narrow)
+        )
     return drawing.svg(width, bottom + 42.0, *parts, label=label)
 
 
 def _heights(y: Scale, x: Scale) -> Markup:
-    """The axis of shares: nothing, all that there is, and half of it."""
     places = 1 if y.high < 0.1 else 0
     parts = []
     for share in (0.0, y.high / 2.0, y.high):
@@ -63,7 +64,6 @@ def _heights(y: Scale, x: Scale) -> Markup:
 
 
 def _bars(row: Histogram, x: Scale, y: Scale) -> Markup:
-    """All bars of a row as one area."""
     total = max(1, sum(row.counts))
     strokes = []
     for low, high, count in zip(row.edges, row.edges[1:], row.counts, strict=False):
@@ -90,7 +90,6 @@ def _marks(row: Histogram, x: Scale, foot: float) -> Markup:
 
 
 def _heading(row: Histogram, y: float, width: float, figures: Sequence[str], narrow: bool) -> Markup:
-    """The name at the left and the percentiles at the right."""
     words = " / ".join(figures) if narrow else " · ".join(f"{n} {v}" for (n, _), v in zip(_MARKS, figures, strict=True))
     name = drawing.shortened(row.name, width - drawing.text_width(words) - 24, 13)
     parts = [drawing.text(0, y, name, class_="name halo"), drawing.text(width, y, words, class_="small", anchor="end")]

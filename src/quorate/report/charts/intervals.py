@@ -12,12 +12,12 @@ from quorate.report.charts.scales import Scale
 
 _ROW = 34.0
 _STEPS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
-"""Ratios to which an axis goes, up and down."""
+"""Ratios to which an axis reaches, up and down."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A mean above 0, its interval where there is one, and what each seed gave."""
+    """A mean above 0, its interval if there is one, and the value of each seed."""
 
     name: str
     look: int
@@ -29,7 +29,7 @@ class Ratio:
 
 
 def ratio_chart(rows: Sequence[Ratio], *, title: str, width: float, label: str) -> Markup:
-    """A line for each interval, a mark for the mean, a stroke for each seed; the line at 1× is the baseline."""
+    """Draw a line for each interval, a mark for the mean, a stroke for each seed; the line at 1× is the baseline."""
     narrow = width < drawing.NARROW
     tall = _ROW + (18.0 if narrow else 0.0)
     longest = max(drawing.text_width(row.name, 13.0) for row in rows)
@@ -52,8 +52,10 @@ def ratio_chart(rows: Sequence[Ratio], *, title: str, width: float, label: str) 
 
 
 def _scale(rows: Sequence[Ratio], begin: float, end: float) -> Scale:
-    """From 1 as far up and down as the rows need, a little on the other side too."""
-    values = [one for row in rows for one in (row.mean, row.low, row.high, *row.values) if one is not None and one > 0]
+    """Return a scale from 1 as far up and down as the rows need, and a little to the other side."""
+    values = [
+        value for row in rows for value in (row.mean, row.low, row.high, *row.values) if value is not None and value > 0
+    ]
     up = next((step for step in _STEPS if step >= max(values)), max(values))
     down = next((step for step in _STEPS if step >= 1.0 / min(values)), 1.0 / min(values))
     return Scale(1.0 / max(down, up**0.2), max(up, down**0.2), begin, end, is_log=True)
@@ -71,21 +73,21 @@ def _axis(x: Scale, top: float, foot: float) -> Markup:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, and at most three round ratios on either side, far enough apart."""
+    """Return 1, and at most three round ratios on either side, far enough apart."""
     wide = math.log(high / low)
-    found = [1.0]
+    ticks = [1.0]
     for direction in (1, -1):
         last = 0.0
         for step in _STEPS:
             value = round(step**direction, 3)
             if low * 0.999 <= value <= high * 1.001 and abs(math.log(step)) - last >= wide * 0.13:
-                found.append(value)
+                ticks.append(value)
                 last = abs(math.log(step))
-    return sorted(found)
+    return sorted(ticks)
 
 
 def _row(row: Ratio, x: Scale, y: float) -> Markup:
-    seeds = [drawing.line(x(one), y - 8, x(one), y + 8, class_="stroke") for one in row.values if one > 0.0]
+    seeds = [drawing.line(x(value), y - 8, x(value), y + 8, class_="stroke") for value in row.values if value > 0.0]
     interval: list[str] = []
     if row.low is not None and row.high is not None:
         interval = [drawing.line(x(row.low), y, x(row.high), y, class_="range")]

@@ -13,20 +13,20 @@ Point = tuple[float, float]
 SIZE = 13.0
 _TALL = 16.0
 _GAP = 9.0
-"""Between the last point and the name."""
+"""The distance between the last point and the name."""
 _ROWS = 4
-"""How many rows above and below its end a name may be put."""
+"""The number of rows above and below its end in which a name may be put."""
 _BESIDE = 7.0
-"""Between two names in a row, at least."""
+"""The least distance between two names in a row."""
 _APART = 4.0
-"""Between points that are looked at along a curve."""
+"""The distance between points that are considered along a curve."""
 _COVERS, _ENDS, _HIDES = 1000.0, 60.0, 3.0
-"""What it costs to cover another name, to hide the end of a curve, and a point of one, in units of the distance."""
+"""The costs of covering another name, of hiding the end of a curve, and a point of one, in units of distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """Where a name stands: its left end, and the line its letters stand on."""
+    """The place of a name: its left end, and its base line."""
 
     words: str
     x: float
@@ -34,7 +34,7 @@ class Label:
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom."""
+        """Left, top, right and bottom."""
         wide = drawing.text_width(self.words, SIZE)
         return self.x, self.y - 0.75 * _TALL, self.x + wide, self.y + 0.25 * _TALL
 
@@ -42,22 +42,24 @@ class Label:
 def placed(
     names: Sequence[str], curves: Sequence[Sequence[Point]], *, left: float, right: float, top: float, bottom: float
 ) -> list[Label]:
-    """A label for each curve, as near to its last point as it can be; curves are places on the drawing.
+    """Return a label for each curve, as near to its last point as possible; curves are places on the drawing.
 
-    Of the places around an end the one is taken where the label covers no other, hides little of the curves, and is
-    near. Those that end furthest right come first: they have the least room.
+    Among the places around an end, the label takes one where it covers no other, hides little of the curves, and is
+    near. Curves that end furthest right choose first: they have the least room.
     """
     dots = [list(_along(curve)) for curve in curves]
     ends = [curve[-1] for curve in curves]
-    found: dict[int, Label] = {}
+    labels: dict[int, Label] = {}
     for place in sorted(range(len(names)), key=lambda place: (-curves[place][-1][0], curves[place][-1][1])):
-        some = _candidates(names[place], curves[place][-1], left, right, top, bottom)
-        found[place] = min(some, key=lambda one: one[0] + _cost(one[1], dots, ends, found.values()))[1]
-    return [found[place] for place in range(len(names))]
+        candidates = _candidates(names[place], curves[place][-1], left, right, top, bottom)
+        labels[place] = min(
+            candidates, key=lambda candidate: candidate[0] + _cost(candidate[1], dots, ends, labels.values())
+        )[1]
+    return [labels[place] for place in range(len(names))]
 
 
 def _along(curve: Sequence[Point]) -> Iterator[Point]:
-    """Points close enough to each other that no label fits between two of them."""
+    """Yield points close enough to each other that no label fits between two of them."""
     yield from curve[:1]
     for (x1, y1), (x2, y2) in pairwise(curve):
         count = max(1, int(max(abs(x2 - x1), abs(y2 - y1)) / _APART))
@@ -67,7 +69,7 @@ def _along(curve: Sequence[Point]) -> Iterator[Point]:
 def _candidates(
     words: str, end: Point, left: float, right: float, top: float, bottom: float
 ) -> Iterator[tuple[float, Label]]:
-    """Right of the end, in the same row or some above and below, and centred over and under it; and how far that is."""
+    """Yield labels right of the end, in its row or near ones, or centred over and under it, each after its distance."""
     x, y = end
     wide = drawing.text_width(words, SIZE)
     for row in range(2 * _ROWS + 1):
@@ -79,9 +81,8 @@ def _candidates(
 
 
 def _cost(label: Label, dots: Sequence[Sequence[Point]], ends: Sequence[Point], others: Iterable[Label]) -> float:
-    """Of what it hides."""
     box = label.box
-    hidden = sum(_within(box, dot) for own in dots for dot in own)
+    hidden = sum(_within(box, dot) for curve in dots for dot in curve)
     covered = sum(_overlap(box, other.box) for other in others)
     marks = sum(_within(box, end) for end in ends)
     return _COVERS * covered + _HIDES * hidden + _ENDS * marks
@@ -91,10 +92,10 @@ def _within(box: tuple[float, float, float, float], dot: Point) -> bool:
     return box[0] - 2.0 <= dot[0] <= box[2] + 2.0 and box[1] <= dot[1] <= box[3]
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _overlap(box: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
     return (
-        one[0] < other[2] + _BESIDE
-        and other[0] < one[2] + _BESIDE
-        and one[1] < other[3] - 1.0
-        and other[1] + 1.0 < one[3]
+        box[0] < other[2] + _BESIDE
+        and other[0] < box[2] + _BESIDE
+        and box[1] < other[3] - 1.0
+        and other[1] + 1.0 < box[3]
     )

@@ -1,4 +1,4 @@
-"""Who did what when: a lane for each rank, its spans in the colours and patterns of activities."""
+"""Activities over time: a lane for each rank, its spans in the colours and patterns of activities."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from quorate.report.charts.scales import Scale, scale_of
 Span = tuple[str, float, float]
 """Activity, begin and end, in seconds."""
 SPANS = 20_000
-"""What a chart draws at most; what comes later in a lane is left out."""
+"""The most spans in a chart; the later ones of a lane are left out."""
 _ROW = 27.0
 _FRESH, _LATE, _ROUND = "fresh gradient", "late gradient, to the round that took it in", "round"
 
 
 @dataclass(frozen=True)
 class RoundLine:
-    """A round across the lanes: when it was there, and its gradients as (lane, when it had come, is it late)."""
+    """A round across the lanes: its time, and its gradients as (lane, time of arrival, is it late)."""
 
     name: str
     time: float
-    given: Sequence[tuple[int, float, bool]]
+    gradients: Sequence[tuple[int, float, bool]]
 
 
 def lane_chart(
@@ -35,13 +35,13 @@ def lane_chart(
     label: str,
     rounds: Sequence[RoundLine] = (),
 ) -> Markup:
-    """One scale for all lanes, `seconds` long. Spans of one activity in one lane are one path of wide strokes.
+    """Draw all lanes on one scale, `seconds` long. Spans of one activity in one lane are one path of wide strokes.
 
-    Rounds are lines across the lanes. A dot is where a gradient had come, full if it was fresh; from it a fine line
-    leads to the round that took it in. Who is still computing at a round was not waited for.
+    Rounds are lines across the lanes. A dot marks the arrival of a gradient, full if it was fresh; from it a fine line
+    leads to the round that took it in. A round did not wait for a rank that is still computing at its line.
     """
-    known = {name for _, spans in lanes for name, _, _ in spans}
-    ordered = [name for name in activities.SHOWN if name in known] + sorted(known - set(activities.SHOWN))
+    names = {name for _, spans in lanes for name, _, _ in spans}
+    ordered = [name for name in activities.SHOWN if name in names] + sorted(names - set(activities.SHOWN))
     legend, top = activities.key(ordered, width, 2.0)
     if rounds:
         legend = joined([legend, _key(top - 2.0)])
@@ -77,30 +77,29 @@ def lane_chart(
 
 
 def _rounds(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float) -> Markup:
-    """What is left of the scale is cut off: a gradient that came before it has no dot, only its way to the round."""
-    lines, ways, dots = [], [], {False: "", True: ""}
-    for one in rounds:
-        at = x(one.time)
-        hint = element("title", one.name)
+    """Draw rounds within the scale: a gradient from before it has no dot, only its line to the round."""
+    lines, links, dots = [], [], {False: "", True: ""}
+    for line in rounds:
+        at = x(line.time)
+        hint = element("title", line.name)
         lines.append(element("path", hint, d=f"M{number(at)} {number(top - 6.0)}V{number(foot)}", class_="round"))
-        for lane, time, is_late in one.given:
+        for lane, time, is_late in line.gradients:
             y = top + _ROW * (lane + 0.5)
-            ways.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
+            links.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
             if time >= 0.0:
                 dots[is_late] += f"M{x(time):.1f} {number(y)}h0"
-    way = "".join(ways)
-    under = [element("path", d=way, class_=kind) for kind in ("way-halo", "way")] if ways else []
-    return joined([*lines, *under, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
+    links_path = "".join(links)
+    link_elements = [element("path", d=links_path, class_=kind) for kind in ("way-halo", "way")] if links else []
+    return joined([*lines, *link_elements, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
 
 
 def _dots(d: str, is_late: bool) -> Markup:
-    """All dots of a kind as the round ends of strokes without length: there may be thousands. Twice, for their rim."""
+    """Draw all dots of a kind as the round ends of strokes without length (they may be many); twice, for rims."""
     kind = "late" if is_late else "fresh"
     return joined(element("path", d=d, class_=f"{part} {kind}") for part in ("rim", "gradient"))
 
 
 def _key(y: float) -> Markup:
-    """What the lines and dots mean."""
     parts: list[str] = []
     x = 1.0
     for words, sign in ((_ROUND, "|"), (_FRESH, "full"), (_LATE, "hollow")):

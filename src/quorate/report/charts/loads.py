@@ -1,4 +1,4 @@
-"""How busy each of several was, as bars from 0 to all of the time, with words beside them."""
+"""The loads of several workers or servers, as bars from 0 to all of the time, with words beside them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _THICK = 11.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """One row; those of one side follow each other."""
+    """One row; the rows of one side are consecutive."""
 
     name: str
-    """Of the side."""
+    """The name of the side."""
     look: int
     row: str
     share: float | None
-    """Of the time; None where that is not known."""
+    """The busy share of the time; None if unknown."""
     words: str
 
 
 def load_chart(rows: Sequence[Load], *, title: str, width: float, label: str) -> Markup:
-    """One scale for all sides, up to the greatest share, and to a tenth at least."""
-    known = [row.share for row in rows if row.share is not None]
-    x = Scale(0.0, max([0.1, *known]), 1.0, width - 12.0)
+    """Draw one scale for all sides, up to the greatest share, and to a tenth at least."""
+    shares = [row.share for row in rows if row.share is not None]
+    x = Scale(0.0, max([0.1, *shares]), 1.0, width - 12.0)
     parts, y = [], 0.0
     for place, row in enumerate(rows):
         if place == 0 or rows[place - 1].name != row.name:
@@ -43,6 +43,6 @@ def load_chart(rows: Sequence[Load], *, title: str, width: float, label: str) ->
             area = drawing.bar(1, y + 17.0, max(1.0, x(row.share) - 1.0), _THICK, class_="bins", hint=words)
             parts.append(drawing.group(area, class_=drawing.colour_of(row.look)))
         y += _ROW if row.share is not None else _ROW - _THICK - 5.0
-    if known:
+    if shares:
         parts.append(drawing.text(1, y + 10.0, f"{title}; the full width is {x.high:.0%}", class_="axis-title"))
-    return drawing.svg(width, y + (18.0 if known else 4.0), joined(parts), label=label)
+    return drawing.svg(width, y + (18.0 if shares else 4.0), joined(parts), label=label)

@@ -36,17 +36,17 @@ def element(name: str, /, *content: str, **attributes: Value) -> Markup:
 
 
 def joined(content: Iterable[str]) -> Markup:
-    """All of it in a row, escaped where it is not markup."""
+    """Join the content, escaped unless it is markup."""
     return Markup("".join(part if isinstance(part, Markup) else escaped(part) for part in content))
 
 
 def escaped(text: str) -> Markup:
-    """Text as it stands in HTML and in attributes; characters that XML cannot hold become `�`."""
+    """Escape text for HTML and attributes; characters that XML cannot hold become `�`."""
     return Markup(html.escape(_NOT_IN_XML.sub("\ufffd", text)))
 
 
 def number(value: float) -> str:
-    """A coordinate: `12`, `3.5`, `0.25`."""
+    """Write a coordinate: `12`, `3.5`, `0.25`."""
     short = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if short == "-0" else short
 

@@ -12,32 +12,32 @@ from quorate.report.charts.scales import scale_of
 
 _ROW = 22.0
 _SIZES = (3.0, 5.0, 7.0, 9.0, 11.0, 14.0)
-"""Widths of dots, of weights from none to all."""
+"""Widths of dots, for weights from none to all."""
 
 
 @dataclass(frozen=True)
 class MergeDots:
-    """One merge: when it was, and who was in it, as (lane, share of the weight, is it late)."""
+    """One merge: its time, and its members as (lane, share of the weight, is it late)."""
 
     time: float
-    given: Sequence[tuple[int, float, bool]]
+    members: Sequence[tuple[int, float, bool]]
 
 
 def merge_chart(lanes: Sequence[str], merges: Sequence[MergeDots], *, title: str, width: float, label: str) -> Markup:
-    """Areas are as weights; a dot is hollow where what was merged was late."""
+    """Draw dots whose areas are as weights; the dot of a late contribution is hollow."""
     top = 30.0
     left = min(110.0, max(drawing.text_width(name) for name in lanes) + 12.0)
     foot = top + _ROW * len(lanes)
-    times = [one.time for one in merges]
+    times = [merge.time for merge in merges]
     x = scale_of([min(times), max(times)], left + 8.0, width - 12.0, kind="seconds")
     parts: list[str] = [_key(), drawing.axis_below(x, foot, top, title, most=8)]
     for place, name in enumerate(lanes):
         y = top + _ROW * (place + 0.5)
         parts.append(drawing.text(left - 8, y + 4, name, class_="row-name", anchor="end"))
     dots: dict[tuple[float, bool], list[str]] = defaultdict(list)
-    for one in merges:
-        for lane, share, is_late in one.given:
-            dots[_size(share), is_late].append(f"M{x(one.time):.1f} {number(top + _ROW * (lane + 0.5))}h0")
+    for merge in merges:
+        for lane, share, is_late in merge.members:
+            dots[_size(share), is_late].append(f"M{x(merge.time):.1f} {number(top + _ROW * (lane + 0.5))}h0")
     parts += [_dots("".join(d), size, is_late=is_late) for (size, is_late), d in sorted(dots.items(), reverse=True)]
     return drawing.svg(width, foot + 42.0, *parts, label=label)
 

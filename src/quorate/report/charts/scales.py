@@ -1,4 +1,4 @@
-"""From quantities to places on the page: units, scales and the round numbers on axes."""
+"""Scales from quantities to places on the page: units and the round numbers on axes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _UNITS: dict[Kind, tuple[tuple[str, float, float], ...]] = {
     "count": (("", 1.0, 0.0), ("thousands", 1e3, 2e4), ("millions", 1e6, 2e6), ("billions", 1e9, 2e9)),
     "plain": (("", 1.0, 0.0),),
 }
-"""Name, size, and the greatest value of an axis from which on it is used."""
+"""Name, size, and the greatest value of an axis from which on the unit is used."""
 LOG_FROM = 50.0
-"""Values that differ by this factor, and are all above 0, stand on a logarithmic axis where one is allowed."""
+"""Values above 0 that differ by this factor stand on a logarithmic axis where one is allowed."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What the numbers of an axis are counted in."""
+    """The unit of the numbers of an axis."""
 
     name: str
     size: float
 
 
 def unit_for(kind: Kind, greatest: float) -> Unit:
-    """The unit in which `greatest` is a handy number."""
+    """Return the unit in which `greatest` is a handy number."""
     return next(Unit(name, size) for name, size, least in reversed(_UNITS[kind]) if greatest >= least)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A straight or logarithmic way from values, `low` to `high`, to places, `begin` to `end`."""
+    """A linear or logarithmic map from values, `low` to `high`, to places, `begin` to `end`."""
 
     low: float
     high: float
@@ -51,7 +51,7 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of `value`; values outside of the scale are put on its end."""
+        """Return the place of `value`; values outside of the scale are put on its end."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
@@ -60,7 +60,7 @@ class Scale:
         return self.begin + (self.end - self.begin) * share
 
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
-        """Round values on the scale, and how they are written in its unit."""
+        """Return round values on the scale, and their text in its unit."""
         low, high = self.low / self.unit.size, self.high / self.unit.size
         values = _powers(low, high, most) if self.is_log else _rounds(low, high, most)
         step = 0.0 if self.is_log or len(values) < 2 else values[1] - values[0]
@@ -77,12 +77,12 @@ def scale_of(
     may_be_log: bool = False,
     round_ends: bool = False,
 ) -> Scale:
-    """A scale that holds all `values` (finite ones), which may be none, or all the same.
+    """Return a scale that holds all `values`, of which the finite ones count; there may be none, or only equal ones.
 
     `round_ends` widens it to the next round numbers. Bars need `from_zero`.
     """
-    known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(known), max(known)
+    numbers = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(numbers), max(numbers)
     unit = unit_for(kind, max(abs(low), abs(high)))
     if may_be_log and low > 0.0 and high / low >= LOG_FROM:
         return Scale(10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)), begin, end, unit, True)
@@ -98,7 +98,7 @@ def scale_of(
 
 
 def _step(width: float, most: int) -> float:
-    """The least of 1, 2, 5, 10, 20 … that divides `width` into at most `most` parts."""
+    """Return the least of 1, 2, 5, 10, 20 … that divides `width` into at most `most` parts."""
     rough = width / most
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1.0 - 1e-9))

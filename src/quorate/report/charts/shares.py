@@ -1,4 +1,4 @@
-"""Where the time of a step goes: stacked bars from 0, one for each side of the comparison."""
+"""The parts of a step's time: stacked bars from 0, one for each side of the comparison."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ class Spending:
 
     @property
     def total(self) -> float:
-        """Of all parts."""
+        """Seconds of all parts together."""
         return sum(self.seconds.values())
 
 
 def share_chart(steps: Sequence[Spending], *, title: str, width: float, label: str) -> Markup:
-    """Bars on one scale from 0. A part too small for its label has it below, at the end of a fine line."""
-    known = {name for step in steps for name, seconds in step.seconds.items() if seconds > 0.0}
-    ordered = [name for name in activities.SHOWN if name in known] + sorted(known - set(activities.SHOWN))
+    """Draw bars on one scale from 0. A part too small for its label has it below, at the end of a fine line."""
+    names = {name for step in steps for name, seconds in step.seconds.items() if seconds > 0.0}
+    ordered = [name for name in activities.SHOWN if name in names] + sorted(names - set(activities.SHOWN))
     legend, top = activities.key(ordered, width, 2.0)
     bottom = top + _ROW * len(steps)
     room = 76.0
     scale = scale_of([0.0, *(step.total for step in steps)], 1.0, width - room, kind="seconds", from_zero=True)
     seconds = seconds_alike(step.total for step in steps)
-    named = [one / step.total for step in steps for one in step.seconds.values() if one >= _NAMED_FROM * step.total > 0]
+    named = [
+        part / step.total for step in steps for part in step.seconds.values() if part >= _NAMED_FROM * step.total > 0
+    ]
     shares = shares_alike(named)
     parts = [legend, drawing.axis_below(scale, bottom, top, title, most=4 if width < drawing.NARROW else 8)]
     for place, step in enumerate(steps):
@@ -77,7 +79,7 @@ def _stack(
 
 
 def _labels_below(labels: Sequence[tuple[float, str, float]], y: float, width: float) -> Markup:
-    """Labels in one row, none over another; where there is no room for all, the smallest parts have none."""
+    """Draw labels in one row, none over another; without room for all, the smallest parts have none."""
     kept = list(labels)
     while kept and sum(_wide(words) for _, words, _ in kept) > width:
         kept.remove(min(kept, key=lambda label: label[2]))

@@ -1,1 +1,1 @@
-"""What runs come to in numbers."""
+"""The figures of runs."""

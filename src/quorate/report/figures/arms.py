@@ -1,4 +1,4 @@
-"""One arm of a comparison out of the figures of its runs, held against the baseline's."""
+"""One arm of a comparison, from the figures of its runs and of the baseline's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COMPARED: dict[str, tuple[Kind, bool]] = {
     "bytes_per_step": ("ratio", False),
     "peak_bytes": ("ratio", False),
 }
-"""By field of `ArmSummary` and of a run's figures: how it is compared, and whether more is better."""
+"""By field of `ArmSummary` and of a run's figures: the kind of comparison, and whether more is better."""
 
 
 def arm_of(
@@ -42,9 +42,11 @@ def arm_of(
     plan: Planned,
     edges: Sequence[float],
 ) -> ArmSummary:
-    """`runs` and `baseline` are all runs of either, in the order of the plan; `edges` are the histogram's.
+    """Return the summary of an arm; every figure, and the curves, are of the runs that are used.
 
-    Every figure, and the curves, are of the runs that are used.
+    Args:
+        runs, baseline: All runs of either, in the order of the plan.
+        edges: The edges of the histogram's bins.
     """
     used = [run for run in runs if run.is_used]
     others = [] if arm.is_baseline else [run for run in baseline if run.is_used]
@@ -86,7 +88,7 @@ def arm_of(
         stages=next((run.stages for run in used if run.stages is not None), None),
         replicas=_replicas(used),
         faults=tuple(fault for run in used for fault in run.faults),
-        joined=tuple(one for run in used for one in run.joined),
+        joined=tuple(joining for run in used for joining in run.joined),
         goodput=_goodput([run.goodput for run in used if run.goodput is not None]),
     )
 
@@ -104,7 +106,7 @@ def _goodput(runs: Sequence[Goodput]) -> GoodputSummary | None:
 
 
 def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | None:
-    """A run that failed has not reached the target; one that was not run, or is left out for others, does not count."""
+    """Count runs that reached the target and runs that ended; failed runs have not, runs left out do not count."""
     ended = [run for run in runs if not run.is_apart and (run.outcome.status is not None or run.is_used)]
     if plan.target is None or not ended:
         return None
@@ -112,41 +114,40 @@ def _reached(runs: Sequence[RunFigures], plan: Planned) -> tuple[int, int] | Non
 
 
 def _alongside(runs: Sequence[RunFigures], others: Sequence[RunFigures]) -> dict[str, float]:
-    """The baseline's means over the seeds of `runs`, where it has more; by field."""
+    """Return the baseline's means over the seeds of `runs`, if it has more; by field."""
     seeds = {run.seed for run in runs}
-    there = [run for run in others if run.seed in seeds]
-    if not there or len(there) == len(others):
+    common = [run for run in others if run.seed in seeds]
+    if not common or len(common) == len(others):
         return {}
-    means = {name: _estimate(there, attrgetter(name), least=-math.inf) for name in ("quality", *_COMPARED)}
-    return {name: one.mean for name, one in means.items() if one is not None}
+    means = {name: _estimate(common, attrgetter(name), least=-math.inf) for name in ("quality", *_COMPARED)}
+    return {name: mean.mean for name, mean in means.items() if mean is not None}
 
 
 def _estimate(
     runs: Sequence[T], figure: Callable[[T], float | None], *, least: float = 0.0, most: float = math.inf
 ) -> Estimate | None:
-    """Over the runs that have it; an interval does not reach beyond what there can be."""
+    """Return the mean over the runs that have the figure; an interval does not reach beyond possible values."""
     values = [value for run in runs if (value := figure(run)) is not None]
     return _mean(values, least=least, most=most) if values else None
 
 
 def _mean(values: Sequence[float], *, least: float = 0.0, most: float = math.inf) -> Estimate:
-    found = mean_interval(values)
-    low = None if found.low is None else max(found.low, least)
-    high = None if found.high is None else min(found.high, most)
-    return Estimate(mean=found.mean, low=low, high=high, values=tuple(values))
+    interval = mean_interval(values)
+    low = None if interval.low is None else max(interval.low, least)
+    high = None if interval.high is None else min(interval.high, most)
+    return Estimate(mean=interval.mean, low=low, high=high, values=tuple(values))
 
 
 def _changes(runs: Sequence[RunFigures]) -> tuple[Change, ...]:
     return tuple(
-        Change(seed=run.seed, number=one.number + 1, settings=dict(one.settings or {}), why=one.why)
+        Change(seed=run.seed, number=change.number + 1, settings=dict(change.settings or {}), why=change.why)
         for run in runs
         if run.rounds is not None
-        for one in run.rounds.changed
+        for change in run.rounds.changed
     )
 
 
 def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> RoundsSummary | None:
-    """Over the runs that have rounds; counts of all runs are added up."""
     if not runs:
         return None
     contributors = sum((run.contributors for run in runs), Counter[int]())
@@ -170,7 +171,6 @@ def _rounds(runs: Sequence[RoundFigures], changes: tuple[Change, ...]) -> Rounds
 
 
 def _replicas(runs: Sequence[RunFigures]) -> Replicas | None:
-    """Of the runs in which they differ."""
     distances = [run.distance for run in runs if run.distance is not None]
     qualities = [run.replica_curve for run in runs if run.replica_curve is not None]
     if not distances:
@@ -184,7 +184,7 @@ def _replicas(runs: Sequence[RunFigures]) -> Replicas | None:
 
 
 def _listed(counts: Counter[int], size: int = 0) -> tuple[int, ...]:
-    """By number, from 0 on; at least so many."""
+    """Return the counts by number, from 0 on; at least `size` of them."""
     return tuple(counts[number] for number in range(max(size, max(counts) + 1)))
 
 
@@ -195,12 +195,11 @@ def _centre(counts: Counter[int]) -> float:
 def _ratio_estimate(ratios: Sequence[float]) -> Estimate | None:
     if not ratios:
         return None
-    found = ratio_interval(ratios)
-    return Estimate(mean=found.mean, low=found.low, high=found.high, values=tuple(ratios))
+    interval = ratio_interval(ratios)
+    return Estimate(mean=interval.mean, low=interval.low, high=interval.high, values=tuple(ratios))
 
 
 def _pairs(runs: Sequence[RunFigures], others: Sequence[RunFigures], figure: Figure) -> list[tuple[float, float]]:
-    """What both have of it, by equal seed."""
     theirs = {run.seed: figure(run) for run in others}
     pairs = [(figure(run), theirs.get(run.seed)) for run in runs]
     return [(own, other) for own, other in pairs if own is not None and other is not None]
@@ -211,23 +210,25 @@ def _ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _differences(runs: Sequence[RunFigures], others: Sequence[RunFigures], plan: Planned) -> dict[str, Difference]:
-    """By field: where both sides have it, and where it means something."""
-    found: dict[str, Difference] = {}
+    """Return the verdicts by field: those that both sides have, and that mean something."""
+    verdicts: dict[str, Difference] = {}
     if plan.metric is not None:
         pairs = _pairs(runs, others, lambda run: run.quality)
         # A run without a number at its end diverged: to leave it out must not make the rest look good.
         is_whole = all(run.quality is not None for run in (*runs, *others))
         if pairs:
             more = plan.metric.higher_is_better
-            found["quality"] = difference_verdict(pairs, higher_is_better=more) if is_whole else "no difference shown"
+            verdicts["quality"] = (
+                difference_verdict(pairs, higher_is_better=more) if is_whole else "no difference shown"
+            )
     for name, (kind, more) in _COMPARED.items():
         pairs = _pairs(runs, others, attrgetter(name))
         if not pairs or (name == "seconds" and plan.equal != "examples"):
             continue
         if name == "time_to_target" and len(pairs) < max(len(runs), len(others)):
-            found[name] = "no difference shown"  # a miss is not a number: the rest alone would say too much
+            verdicts[name] = "no difference shown"  # a miss is not a number: the rest alone would say too much
         elif kind == "ratio" and len(_ratios(pairs)) == len(pairs):
-            found[name] = ratio_verdict(pairs, higher_is_better=more)
+            verdicts[name] = ratio_verdict(pairs, higher_is_better=more)
         else:
-            found[name] = difference_verdict(pairs, higher_is_better=more)
-    return found
+            verdicts[name] = difference_verdict(pairs, higher_is_better=more)
+    return verdicts

@@ -1,4 +1,4 @@
-"""What a reader has to know before believing the figures."""
+"""Cautions: the things that a reader has to know before believing the figures."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from quorate.report.wording import counted, seconds_in_words
 
 
 def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[str]:
-    """Sentences, without a full stop; the gravest first."""
+    """Return sentences, without a full stop; the gravest first."""
     stopped = unfinished(plan, runs)
-    found = [] if stopped is None else [stopped]
-    for name, some in runs.items():
-        for run in some:
-            told = stopped is not None and run.outcome.status != 0
-            found += [] if told else _of_run(plan, name, run)
-    found += fewer_than(plan, runs)
+    cautions = [] if stopped is None else [stopped]
+    for name, arm_runs in runs.items():
+        for run in arm_runs:
+            is_told = stopped is not None and run.outcome.status != 0
+            cautions += [] if is_told else _of_run(plan, name, run)
+    cautions += fewer_than(plan, runs)
     if not plan.is_single:
         seeds = max((len(arm.seeds) for arm in arms), default=0)
         if seeds == 2:
-            found.append("two seeds only: their values are shown without an interval, and no difference can be shown")
+            cautions.append(
+                "two seeds only: their values are shown without an interval, and no difference can be shown"
+            )
         if seeds == 1:
-            found.append("one seed only: no difference can be shown, whatever the figures are")
+            cautions.append("one seed only: no difference can be shown, whatever the figures are")
         unequal = unequal_work(plan, runs)
         if unequal is not None:
-            found.append(unequal)
-        found += [missed for arm in arms for missed in _missed(plan, arm)]
-        found += [f"{arm.name}: no evaluation gave {metric}" for arm in arms for metric in _unseen(plan, arm)]
-    return found + _of_clocks([run for some in runs.values() for run in some]) + _of_machine(plan)
+            cautions.append(unequal)
+        cautions += [missed for arm in arms for missed in _missed(plan, arm)]
+        cautions += [f"{arm.name}: no evaluation gave {metric}" for arm in arms for metric in _unseen(plan, arm)]
+    return cautions + _of_clocks([run for arm_runs in runs.values() for run in arm_runs]) + _of_machine(plan)
 
 
 def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
@@ -70,7 +72,6 @@ def _unseen(plan: Planned, arm: ArmSummary) -> list[str]:
 
 
 def _of_clocks(runs: Sequence[RunFigures]) -> list[str]:
-    """How exactly the arrivals on several hosts are known; of several runs, at worst."""
     several = [run for run in runs if run.is_used and run.hosts > 1]
     if not several:
         return []
@@ -81,15 +82,15 @@ def _of_clocks(runs: Sequence[RunFigures]) -> list[str]:
 
 
 def _of_machine(plan: Planned) -> list[str]:
-    found = []
+    cautions = []
     cores = plan.about.get("cores")
     is_here = plan.world == "real" and plan.hosts is None
-    told: Any = plan.about.get("servers")
-    servers: int = told if is_count(told) else 0
+    value: Any = plan.about.get("servers")
+    servers: int = value if is_count(value) else 0
     if is_here and isinstance(cores, int) and plan.workers + servers > cores:
         who = counted(plan.workers, "worker") + (f" and {counted(servers, 'server')}" if servers else "")
-        found.append(f"{who} shared {counted(cores, 'core')}: they slowed each other down")
+        cautions.append(f"{who} shared {counted(cores, 'core')}: they slowed each other down")
     git = plan.about.get("git") or {}
     if git.get("dirty"):
-        found.append("the working tree had changes that are in no commit")
-    return found
+        cautions.append("the working tree had changes that are in no commit")
+    return cautions

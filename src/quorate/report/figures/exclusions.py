@@ -1,4 +1,4 @@
-"""Whose gradients were left out of means, why, and when."""
+"""Gradients that were left out of means: of which ranks, why, and when."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ SHOWN = 200
 
 
 def exclusions_of(run: RunRecords, seed: int) -> ExclusionsSummary | None:
-    """As the ranks that were the first in turn have recorded it; None where nobody was left out."""
-    found, sums = left_out_of(run)
-    if not found or not run.has_steps:
+    """Return the exclusions that the first ranks in turn have recorded; None without exclusions."""
+    exclusions, sums = left_out_of(run)
+    if not exclusions or not run.has_steps:
         return None
     ranks = [
         Exclusion(
-            rank=one.rank,
-            why=one.why,
-            count=one.count,
-            share=one.count / sums,
-            first=one.times[0],
-            last=one.times[-1],
-            times=tuple(one.times[:: -(-len(one.times) // SHOWN)]),
+            rank=exclusion.rank,
+            why=exclusion.why,
+            count=exclusion.count,
+            share=exclusion.count / sums,
+            first=exclusion.times[0],
+            last=exclusion.times[-1],
+            times=tuple(exclusion.times[:: -(-len(exclusion.times) // SHOWN)]),
         )
-        for one in found
+        for exclusion in exclusions
     ]
     return ExclusionsSummary(seed=seed, sums=sums, ranks=tuple(ranks))

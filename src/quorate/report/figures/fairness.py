@@ -1,4 +1,4 @@
-"""What was equal between the arms and what differed, as far as plan and records show it."""
+"""The equal and the different settings of arms, as far as plan and records show them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OF_RUNS = (
     "workers", "hosts", "world", "imbalance", "pace", "share", "seconds_limit", "omp_threads", "compute", "latency",
     "bandwidth", "host", "cores", "system", "python", "interpreter",
 )  # fmt: skip
-"""Keys of `run.json` that arms may differ in. Strategy, settings and learning rate are those of the plan."""
+"""Keys of `run.json` in which arms may differ. Strategy, settings and learning rate are those of the plan."""
 
 
 def fairness_of(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> Fairness:
-    """`runs` are all that left anything."""
+    """Return the fairness of a comparison; `runs` are all that left anything."""
     return Fairness(
         equal=tuple(_equal(plan, runs, trials)),
         differed=_differed(plan, runs),
@@ -33,32 +33,31 @@ def fairness_of(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> Fairness:
 def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
     if plan.is_single:
         return []
-    said = []
+    sentences = []
     differed = _differed(plan, runs)
     if not differed.keys() & {"workers", "hosts", "host"}:
-        said.append(f"Every arm had {counted(plan.workers, 'worker')} {_where(plan)}.")
+        sentences.append(f"Every arm had {counted(plan.workers, 'worker')} {_where(plan)}.")
     work = _work(plan, runs)
     if work is not None:
-        said.append(work)
+        sentences.append(work)
     seeds = _seeds(plan, runs)
-    said.append(
+    sentences.append(
         f"Every arm was run with the seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}; "
         "runs of one seed begin alike, and are compared as a pair."
     )
     for key, words in (("imbalance", "Injected lateness"), ("pace", "Injected pace")):
         if plan.text(key) is not None and key not in differed:
-            said.append(f"{words}: {plan.text(key)}, in every arm.")
-    said.append(_tuning(plan, trials))
+            sentences.append(f"{words}: {plan.text(key)}, in every arm.")
+    sentences.append(_tuning(plan, trials))
     if plan.warm_up_steps:
         steps = counted(plan.warm_up_steps, "step")
-        said.append(f"The first {steps} of every worker are left out of every figure about steps.")
-    said.append("Evaluation is no training time.")
-    return said
+        sentences.append(f"The first {steps} of every worker are left out of every figure about steps.")
+    sentences.append("Evaluation is no training time.")
+    return sentences
 
 
 def _seeds(plan: Planned, runs: Runs) -> tuple[int, ...]:
-    """Those that every arm has had; all, where there is none."""
-    awaited = {run.seed for some in runs.values() for run in some if run.outcome.status is None}
+    awaited = {run.seed for arm_runs in runs.values() for run in arm_runs if run.outcome.status is None}
     return tuple(seed for seed in plan.seeds if seed not in awaited) or plan.seeds
 
 
@@ -72,7 +71,7 @@ def _where(plan: Planned) -> str:
 
 
 def _work(plan: Planned, runs: Runs) -> str | None:
-    """What was equal in how much was done; None where nothing was, or the records show otherwise."""
+    """Return the sentence about equal work; None where none was equal, or the records show otherwise."""
     if plan.equal == "seconds":
         seconds = plan.about.get("seconds")
         return None if seconds is None else f"Every run trained for {seconds_in_words(seconds)}."
@@ -87,54 +86,56 @@ def _work(plan: Planned, runs: Runs) -> str | None:
 
 
 def _examples(runs: Runs) -> list[int]:
-    return [run.examples for some in runs.values() for run in some if run.is_used and run.examples is not None]
+    return [run.examples for arm_runs in runs.values() for run in arm_runs if run.is_used and run.examples is not None]
 
 
 def unequal_work(plan: Planned, runs: Runs) -> str | None:
-    """The sentence that says so where examples were to be equal and are more than a batch per worker apart."""
+    """Return a sentence if examples were to be equal, and differ by more than a batch per worker; else None."""
     if plan.equal != "examples" or plan.is_single:
         return None
     means = {}
-    for name, some in runs.items():
-        own = _examples({name: some})
-        if own:
-            means[name] = sum(own) / len(own)
-    batch = max((run.batch for some in runs.values() for run in some if run.batch is not None), default=0)
+    for name, arm_runs in runs.items():
+        counts = _examples({name: arm_runs})
+        if counts:
+            means[name] = sum(counts) / len(counts)
+    batch = max((run.batch for arm_runs in runs.values() for run in arm_runs if run.batch is not None), default=0)
     if not means or max(means.values()) - min(means.values()) <= batch * plan.workers:
         return None
-    told = listed([f"{name} {amount:,.0f}" for name, amount in means.items()])
-    return f"the arms did not train on equally many examples: {told} (mean per run)"
+    amounts = listed([f"{name} {amount:,.0f}" for name, amount in means.items()])
+    return f"the arms did not train on equally many examples: {amounts} (mean per run)"
 
 
 def _tuning(plan: Planned, trials: Sequence[Trial]) -> str:
     if not trials:
         return "No arm was tuned: no learning rates were tried out."
     factors = {arm.name: sorted({trial.factor for trial in trials if trial.arm == arm.name}) for arm in plan.arms}
-    told = {name: listed([f"{factor:g}" for factor in own]) for name, own in factors.items() if own}
-    if len(told) == len(plan.arms) and len(set(told.values())) == 1:
-        return f"For every arm the same learning rates were tried: {next(iter(told.values()))} times the usual one."
+    tried = {
+        name: listed([f"{factor:g}" for factor in arm_factors]) for name, arm_factors in factors.items() if arm_factors
+    }
+    if len(tried) == len(plan.arms) and len(set(tried.values())) == 1:
+        return f"For every arm the same learning rates were tried: {next(iter(tried.values()))} times the usual one."
     return (
         "Learning rates tried, as factors of the usual one: "
-        + "; ".join(f"{name} {told.get(name, 'none')}" for name in factors)
+        + "; ".join(f"{name} {tried.get(name, 'none')}" for name in factors)
         + "."
     )
 
 
 def _differed(plan: Planned, runs: Runs) -> dict[str, dict[str, object]]:
     values = {arm.name: _of_arm(arm, runs.get(arm.name, ())) for arm in plan.arms}
-    keys = dict.fromkeys(key for own in values.values() for key in own)
-    found = {key: {name: own.get(key) for name, own in values.items()} for key in keys}
-    return {key: by_arm for key, by_arm in found.items() if len({repr(value) for value in by_arm.values()}) > 1}
+    keys = dict.fromkeys(key for arm_values in values.values() for key in arm_values)
+    by_key = {key: {name: arm_values.get(key) for name, arm_values in values.items()} for key in keys}
+    return {key: by_arm for key, by_arm in by_key.items() if len({repr(value) for value in by_arm.values()}) > 1}
 
 
 def _of_arm(arm: PlannedArm, runs: Sequence[RunFigures]) -> dict[str, object]:
-    """Everything that could differ, by dotted key; of its first run that left a `run.json`."""
-    found: dict[str, object] = {"strategy": arm.strategy}
-    found.update({f"settings.{key}": value for key, value in arm.settings.items()})
+    """Return everything that could differ, by dotted key; of the arm's first run that left a `run.json`."""
+    values: dict[str, object] = {"strategy": arm.strategy}
+    values.update({f"settings.{key}": value for key, value in arm.settings.items()})
     about: Mapping[str, Any] = next((run.about for run in runs if run.about), {})
     factor = arm.learning_rate_factor
-    found["learning_rate_factor"] = about.get("learning_rate_factor") if factor is None else factor
-    found.update({key: about[key] for key in _OF_RUNS if key in about})
-    found.update({f"versions.{name}": version for name, version in (about.get("versions") or {}).items()})
-    found.update({f"git.{name}": value for name, value in (about.get("git") or {}).items()})
-    return found
+    values["learning_rate_factor"] = about.get("learning_rate_factor") if factor is None else factor
+    values.update({key: about[key] for key in _OF_RUNS if key in about})
+    values.update({f"versions.{name}": version for name, version in (about.get("versions") or {}).items()})
+    values.update({f"git.{name}": value for name, value in (about.get("git") or {}).items()})
+    return values

@@ -1,4 +1,4 @@
-"""Goodput: of the steps that a run could have made had nothing failed, how many are in the model in the end."""
+"""Goodput: the share of the possible steps of a run without failures that are in the model in the end."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from quorate.report.reading.run import RunRecords
 from quorate.report.reading.sound import is_count
 
 _BINDS = 1.5
-"""How many times as long as a pace steps may take that it holds back."""
+"""A pace holds steps back if they take at most so many times as long."""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Of one run; steps are those of single workers."""
+    """The goodput of one run; steps are those of single workers."""
 
     useful: float
     """Steps whose work is in the model in the end."""
     made: float
-    """Steps that were recorded; a worker that is killed takes along those of its last half second."""
+    """Steps that were recorded; those of the last half second of a killed worker are not."""
     possible: float
     """Workers at the start, times seconds of training, by the seconds of an undisturbed step."""
     step_seconds: float
-    """Of an undisturbed step."""
+    """The seconds of an undisturbed step."""
 
     @property
     def share(self) -> float:
@@ -38,38 +38,38 @@ class Goodput:
 
     @property
     def lost(self) -> float:
-        """Steps that were made and recorded, and came to nothing."""
+        """Steps that were recorded, and whose work was lost."""
         return max(0.0, self.made - self.useful)
 
 
 def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | None:
-    """That of a run of which all rows were read; None without steps.
+    """Return the goodput of a run of which all rows were read; None without steps.
 
-    `step_seconds` is what an undisturbed step takes: by default the pace of the run, where it has a fixed one that
+    `step_seconds` is the time of an undisturbed step: by default the pace of the run, if it has a fixed one that
     holds steps back; else the median step, which is too long where more than half of all steps are disturbed.
     """
     seconds = training_seconds(run)
     if not seconds:
         return None
     step_seconds = undisturbed_step(run) if step_seconds is None else step_seconds
-    made = float(sum(len(one.steps) for one in run.ranks))
+    made = float(sum(len(rank.steps) for rank in run.ranks))
     useful = _useful(run)
     possible = max(useful, run.size * seconds / step_seconds)  # the median may be too long
     return Goodput(useful, made, possible, step_seconds)
 
 
 def has_failed(run: RunRecords) -> bool:
-    """Whether a worker died and was outlived, or failures were made on purpose."""
+    """Return whether a worker died and was outlived, or failures were made on purpose."""
     return bool(run.deaths) or (run.folder / CHAOS).exists()
 
 
 def undisturbed_step(run: RunRecords) -> float:
-    """Seconds; `run` has steps."""
-    found = sorted(step.end - step.begin for one in run.ranks for step in one.steps)
+    """Return the seconds of an undisturbed step of `run`, which has steps."""
+    seconds = sorted(step.end - step.begin for rank in run.ranks for step in rank.steps)
     pace = _fixed_pace(run)
-    if pace and found[len(found) // 10] <= _BINDS * pace:
+    if pace and seconds[len(seconds) // 10] <= _BINDS * pace:
         return pace
-    return statistics.median(found)
+    return statistics.median(seconds)
 
 
 def _fixed_pace(run: RunRecords) -> float:
@@ -84,34 +84,35 @@ def _fixed_pace(run: RunRecords) -> float:
 
 
 def _useful(run: RunRecords) -> float:
-    """Steps whose work was taken in by a round, or by a mean of all."""
+    """Count the steps whose work was taken in by a round, or by a mean of all."""
     rounds = [merged.round for merged in run.merged()]
-    differ = any(one.distributed.get("replicas_differ", False) for one in run.ranks)
+    differ = any(rank.distributed.get("replicas_differ", False) for rank in run.ranks)
     if rounds and differ:
-        fragments = max(_setting(one, "fragments", 1) for one in run.ranks)
-        return sum(_steps_in(one, fragments) for one in rounds)
+        fragments = max(_setting(rank, "fragments", 1) for rank in run.ranks)
+        return sum(_steps_in(record, fragments) for record in rounds)
     if rounds:
-        return float(sum(one.gradients for one in rounds))
+        return float(sum(record.gradients for record in rounds))
     outlived = {death.rank for death in run.deaths}
-    return float(sum(_shared(one) if one.rank in outlived else len(one.steps) for one in run.ranks))
+    return float(sum(_shared(rank) if rank.rank in outlived else len(rank.steps) for rank in run.ranks))
 
 
-def _steps_in(one: RoundRecord, fragments: int) -> float:
-    """Its weight is the steps that were handed in since its fragment was taken last; where all settle, that of all."""
-    return one.weight if one.settles else one.weight / fragments
+def _steps_in(record: RoundRecord, fragments: int) -> float:
+    """Return the steps in a round: of one fragment its share of the weight, in a pause all of it."""
+    return record.weight if record.settles else record.weight / fragments
 
 
-def _setting(one: RankRecords, name: str, usual: int) -> int:
-    settings = one.distributed.get("settings")
-    found = settings.get(name, usual) if isinstance(settings, dict) else usual
-    return found if is_count(found) and found > 0 else usual
+def _setting(rank: RankRecords, name: str, usual: int) -> int:
+    settings = rank.distributed.get("settings")
+    value = settings.get(name, usual) if isinstance(settings, dict) else usual
+    return value if is_count(value) and value > 0 else usual
 
 
 def _shared(dead: RankRecords) -> int:
-    """Of the steps of a worker that died, those that others have had a part in: under local steps up to its last mean,
-    else all."""
+    """Count the steps of a dead worker in which others have a part: under local steps up to its last mean, else all."""
     settings = dead.distributed.get("settings")
     if not (isinstance(settings, dict) and "sync_every" in settings):
         return len(dead.steps)
-    last = max((one.step + 1 for one in dead.distances), default=0)  # the mean is within the step after that one
+    last = max(
+        (distance.step + 1 for distance in dead.distances), default=0
+    )  # the mean is within the step after that one
     return sum(step.step <= last for step in dead.steps)

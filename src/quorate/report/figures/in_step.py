@@ -1,4 +1,4 @@
-"""What it would have cost to wait for everybody: an estimate for runs in which nobody did."""
+"""The cost of waiting for everybody: an estimate for runs in which nobody did."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from quorate.records.rows import Step
 
 
 def side_by_side(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:
-    """The first step of every rank, the second, and so on, by number and rank: as many as all have, at least two ranks.
+    """Return the first step of every rank, the second, and so on, by number and rank: as many as all ranks have.
 
-    They were not taken at the same time. But had everybody waited for everybody, they would have met.
+    The ranks, two at least, did not take them at the same time, but would have met had everybody waited for everybody.
     """
     if len(steps) < 2:
         return {}
-    ranks = {rank: {step.step: step for step in own} for rank, own in steps.items()}
-    common = set.intersection(*(set(own) for own in ranks.values()))
-    return {number: {rank: own[number] for rank, own in ranks.items()} for number in sorted(common)}
+    ranks = {rank: {step.step: step for step in rank_steps} for rank, rank_steps in steps.items()}
+    common = set.intersection(*(set(numbers) for numbers in ranks.values()))
+    return {number: {rank: rank_steps[number] for rank, rank_steps in ranks.items()} for number in sorted(common)}
 
 
 def in_order(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:
-    """The same by place: the first that is known of every rank, the second, and so on."""
+    """Return the steps by place: the first known one of every rank, the second, and so on."""
     if len(steps) < 2:
         return {}
     together = zip(*steps.values(), strict=False)
-    return {place: dict(zip(steps, there, strict=True)) for place, there in enumerate(together)}
+    return {place: dict(zip(steps, meeting, strict=True)) for place, meeting in enumerate(together)}
 
 
 def busy(step: Step) -> float:
-    """Seconds that the worker was at work on it by itself."""
+    """Return the seconds that the worker was at work on the step by itself."""
     return step.arrive - step.begin
 
 
 def waiting_in_step(steps: Mapping[int, Sequence[Step]]) -> float | None:
-    """The share of the time that would have been waiting for others, had all begun each step together.
+    """Return the share of the time that would have been waiting for others, had all begun each step together.
 
-    Of the steps of equal number the longest work counts: what the others' took less they would have waited. Added to it
-    is what each did after it arrived, other than `wait`. Exchanges are taken to cost nothing, and workers to be as fast
-    as they were, although those that wait leave a shared machine to the others. None for one worker.
+    Of the steps of equal number the longest work counts: workers would have waited for the rest of it. Added to it
+    is the time of each worker after its arrival, other than `wait`. Exchanges are taken to cost nothing, and workers to
+    be as fast as they were, although those that wait leave a shared machine to the others. None for one worker.
     """
     waited = total = 0.0
-    for there in side_by_side(steps).values():
-        longest = max(busy(step) for step in there.values())
-        for step in there.values():
+    for meeting in side_by_side(steps).values():
+        longest = max(busy(step) for step in meeting.values())
+        for step in meeting.values():
             waited += longest - busy(step)
             total += longest + max(0.0, step.end - step.arrive - step.wait)
     return waited / total if total > 0.0 else None

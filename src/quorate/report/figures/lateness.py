@@ -1,9 +1,9 @@
-"""Who is slow: when each rank came to the meeting point, held side by side.
+"""Slow ranks: the times at which the ranks came to the meeting point, compared.
 
-A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's: step times do not
-tell. Arrivals do. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
-are held side by side, and lateness is how much longer a rank was at work on its step than the fastest on the same:
-what it would have been late by, had all begun together.
+A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's, and only
+arrivals differ. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
+are compared, and lateness is how much longer a rank was at work on its step than the fastest on the same: its
+lateness, had all begun together.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from quorate.report.figures.statistics import chance_of_at_least, quantile
 from quorate.report.reading.meetings import Meetings, lateness_of
 
 COLUMNS = 120
-"""Of the heat map, at most."""
+"""The most columns of the heat map."""
 SURPRISE = 0.001
-"""A rank is beyond chance where so unlikely a count, divided by the number of ranks, was found."""
+"""A rank is beyond chance if its count has at most this probability, divided by the number of ranks ..."""
 EFFECT = 1.5
-"""... and where it is so many times what chance gives."""
+"""... and is so many times the count by chance."""
 LEAST_SHARE = 0.05
-"""Lateness that matters, of a step's time."""
+"""Lateness that matters, as a share of a step's time."""
 LEAST_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """How one rank came to the meeting point, or would have come; seconds."""
+    """The lateness of one rank at the meeting point, or what it would have been; seconds."""
 
     rank: int
     mean: float
@@ -43,12 +43,12 @@ class Lateness:
     """Whether that share is beyond chance."""
     step_mean: float
     busy_median: float
-    """Of the time at work on a step, until it arrived."""
+    """The median time at work on a step, until the arrival."""
 
 
 @dataclass(frozen=True)
 class Skew:
-    """How all ranks of one run came to the meeting point."""
+    """The lateness of all ranks of one run."""
 
     ranks: tuple[Lateness, ...]
     is_together: bool
@@ -58,19 +58,19 @@ class Skew:
     last_median: float
     """Seconds from the first to arrive to the last, in half of the meetings at most."""
     columns: tuple[int, ...]
-    """The step that each column of the heat map begins with; they rise."""
+    """The first step of each column of the heat map; they rise."""
     heat: tuple[tuple[float | None, ...], ...]
     """Mean lateness by rank (rows, as in `ranks`) and range of steps (columns)."""
 
     @property
     def others(self) -> list[Lateness]:
-        """Those that are not slow; all of them where all are."""
-        return [one for one in self.ranks if one not in self.slow] or list(self.ranks)
+        """The ranks that are not slow; all of them if all are."""
+        return [rank for rank in self.ranks if rank not in self.slow] or list(self.ranks)
 
     @property
     def step_matters(self) -> float:
         """Lateness that matters, in seconds."""
-        return _matters(statistics.fmean(one.step_mean for one in self.ranks))
+        return _matters(statistics.fmean(rank.step_mean for rank in self.ranks))
 
 
 def skew_of(
@@ -79,14 +79,14 @@ def skew_of(
     every: Mapping[int, Sequence[Step]] | None = None,
     newcomers: Collection[int] = (),
 ) -> Skew | None:
-    """The skew of the steps (by rank) that made these meetings; None where no two ranks ever met, or could have met.
+    """Return the skew of the steps (by rank) of these meetings; None if no two ranks ever met, or could have met.
 
-    `every` has the steps that are no measure of waiting as well (next after an evaluation): they count where none is.
+    `every` has all steps, including those after an evaluation, which do not measure waiting: they count where none is.
     `newcomers` joined later: they meet the others where all wait for all, and have no step of equal number elsewhere.
 
-    A rank is slow if it is last far more often than chance would have it (binomial, at `SURPRISE` over all ranks)
-    *and* its median lateness is greater than the others' by an amount that matters. So a delay that hits a rank drawn
-    anew in every step makes none slow.
+    A rank is slow if it is last far more often than by chance (binomial, at `SURPRISE` over all ranks) *and* its
+    median lateness is greater than the others' by an amount that matters. So a delay that hits a rank drawn anew in
+    every step makes none slow.
     """
     together = meetings.is_together
     if together:
@@ -97,41 +97,40 @@ def skew_of(
         return None
     late: dict[int, list[float]] = {rank: [] for rank in meetings.ranks}
     last, chances = dict.fromkeys(meetings.ranks, 0), dict.fromkeys(meetings.ranks, 0.0)
-    seconds = [lateness_of(there) if together else _longer(there) for there in met]
-    for one in seconds:
-        latest = max(one.values())
-        for rank, own in one.items():
-            late[rank].append(own)
-            last[rank] += own == latest > 0.0
-            chances[rank] += 1.0 / len(one)
-    found = [
+    seconds = [lateness_of(meeting) if together else _longer(meeting) for meeting in met]
+    for delays in seconds:
+        latest = max(delays.values())
+        for rank, delay in delays.items():
+            late[rank].append(delay)
+            last[rank] += delay == latest > 0.0
+            chances[rank] += 1.0 / len(delays)
+    ranks = [
         _of_rank(rank, late[rank], last[rank], chances[rank] / len(late[rank]), steps[rank])
         for rank in meetings.ranks
         if late[rank]
     ]
-    slow = _late(found) if together else _slower(found, steps)
-    firsts = [_number(there, newcomers) for there in met]
-    columns, heat = _heat(firsts, seconds, [one.rank for one in found])
-    last_median = statistics.median(max(one.values()) for one in seconds)
-    return Skew(tuple(found), together, tuple(slow), last_median, columns, heat)
+    slow = _late(ranks) if together else _slower(ranks, steps)
+    firsts = [_number(meeting, newcomers) for meeting in met]
+    columns, heat = _heat(firsts, seconds, [rank.rank for rank in ranks])
+    last_median = statistics.median(max(delays.values()) for delays in seconds)
+    return Skew(tuple(ranks), together, tuple(slow), last_median, columns, heat)
 
 
-def _number(there: Mapping[int, Step], newcomers: Collection[int]) -> int:
-    """Which step this is, as those count that were there at the start, if any is left."""
-    return min([s.step for rank, s in there.items() if rank not in newcomers] or [s.step for s in there.values()])
+def _number(meeting: Mapping[int, Step], newcomers: Collection[int]) -> int:
+    """Return the number of a step, as counted by the ranks of the start if any is left."""
+    return min([s.step for rank, s in meeting.items() if rank not in newcomers] or [s.step for s in meeting.values()])
 
 
 def _apart(steps: Mapping[int, Sequence[Step]]) -> list[dict[int, Step]]:
-    """Steps of equal number; where few are known of all ranks (of long records only the ends were read), in order."""
-    shortest = min((len(own) for own in steps.values()), default=0)
-    found = side_by_side(steps)
-    return list((found if 2 * len(found) >= shortest else in_order(steps)).values())
+    """Return steps of equal number; in order if few are known of all ranks (of long records only ends were read)."""
+    shortest = min((len(rank_steps) for rank_steps in steps.values()), default=0)
+    by_number = side_by_side(steps)
+    return list((by_number if 2 * len(by_number) >= shortest else in_order(steps)).values())
 
 
-def _longer(there: Mapping[int, Step]) -> dict[int, float]:
-    """Seconds by which each rank was longer at work on its step than the fastest."""
-    shortest = min(busy(step) for step in there.values())
-    return {rank: busy(step) - shortest for rank, step in there.items()}
+def _longer(meeting: Mapping[int, Step]) -> dict[int, float]:
+    shortest = min(busy(step) for step in meeting.values())
+    return {rank: busy(step) - shortest for rank, step in meeting.items()}
 
 
 def _matters(step_seconds: float) -> float:
@@ -154,30 +153,29 @@ def _of_rank(rank: int, late: list[float], last: int, chance: float, steps: Sequ
     )
 
 
-def _late(found: list[Lateness]) -> list[Lateness]:
-    """Where all wait for all: ranks that are last beyond chance, and usually late by an amount that matters."""
-    rest = [one.median for one in found if not one.is_often_last] or [min(one.median for one in found)]
-    least = statistics.median(rest) + _matters(statistics.fmean(one.step_mean for one in found))
-    slow = [one for one in found if one.is_often_last and one.median > least]
-    return sorted(slow, key=lambda one: (-one.last_share, -one.median, one.rank))
+def _late(ranks: list[Lateness]) -> list[Lateness]:
+    """Select the ranks that are last beyond chance, and usually late by an amount that matters."""
+    others = [rank.median for rank in ranks if not rank.is_often_last] or [min(rank.median for rank in ranks)]
+    least = statistics.median(others) + _matters(statistics.fmean(rank.step_mean for rank in ranks))
+    slow = [rank for rank in ranks if rank.is_often_last and rank.median > least]
+    return sorted(slow, key=lambda rank: (-rank.last_share, -rank.median, rank.rank))
 
 
-def _slower(found: list[Lateness], steps: Mapping[int, Sequence[Step]]) -> list[Lateness]:
-    """Where nobody meets: ranks that are nearly always longer at work than the others usually are (a sign test)."""
+def _slower(ranks: list[Lateness], steps: Mapping[int, Sequence[Step]]) -> list[Lateness]:
+    """Select the ranks nearly always longer at work than the others usually are, by a sign test."""
     slow = []
-    for one in found:
-        usual = statistics.median(other.busy_median for other in found if other is not one)
-        longer = sum(busy(step) > usual for step in steps[one.rank])
-        chance = chance_of_at_least(longer, len(steps[one.rank]), 0.5)
-        if one.busy_median > usual + _matters(usual) and chance < SURPRISE / len(found):
-            slow.append(one)
-    return sorted(slow, key=lambda one: (-one.busy_median, one.rank))
+    for rank in ranks:
+        usual = statistics.median(other.busy_median for other in ranks if other is not rank)
+        longer = sum(busy(step) > usual for step in steps[rank.rank])
+        chance = chance_of_at_least(longer, len(steps[rank.rank]), 0.5)
+        if rank.busy_median > usual + _matters(usual) and chance < SURPRISE / len(ranks):
+            slow.append(rank)
+    return sorted(slow, key=lambda rank: (-rank.busy_median, rank.rank))
 
 
 def _heat(
     firsts: Sequence[int], seconds: Sequence[Mapping[int, float]], ranks: Iterable[int]
 ) -> tuple[tuple[int, ...], tuple[tuple[float | None, ...], ...]]:
-    """The first step of every column, and the mean lateness by rank and column."""
     width = -(-len(seconds) // COLUMNS)
     parts = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
     # Ranks that come later count their steps from 1 again; columns are in order of time all the same.
@@ -186,6 +184,5 @@ def _heat(
 
 
 def _mean(late: Iterable[Mapping[int, float]], rank: int) -> float | None:
-    """Of one rank's lateness, where it was there."""
-    own = [one[rank] for one in late if rank in one]
-    return round(statistics.fmean(own), 6) if own else None
+    delays = [meeting[rank] for meeting in late if rank in meeting]
+    return round(statistics.fmean(delays), 6) if delays else None

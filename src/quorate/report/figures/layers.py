@@ -1,4 +1,4 @@
-"""What layers that several workers compute together send for it."""
+"""The traffic of layers that several workers compute together."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from quorate.report.schema_mesh import LayersSummary, LayerTraffic
 
 
 def layers_of(run: RunRecords, seed: int) -> LayersSummary | None:
-    """Of the first rank that has said something of it, the busiest first; None where none has."""
-    for one in run.ranks:
-        if one.layers is not None:
-            told = one.layers.sent.items()
-            found = [LayerTraffic(name=name, bytes_out=sent) for name, sent in told]
-            found.sort(key=lambda layer: (-layer.bytes_out, layer.name))
-            workers = one.distributed.get("tensor") or 1
-            return LayersSummary(seed=seed, rank=one.rank, tensor=workers, layers=tuple(found))
+    """Return the traffic of the first rank that has recorded it, the busiest layer first; None without such a rank."""
+    for rank in run.ranks:
+        if rank.layers is not None:
+            sent_bytes = rank.layers.sent.items()
+            layers = [LayerTraffic(name=name, bytes_out=sent) for name, sent in sent_bytes]
+            layers.sort(key=lambda layer: (-layer.bytes_out, layer.name))
+            workers = rank.distributed.get("tensor") or 1
+            return LayersSummary(seed=seed, rank=rank.rank, tensor=workers, layers=tuple(layers))
     return None

@@ -1,4 +1,4 @@
-"""What memory each rank took at its peak, beside what was foreseen when its optimizers were distributed."""
+"""The peak of the memory of each rank, beside the forecast from when its optimizers were distributed."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from quorate.report.schema_parts import MemorySummary, RankMemory
 
 
 def memory_of(run: RunRecords, seed: int) -> MemorySummary | None:
-    """Of all ranks that have said something of it; None where none has, as in a virtual world."""
-    ranks = [found for one in run.ranks if one.memory and (found := _of_rank(one)) is not None]
+    """Return the memory of all ranks that have recorded it; None if none has, as in a virtual world."""
+    ranks = [rank_memory for rank in run.ranks if rank.memory and (rank_memory := _of_rank(rank)) is not None]
     if not ranks:
         return None
-    told = next((one.distributed for one in run.ranks if one.distributed), {})
-    return MemorySummary(seed=seed, zero=told.get("zero") or 0, shards=told.get("shards") or 1, ranks=tuple(ranks))
+    row = next((rank.distributed for rank in run.ranks if rank.distributed), {})
+    return MemorySummary(seed=seed, zero=row.get("zero") or 0, shards=row.get("shards") or 1, ranks=tuple(ranks))
 
 
-def _of_rank(one: RankRecords) -> RankMemory | None:
-    first, foreseen = one.memory[0], one.foreseen.values()
-    peak = (one.end or {}).get("peak_bytes")
-    residents = [row.resident for row in one.memory if row.resident is not None]
-    knows_all = bool(foreseen) and all("optimizer" in told for told in foreseen)
+def _of_rank(rank: RankRecords) -> RankMemory | None:
+    first, foreseen = rank.memory[0], rank.foreseen.values()
+    peak = (rank.end or {}).get("peak_bytes")
+    residents = [row.resident for row in rank.memory if row.resident is not None]
+    knows_all = bool(foreseen) and all("optimizer" in memory for memory in foreseen)
+    on_host = [memory["host"] for memory in foreseen if "host" in memory]
     return RankMemory(
-        rank=one.rank,
+        rank=rank.rank,
         resident_before=first.resident,
         peak_resident=peak if isinstance(peak, int) else max(residents, default=None),
         live_before=first.live,
-        peak_live=_most(row.peak_live for row in one.memory),
-        peak_gpu=_most(row.peak_gpu for row in one.memory),
-        parameters=sum(told.get("parameters", 0) for told in foreseen) if foreseen else None,
-        gradients=sum(told.get("gradients", 0) for told in foreseen) if foreseen else None,
-        optimizer=sum(told["optimizer"] for told in foreseen) if knows_all else None,
-        host=sum(told["host"] for told in foreseen if "host" in told) if any("host" in t for t in foreseen) else None,
-        to_host=_in_a_step([(row.step, row.to_host) for row in one.memory]),
-        to_device=_in_a_step([(row.step, row.to_device) for row in one.memory]),
+        peak_live=_most(row.peak_live for row in rank.memory),
+        peak_gpu=_most(row.peak_gpu for row in rank.memory),
+        parameters=sum(memory.get("parameters", 0) for memory in foreseen) if foreseen else None,
+        gradients=sum(memory.get("gradients", 0) for memory in foreseen) if foreseen else None,
+        optimizer=sum(memory["optimizer"] for memory in foreseen) if knows_all else None,
+        host=sum(on_host) if on_host else None,
+        to_host=_in_a_step([(row.step, row.to_host) for row in rank.memory]),
+        to_device=_in_a_step([(row.step, row.to_device) for row in rank.memory]),
     )
 
 
 def _in_a_step(rows: Sequence[tuple[int, int | None]]) -> float | None:
-    """From the first row of a step to the last one; of one such row from the beginning."""
-    known = [(step, total) for step, total in rows if step and total is not None]
-    if not known:
+    """Return the bytes of a step, from the first row to the last; of a single row, from the beginning of the run."""
+    totals = [(step, total) for step, total in rows if step and total is not None]
+    if not totals:
         return None
-    begin, end = known[0] if known[0][0] < known[-1][0] else (0, 0), known[-1]
+    begin, end = totals[0] if totals[0][0] < totals[-1][0] else (0, 0), totals[-1]
     return (end[1] - begin[1]) / (end[0] - begin[0])
 
 

@@ -1,5 +1,4 @@
-"""Merges of learners in one run: who was in each, with which weight and age (`records.merges`), and how long was waited
-for more of them."""
+"""Merges of learners in one run: members with their weights and ages (`records.merges`), and the waits for members."""
 
 from __future__ import annotations
 
@@ -13,51 +12,54 @@ from quorate.report.reading.rounds import RoundRecord
 from quorate.report.schema_parts import Merge, MergesSummary
 
 SHOWN = 400
-"""Merges that are drawn, at most: the last ones."""
+"""The most merges that are drawn: the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeFigures:
-    """Of one run."""
+    """The merges of one run."""
 
     shown: Sequence[Merge]
     count: int
     windows: Sequence[float]
-    """Seconds; empty where rounds have no window."""
+    """Seconds; empty if rounds have no window."""
     weights: dict[int, float]
     """By rank: the sum of its shares of merges."""
     ages: dict[int, float]
-    """By rank: the mean age of what was merged, by shares."""
+    """By rank: the mean age of its merged deltas, weighted by shares."""
 
 
 def figures_of_merges(rounds: Sequence[RoundRecord], seconds_at: Callable[[float], float]) -> MergeFigures | None:
-    """`seconds_at` makes of a time the run's training time then. None where nobody told weights."""
-    found = [merge for one in rounds if (merge := _merge(one, seconds_at)) is not None]
-    if not found:
+    """Return the merges of `rounds`; None if no weights were recorded.
+
+    `seconds_at` converts a time to seconds of the run's training.
+    """
+    merges = [merge for record in rounds if (merge := _merge(record, seconds_at)) is not None]
+    if not merges:
         return None
     weights, old = defaultdict[int, float](float), defaultdict[int, float](float)
-    for merge in found:
+    for merge in merges:
         for rank, share, age in merge.given:
             weights[rank] += share
             old[rank] += share * age
     return MergeFigures(
-        shown=found[-SHOWN:],
-        count=len(found),
-        windows=[one.window for one in rounds if one.window is not None and one.told],
+        shown=merges[-SHOWN:],
+        count=len(merges),
+        windows=[record.window for record in rounds if record.window is not None and record.headers],
         weights=dict(weights),
         ages={rank: old[rank] / weight for rank, weight in weights.items() if weight},
     )
 
 
-def _merge(one: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | None:
-    found = merged_in(one.number, one.told, one.taken, settles=one.settles)
-    if found is None:
+def _merge(record: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | None:
+    merged = merged_in(record.number, record.headers, record.taken, settles=record.settles)
+    if merged is None:
         return None
-    return Merge(number=one.number, fragment=found.fragment, time=seconds_at(one.time), given=found.shares)
+    return Merge(number=record.number, fragment=merged.fragment, time=seconds_at(record.time), given=merged.shares)
 
 
 def merges_summary(runs: Sequence[MergeFigures]) -> MergesSummary | None:
-    """Of all runs of an arm together; the merges that are drawn are those of the first."""
+    """Return the summary of all runs of an arm together; the merges that are drawn are those of the first."""
     if not runs:
         return None
     windows = sorted(window for run in runs for window in run.windows)

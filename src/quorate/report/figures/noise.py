@@ -1,4 +1,4 @@
-"""How noisy the gradients of a run were, and what follows for its batch."""
+"""The noise of the gradients of a run, and the consequences for its batch."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from quorate.report.schema_parts import NoisePoint, NoiseSummary
 from quorate.report.wording import counted, number_in_words, share_in_words
 
 SHOWN = 400
-"""Measurements that are drawn, at most: evenly over the run."""
+"""The most measurements that are drawn: evenly over the run."""
 FEW = 8
-"""Measurements below which a critical batch is not told: single ones are off by factors."""
+"""The number of measurements below which no critical batch is reported: single ones are off by factors."""
 MUCH, LITTLE = 1.5, 1.2
-"""What twice the batch has to save in steps, as a factor, to be worth twice the workers; and below which it is not."""
+"""Savings in steps by twice the batch, as factors: worth twice the workers from the first, not below the second."""
 
 
 @dataclass(frozen=True)
 class NoiseFigures:
-    """Of one run; `rows` of its first optimizer."""
+    """The noise of one run; `rows` are of its first optimizer."""
 
     rows: Sequence[Noise]
     points: Sequence[NoisePoint]
     examples: float | None
-    """In the batch of one gradient; None where they were not counted."""
+    """Examples in the batch of one gradient; None if they were not counted."""
 
 
 def noise_figures(
     rows: Sequence[Noise], steps: Sequence[Step], seconds_at: Callable[[float], float]
 ) -> NoiseFigures | None:
-    """`steps` are those of all ranks; `seconds_at` makes of a time the run's training time. None without `rows`."""
+    """Return the noise of a run; None without `rows`.
+
+    `steps` are those of all ranks; `seconds_at` converts a time to seconds of the run's training.
+    """
     first = [row for row in rows if row.optimizer == rows[0].optimizer]
     if not first:
         return None
@@ -47,26 +50,26 @@ def noise_figures(
 
 
 def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
-    """At the end of all runs of an arm together; the curve is that of the first."""
+    """Return the noise at the end of all runs of an arm together; the curve is that of the first."""
     if not runs:
         return None
     last = [run.rows[-1] for run in runs]
     scale = scale_of(statistics.fmean(row.signal for row in last), statistics.fmean(row.noise for row in last))
     gradients = statistics.fmean(row.gradients for run in runs for row in run.rows)
-    own = statistics.fmean(row.own for run in runs for row in run.rows)
+    squares = statistics.fmean(row.own for run in runs for row in run.rows)
     mean = statistics.fmean(row.mean for run in runs for row in run.rows)
     examples = next((run.examples for run in runs if run.examples), None)
     points = runs[0].points
-    known = None if scale is None else _known(scale, gradients)
+    factors = None if scale is None else _known(scale, gradients)
     return NoiseSummary(
         count=sum(len(run.rows) for run in runs),
         gradients=gradients,
         examples=examples,
         scale=scale,
-        diversity=diversity(own, mean, round(gradients)) if mean > 0 else None,
-        step_factor=None if known is None else known[0],
-        example_factor=None if known is None else known[1],
-        gain=None if known is None else known[2],
+        diversity=diversity(squares, mean, round(gradients)) if mean > 0 else None,
+        step_factor=None if factors is None else factors[0],
+        example_factor=None if factors is None else factors[1],
+        gain=None if factors is None else factors[2],
         advice=_advice_of(sum(len(run.rows) for run in runs), scale, gradients, examples),
         shown=tuple(points[:: max(1, -(-len(points) // SHOWN))]),
     )
@@ -85,14 +88,14 @@ def _advice_of(count: int, scale: float | None, gradients: float, examples: floa
 
 
 def batch_in_words(gradients: float, examples: float | None) -> str:
-    """`256 examples`; where examples were not counted, `4.00 gradients`."""
+    """Return `256 examples`, or `4.00 gradients` if examples were not counted."""
     if examples is None:
         return f"{number_in_words(gradients)} gradients"
     return f"{gradients * examples:,.0f} examples"
 
 
 def advice(scale: float | None, gradients: float, examples: float | None) -> str:
-    """What follows, as a sentence without its full stop."""
+    """Return the advice as a sentence without its full stop."""
     batch = batch_in_words(gradients, examples)
     if scale is None:
         return (

@@ -9,22 +9,25 @@ from quorate.records.rows import Outer
 from quorate.report.schema_parts import OuterPoint, OuterSummary
 
 SHOWN = 400
-"""Outer steps that are drawn, at most: evenly over the run."""
+"""The most outer steps that are drawn: evenly over the run."""
 
 
 def outer_points(rows: Sequence[Outer], seconds_at: Callable[[float], float]) -> tuple[OuterPoint, ...]:
-    """Of those that say all three figures; `seconds_at` makes of a time the run's training time then."""
+    """Return the points of rows that have all three figures.
+
+    `seconds_at` converts a time to seconds of the run's training.
+    """
     return tuple(
         OuterPoint(
-            seconds=seconds_at(one.time), fragment=one.fragment, rho=one.rho, gain=one.gain, transverse=one.transverse
+            seconds=seconds_at(row.time), fragment=row.fragment, rho=row.rho, gain=row.gain, transverse=row.transverse
         )
-        for one in rows
-        if one.rho is not None and one.gain is not None and one.transverse is not None
+        for row in rows
+        if row.rho is not None and row.gain is not None and row.transverse is not None
     )
 
 
 def outer_summary(runs: Sequence[Sequence[OuterPoint]]) -> OuterSummary | None:
-    """Of all runs of an arm together; the steps that are drawn are those of the first."""
+    """Return the summary of all runs of an arm together; the steps that are drawn are those of the first."""
     points = [point for run in runs for point in run]
     if not points:
         return None
@@ -33,11 +36,11 @@ def outer_summary(runs: Sequence[Sequence[OuterPoint]]) -> OuterSummary | None:
         return statistics.median(values)
 
     first = next(run for run in runs if run)
-    every = -(-len(first) // SHOWN)
+    stride = -(-len(first) // SHOWN)
     return OuterSummary(
         count=len(points),
         rho=median(point.rho for point in points),
         gain=median(point.gain for point in points),
         transverse=median(point.transverse for point in points),
-        shown=tuple(first[::every]),
+        shown=tuple(first[::stride]),
     )

@@ -1,4 +1,4 @@
-"""How good the model was when: curves of one run, where they end, and when they pass a target."""
+"""The quality of the model over time: curves of one run, their ends, and the time of the target."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quorate.report.reading.run import RunRecords
 from quorate.report.schema import Curve
 
 POINTS = 200
-"""Of a curve of losses, at most."""
+"""The most points of a curve of losses."""
 DIGITS = 8
-"""Of a quality or a loss, however small."""
+"""Significant digits of a quality or a loss."""
 
 
 @dataclass(frozen=True)
@@ -24,39 +24,39 @@ class Amounts:
 
     times: Sequence[float]
     examples: Sequence[int] | None
-    """With a 0 before the first; None where a step did not count them."""
+    """With a 0 before the first; None if a step did not count them."""
     bytes: Sequence[int]
-    """Likewise."""
+    """With a 0 before the first."""
     byte_times: Sequence[float]
 
     @classmethod
     def of(cls, run: RunRecords) -> Amounts:
-        steps = sorted((step for one in run.ranks for step in one.steps), key=lambda step: step.end)
-        every = sorted((s for one in run.ranks for s in (*one.steps, *one.others)), key=lambda step: step.end)
+        steps = sorted((step for rank in run.ranks for step in rank.steps), key=lambda step: step.end)
+        all_steps = sorted((s for rank in run.ranks for s in (*rank.steps, *rank.others)), key=lambda step: step.end)
         counts = [step.examples for step in steps]
-        known = [count for count in counts if count is not None]
+        examples = [count for count in counts if count is not None]
         return cls(
             [step.end for step in steps],
-            list(accumulate(known, initial=0)) if len(known) == len(counts) else None,
-            list(accumulate((step.bytes_out for step in every), initial=0)),
-            [step.end for step in every],
+            list(accumulate(examples, initial=0)) if len(examples) == len(counts) else None,
+            list(accumulate((step.bytes_out for step in all_steps), initial=0)),
+            [step.end for step in all_steps],
         )
 
     def examples_at(self, time: float) -> int | None:
-        """In steps that had ended by `time`."""
+        """Return the examples in steps that had ended by `time`."""
         return None if self.examples is None else self.examples[bisect_right(self.times, time)]
 
     def bytes_at(self, time: float) -> int:
-        """Bytes that all workers had sent by then."""
+        """Return the bytes that all workers had sent by `time`."""
         return self.bytes[bisect_right(self.byte_times, time)]
 
 
 def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = None) -> Curve | None:
-    """Quality at every evaluation, as rank 0 logged it under the metric's name; None where it never did.
+    """Return the quality at every evaluation, as rank 0 logged it under the metric's name; None if it never did.
 
-    Seconds are since rank 0 began its first step, without its evaluations. What is no number is left out.
+    Seconds are since rank 0 began its first step, without its evaluations. Values that are not finite are left out.
     """
-    first = next((one for one in run.ranks if one.rank == 0), None)
+    first = next((rank for rank in run.ranks if rank.rank == 0), None)
     if first is None or not first.steps:
         return None
     points = [(log.time, log.values[metric]) for log in first.logs if is_number(log.values.get(metric))]
@@ -66,14 +66,14 @@ def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = 
 
 
 def distances_of(run: RunRecords) -> list[tuple[float, float, float]]:
-    """Points (time, seconds of training, distance), one for each evaluation of the first optimizer.
+    """Return points (time, seconds of training, distance), one for each evaluation of the first optimizer.
 
     The distance is the root mean square over the replicas, as a share of the norm of their mean (consensus distance).
-    Evaluations of which not all ranks have left a row are left out.
+    Evaluations without a row of every rank are left out.
     """
-    ranks = [one for one in run.ranks if one.steps]
+    ranks = [rank for rank in run.ranks if rank.steps]
     first = ranks[0].distributed.get("optimizer") if ranks else None
-    columns = [[row for row in one.distances if first is None or row.optimizer == first] for one in ranks]
+    columns = [[row for row in rank.distances if first is None or row.optimizer == first] for rank in ranks]
     points = []
     for rows in zip(*columns, strict=False) if len(ranks) == run.size else ():
         norm = rows[0].norm
@@ -84,22 +84,22 @@ def distances_of(run: RunRecords) -> list[tuple[float, float, float]]:
 
 
 def distance_curve(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
-    """The distance between replicas at every evaluation, in the place of quality; None where they do not differ."""
+    """Return the distance between replicas at every evaluation, in place of the quality; None if they do not differ."""
     points = distances_of(run)
     return _curve(run, seed, points, amounts) if points else None
 
 
 def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
-    """The training loss, mean over ranks and neighbouring steps: `POINTS` points at most; None where none is known."""
+    """Return the training loss, mean over ranks and neighbouring steps, in at most `POINTS` points; None if unknown."""
     rows = sorted(
-        (one.training_seconds(step.end, run.begin), step.end, step.loss)
-        for one in run.ranks
-        for step in one.steps
+        (rank.training_seconds(step.end, run.begin), step.end, step.loss)
+        for rank in run.ranks
+        for step in rank.steps
         if is_number(step.loss)
     )
     if not rows:
         return None
-    ranks = sum(bool(one.steps) for one in run.ranks)
+    ranks = sum(bool(rank.steps) for rank in run.ranks)
     width = -(-len(rows) // (POINTS * ranks)) * ranks
     parts = [rows[begin : begin + width] for begin in range(0, len(rows), width)]
     points = [
@@ -109,7 +109,6 @@ def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Cur
 
 
 def _curve(run: RunRecords, seed: int, points: Sequence[tuple[float, float, float]], amounts: Amounts | None) -> Curve:
-    """Of points (time, seconds of training, quality)."""
     amounts = amounts or Amounts.of(run)
     examples = [amounts.examples_at(time) for time, _, _ in points]
     return Curve(
@@ -122,18 +121,18 @@ def _curve(run: RunRecords, seed: int, points: Sequence[tuple[float, float, floa
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be drawn: a finite number, and no truth value."""
+    """Return whether a value can be drawn: a finite number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def final_quality(run: RunRecords, metric: str) -> float | None:
-    """At the last evaluation; None where there was none, or it gave no number: a training that diverged."""
-    said = [log.values[metric] for one in run.ranks if one.rank == 0 for log in one.logs if metric in log.values]
-    return float(said[-1]) if said and is_number(said[-1]) else None
+    """Return the quality at the last evaluation; None if there was none, or it was not finite."""
+    values = [log.values[metric] for rank in run.ranks if rank.rank == 0 for log in rank.logs if metric in log.values]
+    return float(values[-1]) if values and is_number(values[-1]) else None
 
 
 def time_to(target: float, curve: Curve, *, higher_is_better: bool) -> float | None:
-    """Seconds of training until the first evaluation that meets the target; None where none does."""
+    """Return the seconds of training until the first evaluation that meets the target; None if none does."""
     for seconds, quality in zip(curve.seconds, curve.quality, strict=True):
         if quality >= target if higher_is_better else quality <= target:
             return seconds
@@ -141,12 +140,12 @@ def time_to(target: float, curve: Curve, *, higher_is_better: bool) -> float | N
 
 
 def went_wrong(run: RunRecords, metric: str | None) -> str | None:
-    """What is to be said where numbers stopped being numbers: a training that diverged."""
-    for one in run.ranks:
-        for step in one.steps:
+    """Return a sentence on a loss or metric that is not finite, as of diverged training; else None."""
+    for rank in run.ranks:
+        for step in rank.steps:
             if step.loss is not None and not math.isfinite(step.loss):
-                return f"the loss of rank {one.rank} is not a number at step {step.step}"
-        for log in one.logs:
+                return f"the loss of rank {rank.rank} is not a number at step {step.step}"
+        for log in rank.logs:
             value = None if metric is None else log.values.get(metric)
             if isinstance(value, float) and not math.isfinite(value):
                 return f"{metric} is not a number at step {log.step}"

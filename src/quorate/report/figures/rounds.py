@@ -1,4 +1,4 @@
-"""The rounds of one run in figures: how many, of how many workers, how stale, and what waiting they cost."""
+"""The rounds of one run in figures: their number, contributors, staleness, and waiting."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quorate.report.reading.rounds import Merged, RoundRecord
 
 @dataclass(frozen=True, kw_only=True)
 class RoundFigures:
-    """Whatever is not told of the whole run is of the rounds that were formed in the window of the throughput."""
+    """Figures of the rounds formed in the window of the throughput, unless said to be of the whole run."""
 
     size: int
     """Workers at the start."""
     live: tuple[int, int]
-    """Workers that were counted in a round, the fewest and the most."""
+    """The fewest and the most live workers in a round."""
     count: int
     """Updates in the whole run."""
     per_second: float | None
     contributors: Counter[int]
-    """Rounds by how many workers were in them."""
+    """Rounds by the number of contributors."""
     staleness: Counter[int]
-    """Gradients by how many rounds older than the newest parameters those were that they were computed on."""
+    """Gradients by the number of rounds between their parameters and the newest."""
     ranks: Counter[int]
     """Gradients by rank."""
     batch: float | None
@@ -36,9 +36,9 @@ class RoundFigures:
     waiting: float | None
     """The share of the time of steps that was waiting for others."""
     waiting_in_step: float | None
-    """What that share would have been, had everybody waited for everybody."""
+    """The estimate of that share, had everybody waited for everybody."""
     changed: Sequence[RoundRecord]
-    """The rounds with which settings changed, in order."""
+    """The rounds in which settings changed, in order."""
 
     @property
     def rounds(self) -> int:
@@ -46,12 +46,12 @@ class RoundFigures:
 
     @property
     def gradients(self) -> int:
-        """In all rounds together."""
+        """Gradients in all rounds together."""
         return self.staleness.total()
 
     @property
     def contributors_mean(self) -> float:
-        """Workers in a round, in the mean over rounds."""
+        """The mean number of workers in a round."""
         return sum(number * count for number, count in self.contributors.items()) / self.rounds
 
     @property
@@ -61,7 +61,7 @@ class RoundFigures:
 
     @property
     def effective_batch(self) -> float | None:
-        """Examples in a round, in the mean."""
+        """The mean number of examples in a round."""
         return None if self.batch is None else self.batch * self.gradients / self.rounds
 
 
@@ -73,33 +73,43 @@ def figures_of_rounds(
     spent: Sequence[Spent],
     newcomers: Collection[int] = (),
 ) -> RoundFigures | None:
-    """`size` is the number of workers, `steps` are those after the warm-up, `spent` is where the time of those went
-    that measure; `newcomers` joined later, and have no step of equal number. None where no round took in anything.
+    """Return the figures of rounds; None if no round took in anything.
+
+    Args:
+        size: The number of workers.
+        steps: The steps after the warm-up, by rank.
+        spent: The uses of the time of the steps that measure.
+        newcomers: Ranks that joined later, and have no step of equal number.
     """
-    inside = [one for one in merged if window is not None and window.holds(one.formed)]
+    inside = [update for update in merged if window is not None and window.holds(update.formed)]
     contributors: Counter[int] = Counter()
     staleness: Counter[int] = Counter()
     ranks: Counter[int] = Counter()
-    for one in inside or merged:
-        contributors[len(one.round.taken)] += 1
-        for rank, given in one.round.taken.items():
-            for age, count in given:
+    for update in inside or merged:
+        contributors[len(update.round.taken)] += 1
+        for rank, gradients in update.round.taken.items():
+            for age, count in gradients:
                 staleness[age] += count
                 ranks[rank] += count
     if not staleness.total():
         return None
-    examples = [step.examples for own in steps.values() for step in own]
-    known = [count for count in examples if count is not None]
+    examples = [step.examples for rank_steps in steps.values() for step in rank_steps]
+    counts = [count for count in examples if count is not None]
     return RoundFigures(
         size=size,
-        live=(min(one.round.live for one in inside or merged), max(one.round.live for one in inside or merged)),
+        live=(
+            min(update.round.live for update in inside or merged),
+            max(update.round.live for update in inside or merged),
+        ),
         count=merged[-1].round.update or len(merged),
         per_second=len(inside) / window.seconds if window is not None and inside else None,
         contributors=contributors,
         staleness=staleness,
         ranks=ranks,
-        batch=statistics.fmean(known) if known and len(known) == len(examples) else None,
+        batch=statistics.fmean(counts) if counts and len(counts) == len(examples) else None,
         waiting=waiting_share(spent),
-        waiting_in_step=waiting_in_step({rank: own for rank, own in steps.items() if rank not in newcomers}),
-        changed=[one.round for one in merged if one.round.settings is not None],
+        waiting_in_step=waiting_in_step(
+            {rank: rank_steps for rank, rank_steps in steps.items() if rank not in newcomers}
+        ),
+        changed=[update.round for update in merged if update.round.settings is not None],
     )

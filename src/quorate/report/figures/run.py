@@ -1,4 +1,4 @@
-"""Everything the report needs of one run, so that its rows need not stay in memory."""
+"""All that the report needs of one run, so that its rows need not stay in memory."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ from quorate.report.schema import (
 
 @dataclass(frozen=True, kw_only=True)
 class RunFigures:
-    """One run in figures; None is what was not measured."""
+    """One run in figures; None stands for what was not measured."""
 
     seed: int
     about: dict[str, Any]
     """`run.json`."""
     outcome: Outcome
     is_used: bool
-    """Whether it ended well, or is all there is; and has its like in other arms."""
+    """Whether the run ended well, or is the only one, and its seed is in all arms."""
     is_apart: bool = False
-    """Whether it ended well, and other arms have none of its seed."""
+    """Whether the run ended well, and other arms have none of its seed."""
     notes: tuple[str, ...]
-    """What was odd about it."""
+    """Sentences about anything odd."""
     hosts: int
-    """How many its workers were on."""
+    """The number of hosts of its workers."""
     clock_uncertainty: float
-    """By how many seconds their clocks are known together at worst; infinite where they were not compared."""
+    """The uncertainty of their clocks together at worst, in seconds; infinite if they were not compared."""
     batch: int | None
     quality: float | None
     time_to_target: float | None
@@ -88,35 +88,35 @@ class RunFigures:
     curve: Curve | None
     losses: Curve | None
     lengths: Sequence[float]
-    """How long steps took, sorted."""
+    """The seconds of steps, sorted."""
     totals: Sequence[float]
-    """Their seconds by activity."""
+    """Seconds of steps by activity."""
     arrival: Arrival | None
     timeline: tuple[Lane, ...]
     marks: tuple[Mark, ...]
     rounds: RoundFigures | None
     merges: MergeFigures | None
-    """Of learners that never wait."""
+    """Merges of learners that never wait."""
     outer: Sequence[OuterPoint]
-    """What each outer step made of its outer gradient."""
+    """The figures of each outer step."""
     noise: NoiseFigures | None
-    """Of its gradients, where it was measured."""
+    """The noise of gradients, if it was measured."""
     servers: ServerFigures | None
-    """Where parameters lie on servers."""
+    """Servers, if parameters lie on them."""
     memory: MemorySummary | None
     exclusions: ExclusionsSummary | None
     layers: LayersSummary | None
     stages: StagesSummary | None
     distance: Curve | None
-    """Between replicas."""
+    """The distance between replicas."""
     faults: tuple[Fault, ...]
-    """Workers that died, and the others went on."""
+    """Workers that died and were outlived."""
     goodput: Goodput | None
-    """Where workers failed."""
+    """The goodput, if workers failed."""
     joined: tuple[Joined, ...]
     """Workers that joined."""
     replica_curve: Curve | None
-    """The mean quality of single replicas, where it was measured beside that of their mean."""
+    """The mean quality of single replicas, if it was measured beside that of their mean."""
 
 
 def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
@@ -131,8 +131,8 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
     window = throughput.window_of(run, warm_up)
     steps = run.after(warm_up)
     merged = run.merged()
-    met = comparable(steps, run.newcomers, [one.distributed for one in run.ranks])
-    meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
+    comparable_steps = comparable(steps, run.newcomers, [rank.distributed for rank in run.ranks])
+    meetings = meetings_of(comparable_steps, is_together=wait_for_all(merged) if merged else None)
     warm = run.warm(warm_up)
     skew = skew_of(meetings, steps, warm, run.newcomers)
     arrival = None if skew is None else arrival_of(skew, seed)
@@ -146,7 +146,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         outcome=_outcome(run, seed, plan),
         is_used=run.has_steps and (run.status == 0 or plan.is_single),
         notes=tuple(_notes(run, plan, is_measured=window is not None)),
-        hosts=len({one.start.get("host") for one in run.ranks if one.start}),
+        hosts=len({rank.start.get("host") for rank in run.ranks if rank.start}),
         clock_uncertainty=run.clock_uncertainty,
         batch=throughput.batch_of(run),
         quality=None if metric is None else final_quality(run, metric.name),
@@ -159,16 +159,16 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         peak_bytes=throughput.peak_bytes(run),
         curve=curve,
         losses=losses_of(run, seed, amounts),
-        lengths=sorted(one.seconds for one in spent),
+        lengths=sorted(times.seconds for times in spent),
         totals=totals_of(spent),
         arrival=arrival,
         timeline=lanes,
         marks=marks,
         rounds=figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers),
-        merges=figures_of_merges([one.round for one in merged], run.training_seconds) if merged else None,
+        merges=figures_of_merges([update.round for update in merged], run.training_seconds) if merged else None,
         outer=_outer(run),
         noise=_noise(run),
-        servers=figures_of_servers({one.rank: one.served for one in run.ranks}),
+        servers=figures_of_servers({rank.rank: rank.served for rank in run.ranks}),
         memory=memory_of(run, seed),
         exclusions=exclusions_of(run, seed),
         layers=layers_of(run, seed),
@@ -182,15 +182,15 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
 
 
 def _outer(run: RunRecords) -> Sequence[OuterPoint]:
-    """As the lowest rank that made any has recorded them: all have the same."""
-    rows = next((one.outers for one in run.ranks if one.outers), [])
+    """Return the outer steps of the lowest rank that recorded any: all have the same."""
+    rows = next((rank.outers for rank in run.ranks if rank.outers), [])
     return outer_points(rows, run.training_seconds) if run.has_steps else ()
 
 
 def _noise(run: RunRecords) -> NoiseFigures | None:
-    """As the ranks that were the first in turn have recorded it."""
-    rows = sorted((row for one in run.ranks for row in one.noises), key=lambda row: row.time)
-    steps = [step for one in run.ranks for step in one.steps]
+    """Return the noise that the first ranks in turn have recorded."""
+    rows = sorted((row for rank in run.ranks for row in rank.noises), key=lambda row: row.time)
+    steps = [step for rank in run.ranks for step in rank.steps]
     return noise_figures(rows, steps, run.training_seconds) if run.has_steps and rows else None
 
 
@@ -230,25 +230,24 @@ def _joined(run: RunRecords, seed: int) -> tuple[Joined, ...]:
 
 def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
     begun = {} if plan.is_single else {"why": UNDER_WAY if plan.is_under_way else STOPPED}
-    said = run.outcome or (begun if run.folder.exists() else {"why": NOT_BEGUN})
-    seconds = said.get("seconds")
+    outcome = run.outcome or (begun if run.folder.exists() else {"why": NOT_BEGUN})
+    seconds = outcome.get("seconds")
     return Outcome(
         seed=seed,
         folder="." if run.folder == plan.folder else run.folder.relative_to(plan.folder).as_posix(),
         status=run.status,
         seconds=float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
-        why=str(said["why"]) if said.get("why") else None,
+        why=str(outcome["why"]) if outcome.get("why") else None,
     )
 
 
 def _notes(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
-    """What a reader has to know of a run, however it ended."""
     notes = []
     metric = None if plan.metric is None else plan.metric.name
     wrong = went_wrong(run, metric)
     if wrong is not None:
         notes.append(wrong)
-    missing = set(range(run.size)) - {one.rank for one in run.ranks if one.steps}
+    missing = set(range(run.size)) - {rank.rank for rank in run.ranks if rank.steps}
     if missing and run.has_steps:
         left = "left no steps" if len(missing) < run.size else "left nothing"
         notes.append(f"{ranks_in_words(missing)} {left}")

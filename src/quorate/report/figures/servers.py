@@ -1,4 +1,4 @@
-"""Servers of one run and of an arm: how stale gradients were, what they counted, and the load of each server."""
+"""Servers of one run and of an arm: the staleness and weights of gradients, and the load of each server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from quorate.records.served_rows import Served
 from quorate.report.schema_parts import Server, ServersSummary
 
 WHOLE = 0.999
-"""What a gradient counts at least that is not scaled down, in equal shares."""
+"""The least weight, in equal shares, of a gradient that is not scaled down."""
 
 
 @dataclass
 class Load:
-    """Of one server."""
+    """The load of one server."""
 
     seconds: float = 0.0
     busy: float = 0.0
@@ -31,22 +31,22 @@ class Load:
 
 @dataclass
 class ServerFigures:
-    """Of one run, or of several together."""
+    """The servers of one run, or of several together."""
 
     loads: dict[int, Load] = field(default_factory=lambda: defaultdict(Load))
     """By the rank of the server."""
     steps: int = 0
-    """Of the servers that decide."""
+    """Steps of the servers that decide."""
     taken: Counter[int] = field(default_factory=Counter)
     """Gradients in steps, by staleness."""
     counted: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """What they counted, by staleness."""
+    """The weights of gradients, by staleness."""
     dropped: Counter[int] = field(default_factory=Counter)
     by_rank: Counter[int] = field(default_factory=Counter)
     dropped_by_rank: Counter[int] = field(default_factory=Counter)
 
     def take(self, rank: int, row: Served) -> None:
-        """What the server of `rank` has recorded."""
+        """Add a row of the server of `rank`."""
         self.loads[rank].add(row)
         if row.taken is None:
             return
@@ -61,32 +61,32 @@ class ServerFigures:
             self.dropped_by_rank[source] += dropped
 
     def add(self, other: ServerFigures) -> None:
-        """Another run."""
+        """Add another run."""
         for rank, load in other.loads.items():
             self.loads[rank].add(load)
         self.steps += other.steps
         for age, counted in other.counted.items():
             self.counted[age] += counted
-        for mine, theirs in (
+        for totals, others in (
             (self.taken, other.taken),
             (self.dropped, other.dropped),
             (self.by_rank, other.by_rank),
             (self.dropped_by_rank, other.dropped_by_rank),
         ):
-            mine.update(theirs)
+            totals.update(others)
 
 
 def figures_of_servers(rows: Mapping[int, Sequence[Served]]) -> ServerFigures | None:
-    """`rows` by rank. None where there were no servers, or nothing came to them."""
-    found = ServerFigures()
-    for rank, own in rows.items():
-        for row in own:
-            found.take(rank, row)
-    return found if found.taken.total() else None
+    """Return the figures of `rows`, by rank; None without servers or gradients."""
+    figures = ServerFigures()
+    for rank, server_rows in rows.items():
+        for row in server_rows:
+            figures.take(rank, row)
+    return figures if figures.taken.total() else None
 
 
 def servers_summary(runs: Sequence[ServerFigures]) -> ServersSummary | None:
-    """Of all runs of an arm together."""
+    """Return the summary of all runs of an arm together."""
     if not runs:
         return None
     all_runs = ServerFigures()

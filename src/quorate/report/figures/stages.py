@@ -1,4 +1,4 @@
-"""How long the workers of a pipeline waited for each other, and what they sent each other."""
+"""The waiting of the workers of a pipeline for each other, and the bytes that they sent each other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _NUMBERS = ("workers", "worker", "stages", "microbatches")
 
 
 def stages_of(run: RunRecords, warm_up: int, seed: int) -> StagesSummary | None:
-    """Of all ranks that have some of a model's stages, after the warm-up; None where none has."""
-    told = {one.rank: about for one in run.ranks if (about := _pipeline(one.distributed)) is not None}
+    """Return the stages of all ranks that have some of a model's, after the warm-up; None if none has."""
+    pipelines = {rank.rank: about for rank in run.ranks if (about := _pipeline(rank.distributed)) is not None}
     after = run.after(warm_up)
-    ranks = [found for rank, about in told.items() if (found := _of_rank(rank, about, after.get(rank, []))) is not None]
+    ranks = [
+        stages
+        for rank, about in pipelines.items()
+        if (stages := _of_rank(rank, about, after.get(rank, []))) is not None
+    ]
     if not ranks:
         return None
-    about = told[ranks[0].rank]
+    about = pipelines[ranks[0].rank]
     return StagesSummary(
         seed=seed,
         schedule=about["schedule"],
@@ -42,15 +46,15 @@ def _pipeline(distributed: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _of_rank(rank: int, about: dict[str, Any], steps: Sequence[Step]) -> RankStages | None:
-    bubble, known = bubble_share(steps), [step for step in steps if step.bubble is not None]
+    bubble, counted = bubble_share(steps), [step for step in steps if step.bubble is not None]
     if bubble is None:
         return None
     return RankStages(
         rank=rank,
         worker=about["worker"],
         bubble=bubble,
-        bytes_out=sum(step.stage_out or 0 for step in known) / len(known),
-        bytes_in=sum(step.stage_in or 0 for step in known) / len(known),
+        bytes_out=sum(step.stage_out or 0 for step in counted) / len(counted),
+        bytes_in=sum(step.stage_in or 0 for step in counted) / len(counted),
     )
 
 

@@ -1,7 +1,7 @@
-"""What may be concluded from a few runs: intervals of means and of ratios, and when a difference is shown.
+"""Conclusions from a few runs: intervals of means and of ratios, and verdicts on differences.
 
 Runs of one seed are a pair: they share data and starting point, so differences and ratios are taken pair by pair.
-Ratios are averaged as logarithms, never themselves: 2 and 1/2 make 1. Intervals are Student's (1908), 95% by default.
+Ratios are averaged as logarithms: 2 and 1/2 make 1. Intervals are Student's (1908), 95% by default.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 LEAST_VALUES = 3
-"""Of which a mean has an interval."""
+"""The number of values from which on a mean has an interval."""
 LEAST = 0.001
-"""A difference smaller than this share of the baseline's value is none: what was the same can differ by rounding."""
+"""A difference below this share of the baseline's value is none: equal things can differ by rounding."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where it may lie; `low` and `high` are None for fewer than `LEAST_VALUES`."""
+    """A mean and its interval; `low` and `high` are None for fewer than `LEAST_VALUES`."""
 
     mean: float
     low: float | None
@@ -34,9 +34,9 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of at least one value: mean ± t(n − 1) s / √n.
+    """Return the mean of at least one value, with its interval: mean ± t(n − 1) s / √n.
 
-    Of two values the interval would be 13 times as wide as they are apart, and says nothing that they do not.
+    Of two values the interval would be 13 times as wide as their difference, and would say nothing more.
     """
     mean = statistics.fmean(values)
     if len(values) < LEAST_VALUES:
@@ -46,7 +46,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """The geometric mean of at least one ratio, all above 0: the interval of the mean logarithm, raised again."""
+    """Return the geometric mean of ratios above 0, at least one: the interval of the mean logarithm, exponentiated."""
     logs = mean_interval([math.log(ratio) for ratio in ratios])
     if logs.low is None or logs.high is None:
         return Interval(math.exp(logs.mean), None, None)
@@ -54,20 +54,20 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
 
 
 def ratio_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
-    """Of pairs (this one, the baseline), all above 0: shown where the interval of the mean ratio excludes 1."""
-    found = ratio_interval([own / other for own, other in pairs])
-    if found.low is None or found.high is None or abs(found.mean - 1.0) < LEAST:
+    """Compare pairs (this one, the baseline) above 0: a difference is shown if the mean ratio's interval excludes 1."""
+    interval = ratio_interval([own / other for own, other in pairs])
+    if interval.low is None or interval.high is None or abs(interval.mean - 1.0) < LEAST:
         return "no difference shown"
-    return _verdict(found.low > 1.0, found.high < 1.0, higher_is_better)
+    return _verdict(interval.low > 1.0, interval.high < 1.0, higher_is_better)
 
 
 def difference_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
-    """Of pairs (this one, the baseline): shown where the interval of the mean difference excludes 0."""
-    found = mean_interval([own - other for own, other in pairs])
+    """Compare pairs (this one, the baseline): a difference is shown if the mean difference's interval excludes 0."""
+    interval = mean_interval([own - other for own, other in pairs])
     usual = statistics.fmean(abs(other) for _, other in pairs)
-    if found.low is None or found.high is None or abs(found.mean) < LEAST * usual:
+    if interval.low is None or interval.high is None or abs(interval.mean) < LEAST * usual:
         return "no difference shown"
-    return _verdict(found.low > 0.0, found.high < 0.0, higher_is_better)
+    return _verdict(interval.low > 0.0, interval.high < 0.0, higher_is_better)
 
 
 def _verdict(is_above: bool, is_below: bool, higher_is_better: bool) -> Difference:
@@ -78,7 +78,7 @@ def _verdict(is_above: bool, is_below: bool, higher_is_better: bool) -> Differen
 
 @cache
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The t with P(|T| ≤ t) = `confidence`, for `freedom` ≥ 1 degrees of freedom; by bisection, to 12 digits."""
+    """Return the t with P(|T| ≤ t) = `confidence`, for `freedom` ≥ 1 degrees of freedom; by bisection, to 12 digits."""
     low, high = 0.0, 1.0
     while _within(high, freedom) < confidence:
         high *= 2.0
@@ -103,7 +103,7 @@ def _within(t: float, freedom: int) -> float:
 
 
 def chance_of_at_least(hits: int, tries: int, chance: float) -> float:
-    """P(X ≥ hits) of a binomial X: how surprising it is to come last so often. Costs time in proportion to `tries`."""
+    """Return P(X ≥ hits) of a binomial X: the chance of coming last so often. Costs time in proportion to `tries`."""
     if hits <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:
@@ -114,11 +114,11 @@ def chance_of_at_least(hits: int, tries: int, chance: float) -> float:
         whole - math.lgamma(k + 1) - math.lgamma(tries - k + 1) + k * yes + (tries - k) * no
         for k in range(hits, tries + 1)
     )
-    return min(1.0, math.fsum(math.exp(one) for one in logs))
+    return min(1.0, math.fsum(math.exp(logarithm) for logarithm in logs))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the sorted `values` lie, interpolated between neighbours; at least one value."""
+    """Return the value below which `share` of the sorted `values`, at least one, lie; interpolated linearly."""
     place = share * (len(values) - 1)
     below = math.floor(place)
     above = min(below + 1, len(values) - 1)

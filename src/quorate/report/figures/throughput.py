@@ -1,4 +1,4 @@
-"""How much was trained per second and sent per step, in one run."""
+"""The throughput of one run: examples per second, and bytes sent per step."""
 
 from __future__ import annotations
 
@@ -13,94 +13,92 @@ from quorate.report.reading.spans import Spans
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a run in which workers were at work, on a clock that stands still during evaluations.
+    """A time of a run in which workers were at work, on a clock that stands still during evaluations.
 
-    All that there were at the start, but for those that died and were outlived; these, and those that joined, for a
-    part of it."""
+    The workers are those of the start, without the dead that were outlived; these, and newcomers, count in part.
+    """
 
     begin: float
-    """On that clock, likewise the end."""
+    """Begin and end are times on that clock."""
     end: float
     pauses: Spans
     workers: float
-    """That were there, in the mean."""
+    """The mean number of workers."""
     steps: float
-    """Of all workers; parts of steps count as parts."""
+    """Steps of all workers; parts of steps count as parts."""
     examples: float | None
-    """None where a step did not count them."""
+    """None if a step did not count them."""
     no_wait_rate: float | None
     """Examples per second if nobody ever waited and exchanges cost nothing: the sum over ranks of their examples over
-    the time they were busy (data, delay, compute, update); of one that was there for a part of it, that part."""
+    the time they were busy (data, delay, compute, update); a rank present for a part of the window counts in part."""
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the window."""
         return self.end - self.begin
 
     def holds(self, time: float) -> bool:
-        """Whether this moment, on the clock of the run, is within."""
+        """Return whether this moment, on the clock of the run, is within the window."""
         return self.begin < _training(self.pauses, time) <= self.end
 
     @property
     def examples_per_second(self) -> float | None:
-        """None where examples are not known."""
+        """Examples per second; None if examples are not known."""
         return None if self.examples is None else self.examples / self.seconds
 
     @property
     def no_wait_share(self) -> float | None:
-        """Of the no-wait ideal: 1 where nobody waits and exchanges cost nothing."""
+        """The share of the no-wait ideal: 1 if nobody waits and exchanges cost nothing."""
         rate = self.examples_per_second
         return None if rate is None or not self.no_wait_rate else rate / self.no_wait_rate
 
 
 def window_of(run: RunRecords, warm_up: int) -> Window | None:
-    """From the moment the last worker has warmed up to the moment the first one ends; None where that is nothing.
+    """Return the window from the end of the last worker's warm-up to the first end of a worker; None if it is empty.
 
-    Workers that joined begin it not, those that were outlived end it not; what they did within counts. While any worker
+    Newcomers do not begin it, and outlived workers do not end it; their work within counts. While any worker
     evaluates nothing counts, neither time nor work. A step that is partly within counts in part, so it does not matter
     that workers end a step some microseconds apart.
     """
-    at_work = [one for one in run.ranks if one.steps]
+    at_work = [rank for rank in run.ranks if rank.steps]
     outlived = {death.rank for death in run.deaths}
-    there = [one for one in at_work if not one.is_newcomer and one.rank not in outlived]
-    there = there or [one for one in at_work if not one.is_newcomer]
-    if not there or any(one.steps[-1].step <= warm_up for one in there):
+    lasting = [rank for rank in at_work if not rank.is_newcomer and rank.rank not in outlived]
+    lasting = lasting or [rank for rank in at_work if not rank.is_newcomer]
+    if not lasting or any(rank.steps[-1].step <= warm_up for rank in lasting):
         return None
     pauses = run.pauses
-    begin = max(_training(pauses, _beginning(one, warm_up)) for one in there)
-    ends = [one for one in at_work if not one.is_newcomer and one.rank not in outlived] or there
-    end = min(_training(pauses, one.steps[-1].end) for one in ends)
+    begin = max(_training(pauses, _beginning(rank, warm_up)) for rank in lasting)
+    ends = [rank for rank in at_work if not rank.is_newcomer and rank.rank not in outlived] or lasting
+    end = min(_training(pauses, rank.steps[-1].end) for rank in ends)
     if end <= begin:
         return None
-    totals = [_Total(pauses, begin, end).add(one.steps) for one in at_work]
-    totals = [one for one in totals if one.steps > 0.0]
-    examples = [one.examples for one in totals if one.examples is not None]
+    totals = [_Total(pauses, begin, end).add(rank.steps) for rank in at_work]
+    totals = [total for total in totals if total.steps > 0.0]
+    examples = [total.examples for total in totals if total.examples is not None]
     is_counted = len(examples) == len(totals)
-    rates = [one.present * (one.examples or 0.0) / one.busy for one in totals if one.busy > 0.0]
+    rates = [total.present * (total.examples or 0.0) / total.busy for total in totals if total.busy > 0.0]
     return Window(
         begin=begin,
         end=end,
         pauses=pauses,
-        workers=sum(one.present for one in totals),
-        steps=sum(one.steps for one in totals),
+        workers=sum(total.present for total in totals),
+        steps=sum(total.steps for total in totals),
         examples=sum(examples) if is_counted else None,
         no_wait_rate=sum(rates) if is_counted and len(rates) == len(totals) else None,
     )
 
 
-def _beginning(one: RankRecords, warm_up: int) -> float:
-    """When this rank had warmed up: at the end of its last step of the warm-up."""
-    return max((step.end for step in one.steps if step.step <= warm_up), default=one.steps[0].begin)
+def _beginning(rank: RankRecords, warm_up: int) -> float:
+    return max((step.end for step in rank.steps if step.step <= warm_up), default=rank.steps[0].begin)
 
 
 def _training(pauses: Spans, time: float) -> float:
-    """What a clock shows at `time` that stands still during `pauses`."""
     return time - pauses.before(time)
 
 
 @dataclass
 class _Total:
-    """What one rank did between two moments of training time."""
+    """The work of one rank between two moments of training time."""
 
     pauses: Spans
     begin: float
@@ -109,12 +107,12 @@ class _Total:
     examples: float | None = 0.0
     busy: float = 0.0
     present: float = 0.0
-    """From its first step to its last one, as a share of the time between the two moments."""
+    """The share of the window between its first step and its last one."""
 
     def add(self, steps: Sequence[Step]) -> _Total:
         first, last = _training(self.pauses, steps[0].begin), _training(self.pauses, steps[-1].end)
-        there = min(last, self.end) - max(first, self.begin)
-        self.present = max(0.0, there) / (self.end - self.begin)
+        presence = min(last, self.end) - max(first, self.begin)
+        self.present = max(0.0, presence) / (self.end - self.begin)
         for step in steps:
             since, until = _training(self.pauses, step.begin), _training(self.pauses, step.end)
             inside = min(until, self.end) - max(since, self.begin)
@@ -129,35 +127,35 @@ class _Total:
 
 
 def training_seconds(run: RunRecords) -> float | None:
-    """From the first step's beginning to the last one's end, evaluations left out; None without steps."""
+    """Return the seconds from the first begin of a step to the last end, without evaluations; None without steps."""
     if not run.has_steps:
         return None
-    begin = min(own[0].begin for own in run.steps.values())
-    end = max(own[-1].end for own in run.steps.values())
+    begin = min(rank_steps[0].begin for rank_steps in run.steps.values())
+    end = max(rank_steps[-1].end for rank_steps in run.steps.values())
     return end - begin - run.pauses.between(begin, end)
 
 
 def examples_of(run: RunRecords) -> int | None:
-    """Of all workers and steps, the warm-up included; None where a step did not count them, and without steps."""
-    counts = [step.examples for one in run.ranks for step in one.steps]
-    known = [count for count in counts if count is not None]
-    return sum(known) if counts and len(known) == len(counts) else None
+    """Return the examples of all workers and steps, with the warm-up; None without steps or counts."""
+    counts = [step.examples for rank in run.ranks for step in rank.steps]
+    examples = [count for count in counts if count is not None]
+    return sum(examples) if counts and len(examples) == len(counts) else None
 
 
 def bytes_per_step(run: RunRecords, warm_up: int) -> float | None:
-    """Sent by one rank in one step, on average; what several optimizers send adds up. None without steps."""
-    steps = [step for one in run.ranks for step in one.steps if step.step > warm_up]
-    others = [step for one in run.ranks for step in one.others if step.step > warm_up]
+    """Return the mean bytes sent by one rank in one step, over all optimizers; None without steps."""
+    steps = [step for rank in run.ranks for step in rank.steps if step.step > warm_up]
+    others = [step for rank in run.ranks for step in rank.others if step.step > warm_up]
     return sum(step.bytes_out for step in (*steps, *others)) / len(steps) if steps else None
 
 
 def peak_bytes(run: RunRecords) -> int | None:
-    """Resident memory of the rank that took most; None where no rank said."""
-    said = (one.end.get("peak_bytes") for one in run.ranks if one.end is not None)
-    return max((amount for amount in said if isinstance(amount, int)), default=None)
+    """Return the resident memory of the rank that took most; None if no rank recorded it."""
+    amounts = (rank.end.get("peak_bytes") for rank in run.ranks if rank.end is not None)
+    return max((amount for amount in amounts if isinstance(amount, int)), default=None)
 
 
 def batch_of(run: RunRecords) -> int | None:
-    """Examples of the greatest step of one worker; None where they were not counted."""
-    counts = [step.examples for one in run.ranks for step in one.steps if step.examples is not None]
+    """Return the examples of the greatest step of one worker; None if they were not counted."""
+    counts = [step.examples for rank in run.ranks for step in rank.steps if step.examples is not None]
     return max(counts, default=None)

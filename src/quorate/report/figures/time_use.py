@@ -1,9 +1,9 @@
-"""Where the time of steps went.
+"""The uses of the time of steps.
 
-What a worker itself cannot tell apart, its `wait`, is split by holding arrivals side by side: until the last one of
-those it waited for had arrived it waited for others, after that for bytes to move. Where everybody waits for everybody
-these are all that met; under a quorum, those whose gradients are in the round. What a stage of a pipeline waits for
-other stages is waiting for others. Of what was injected, the pace stands for compute, and the rest is lateness.
+A worker cannot tell apart the parts of its `wait`, which arrivals of others split: until the last arrival that it
+waited for it waited for others, after that for bytes to move. Where everybody waits for everybody, these are the
+arrivals of all that met; under a quorum, of the gradients in the round. The waiting of a stage of a pipeline for
+other stages is waiting for others. Of injected delays, the pace stands for compute, and the remainder is lateness.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quorate.report.schema import StepTimes
 
 ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communication", "decode", "update", "other")
-"""In the order in which reports show them."""
+"""Activities in the order in which reports show them."""
 BINS = 40
 TAIL = 1.25
 """The histogram ends at so many times the 99th percentile, unless the longest step is shorter."""
@@ -39,20 +39,20 @@ class Spent:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The length of the step."""
         return self.step.end - self.step.begin
 
 
 def spent_in(meetings: Meetings, last: Mapping[int, float] | None = None) -> list[Spent]:
-    """Every step with where its time went. What its parts leave of a step is "other", never below 0.
+    """Return every step with the uses of its time. Time outside of all parts is "other", never below 0.
 
-    `last` says under a quorum when the last gradient of a round had come, by update. Where it does not say, nobody is
-    known to have been waited for.
+    `last` has, under a quorum, the arrival of the last gradient of a round, by update. For an update that is not in it,
+    nobody is known to have been waited for.
     """
-    found = []
-    for (update, _), there in meetings.steps.items():
-        latest = max(step.arrive for step in there.values()) if last is None else last.get(update, -math.inf)
-        for rank, step in there.items():
+    times = []
+    for (update, _), meeting in meetings.steps.items():
+        latest = max(step.arrive for step in meeting.values()) if last is None else last.get(update, -math.inf)
+        for rank, step in meeting.items():
             bubble = min(step.wait, step.bubble or 0.0)  # of a pipeline, before it came
             waiting = bubble + max(0.0, min(step.wait - bubble, latest - step.arrive))
             moving = max(0.0, step.wait - waiting)
@@ -61,12 +61,12 @@ def spent_in(meetings: Meetings, last: Mapping[int, float] | None = None) -> lis
                 step.data, step.compute, pace, step.delay - pace, step.encode, waiting, moving, step.decode,
                 step.update,
             )  # fmt: skip
-            found.append(Spent(rank, step, _fitted(parts, step.end - step.begin)))
-    return found
+            times.append(Spent(rank, step, _fitted(parts, step.end - step.begin)))
+    return times
 
 
 def _fitted(parts: tuple[float, ...], seconds: float) -> tuple[float, ...]:
-    """The parts and what they leave; where clocks or rounding make them more than the whole, shrunk to fit it."""
+    """Return the parts and the time outside of them; scaled down if clocks or rounding make them more than the step."""
     total = sum(parts)
     if total <= seconds or total <= 0.0:
         return (*parts, max(0.0, seconds - total))
@@ -74,45 +74,45 @@ def _fitted(parts: tuple[float, ...], seconds: float) -> tuple[float, ...]:
 
 
 def waiting_share(spent: Iterable[Spent]) -> float | None:
-    """The share of the time of these steps that was waiting for others; None without steps."""
+    """Return the share of the time of these steps that was waiting for others; None without steps."""
     place = ACTIVITIES.index("waiting")
     waited = total = 0.0
-    for one in spent:
-        waited += one.by[place]
-        total += one.seconds
+    for times in spent:
+        waited += times.by[place]
+        total += times.seconds
     return waited / total if total > 0.0 else None
 
 
 def bubble_share(steps: Iterable[Step]) -> float | None:
-    """The share of these steps of one worker in which it waited for other stages; None where it has none."""
-    known = [(step, step.bubble) for step in steps if step.bubble is not None]
-    seconds = sum(step.end - step.begin for step, _ in known)
-    return min(1.0, sum(bubble for _, bubble in known) / seconds) if seconds > 0.0 else None
+    """Return the share of these steps of one worker in which it waited for other stages; None if it has none."""
+    bubbles = [(step, step.bubble) for step in steps if step.bubble is not None]
+    seconds = sum(step.end - step.begin for step, _ in bubbles)
+    return min(1.0, sum(bubble for _, bubble in bubbles) / seconds) if seconds > 0.0 else None
 
 
 def edges_for(arms: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """Bins that serve the step times of all arms (sorted, seconds); no bins where there are no steps."""
-    some = [lengths for lengths in arms if lengths]
-    if not some:
+    """Return bins for the step times of all arms (sorted, seconds); no bins without steps."""
+    measured = [lengths for lengths in arms if lengths]
+    if not measured:
         return ()
-    low = min(lengths[0] for lengths in some)
-    high = max(min(lengths[-1], TAIL * quantile(lengths, 0.99)) for lengths in some)
+    low = min(lengths[0] for lengths in measured)
+    high = max(min(lengths[-1], TAIL * quantile(lengths, 0.99)) for lengths in measured)
     if high - low < 0.01 * high:  # all steps are equally long, but for the clock's last digits
         low, high = low * 0.95, high * 1.04
     return (*(low + (high - low) * number / BINS for number in range(BINS)), high)
 
 
 def totals_of(spent: Iterable[Spent]) -> tuple[float, ...]:
-    """Seconds by activity, over all these steps."""
+    """Return the seconds by activity, over all these steps."""
     totals = [0.0] * len(ACTIVITIES)
-    for one in spent:
-        for place, seconds in enumerate(one.by):
+    for times in spent:
+        for place, seconds in enumerate(times.by):
             totals[place] += seconds
     return tuple(totals)
 
 
 def step_times(lengths: Sequence[float], totals: Sequence[float], edges: Sequence[float]) -> StepTimes | None:
-    """How long steps took, from their sorted lengths and their seconds by activity in total; None without steps."""
+    """Return the summary of sorted lengths of steps and their total seconds by activity; None without steps."""
     from quorate.report.schema import StepTimes  # not above: the line a run ends with needs no schema
 
     if not lengths:
@@ -133,8 +133,8 @@ def step_times(lengths: Sequence[float], totals: Sequence[float], edges: Sequenc
 
 
 def by_rank(spent: Iterable[Spent]) -> Mapping[int, list[Spent]]:
-    """The steps of each rank, in order of time."""
-    found: dict[int, list[Spent]] = {}
-    for one in spent:
-        found.setdefault(one.rank, []).append(one)
-    return {rank: sorted(own, key=lambda one: one.step.begin) for rank, own in sorted(found.items())}
+    """Return the steps of each rank, in order of time."""
+    steps: dict[int, list[Spent]] = {}
+    for times in spent:
+        steps.setdefault(times.rank, []).append(times)
+    return {rank: sorted(rank_steps, key=lambda times: times.step.begin) for rank, rank_steps in sorted(steps.items())}

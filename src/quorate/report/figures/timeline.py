@@ -1,4 +1,4 @@
-"""Some typical steps of a run, side by side: which rank did what when."""
+"""Some typical steps of a run, side by side: the activities of ranks over time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from quorate.report.schema import Lane, Mark
 
 STEPS = 20
 ROUNDS = 40
-"""Where there are rounds: no more steps than have about so many of them, so that each can be seen."""
+"""About the most rounds in the steps shown, so that each can be seen."""
 LEAST_STEPS = 3
 LANES = 16
-"""Ranks shown, at most."""
+"""The most ranks shown."""
 SHORTEST = 1e-6
 """Spans below this, the clock's last digit, are left out."""
 
 _ORDER = ("data", "pace", "delay", "compute", "encode", "waiting", "communication", "decode", "update", "other")
-"""As they follow each other within a step."""
+"""The order within a step."""
 _PLACES = [(name, ACTIVITIES.index(name)) for name in _ORDER]
 _DIGITS = 6
 
@@ -26,12 +26,11 @@ _DIGITS = 6
 def timeline_of(
     steps: Mapping[int, Sequence[Spent]], slow_rank: int | None, merged: Sequence[Merged] = ()
 ) -> tuple[tuple[Lane, ...], tuple[Mark, ...]]:
-    """About `STEPS` steps around which all is as usual, of the first ranks and the slow one, and the rounds in them.
+    """Return about `STEPS` typical steps of the first ranks and the slow one, and the rounds in them; none without
+    steps.
 
-    Nothing without steps.
-
-    Of all windows of consecutive steps of the lowest rank, the one that takes the median time. Within a step the order
-    of what was done is known, its moments are not: parts are laid end to end.
+    Of all windows of consecutive steps of the lowest rank, it is the one that takes the median time. Within a step the
+    order of activities is known, their times are not: parts are laid end to end.
     """
     shown = sorted(steps)[:LANES]
     if slow_rank is not None and slow_rank in steps and slow_rank not in shown:
@@ -41,30 +40,30 @@ def timeline_of(
     lowest = steps[shown[0]]
     begin, end = _typical(lowest, _width(lowest, merged))
     lanes = [Lane(rank=rank, spans=_spans(steps[rank], begin, end)) for rank in shown]
-    there = tuple(lane for lane in lanes if lane.spans)  # others had died by then, or had not joined yet
-    return there or tuple(lanes), tuple(_mark(one, begin) for one in merged if begin <= one.formed <= end)
+    present = tuple(lane for lane in lanes if lane.spans)  # others had died by then, or had not joined yet
+    return present or tuple(lanes), tuple(_mark(update, begin) for update in merged if begin <= update.formed <= end)
 
 
 def _width(steps: Sequence[Spent], merged: Sequence[Merged]) -> int:
-    """How many steps to show."""
     since, until = steps[0].step.begin, steps[-1].step.end
-    rounds = sum(since <= one.formed <= until for one in merged)
+    rounds = sum(since <= update.formed <= until for update in merged)
     fitting = STEPS if rounds * STEPS <= ROUNDS * len(steps) else ROUNDS * len(steps) // rounds
     return min(len(steps), max(LEAST_STEPS, fitting))
 
 
-def _mark(one: Merged, begin: float) -> Mark:
-    """Its gradients in the order in which they came."""
-    given = sorted((round(given.step.arrive - begin, _DIGITS), given.rank, given.staleness) for given in one.given)
+def _mark(update: Merged, begin: float) -> Mark:
+    gradient = sorted(
+        (round(gradient.step.arrive - begin, _DIGITS), gradient.rank, gradient.staleness)
+        for gradient in update.gradients
+    )
     return Mark(
-        number=one.round.number,
-        time=round(one.formed - begin, _DIGITS),
-        given=tuple((rank, time, staleness) for time, rank, staleness in given),
+        number=update.round.number,
+        time=round(update.formed - begin, _DIGITS),
+        given=tuple((rank, time, staleness) for time, rank, staleness in gradient),
     )
 
 
 def _typical(steps: Sequence[Spent], width: int) -> tuple[float, float]:
-    """Begin and end of the window of median length."""
     windows = sorted(
         (last.step.end - first.step.begin, first.step.begin, last.step.end)
         for first, last in zip(steps, steps[width - 1 :], strict=False)
@@ -74,14 +73,13 @@ def _typical(steps: Sequence[Spent], width: int) -> tuple[float, float]:
 
 
 def _spans(steps: Sequence[Spent], begin: float, end: float) -> tuple[tuple[str, float, float], ...]:
-    """What lies within the window, in seconds since it begins."""
     spans = []
-    for one in steps:
-        if one.step.end <= begin or one.step.begin >= end:
+    for times in steps:
+        if times.step.end <= begin or times.step.begin >= end:
             continue
-        now = one.step.begin
+        now = times.step.begin
         for name, place in _PLACES:
-            since, now = now, now + one.by[place]
+            since, now = now, now + times.by[place]
             low, high = max(since, begin), min(now, end)
             if high - low >= SHORTEST:
                 spans.append((name, round(low - begin, _DIGITS), round(high - begin, _DIGITS)))

@@ -1,4 +1,4 @@
-"""The search for learning rates: every run of it, and what it came to."""
+"""The search for learning rates: every run of it, and its result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _NAME = re.compile(r"lr-(.+)-seed-(\d+)")
 
 
 def trials_of(plan: Planned) -> tuple[Trial, ...]:
-    """By arm, factor and seed; those that failed have no quality."""
+    """Return the trials by arm, factor and seed; those that failed have no quality."""
     return () if plan.is_single else tuple(trial for arm in plan.arms for trial in _of_arm(plan, arm))
 
 
 def _of_arm(plan: Planned, arm: PlannedArm) -> Iterator[Trial]:
-    found = []
+    folders = []
     for folder in (plan.folder / arm.name / "tuning").glob("lr-*-seed-*"):
         named = _NAME.fullmatch(folder.name)
         factor = None if named is None else _number(named[1])
         if named is not None and factor is not None:
-            found.append((factor, int(named[2]), folder))
-    for factor, seed, folder in sorted(found):
+            folders.append((factor, int(named[2]), folder))
+    for factor, seed, folder in sorted(folders):
         run = read_run(folder, only=(0,))
         is_well = run.status == 0 and plan.metric is not None
         yield Trial(

@@ -12,38 +12,38 @@ from quorate.report.wording import counted, listed, number_in_words, seconds_in_
 NONE_SHOWN = "no difference shown"
 IN_WORDS = {"better": "better", "worse": "worse", NONE_SHOWN: "not told apart"}
 MOST = 4
-"""Arms, the baseline among them, of which each has a line."""
+"""The most arms, with the baseline, of which each has a line."""
 
 
 Qualities = Mapping[str, Mapping[int, float]]
-"""By arm and seed, of runs that ended well."""
+"""Final qualities by arm and seed, of runs that ended well."""
 
 
 def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) -> str:
-    """A headline, of the fastest arm that is not worse, and a line for each other arm; no more than the intervals show.
+    """Return a headline, of the fastest arm that is not worse, and a line for each other arm; limited by the intervals.
 
-    Of more than `MOST` arms the best and the worst are told, and the table has all.
+    Of more than `MOST` arms only the best and the worst have a line; the table has all.
     """
     if plan.is_single:
         return _of_one(plan, arms[0])
     baseline = next((arm for arm in arms if arm.is_baseline), None)
-    rest = [arm for arm in arms if arm is not baseline]
-    if baseline is None or not rest:
+    others = [arm for arm in arms if arm is not baseline]
+    if baseline is None or not others:
         return "\n".join(f"{_alone(arm, plan)}." for arm in arms)
     if not _is_measured(baseline):
         ended = "has ended yet" if _is_awaited(baseline) else "ended well"
         return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
-    ranked = sorted(rest, key=_rank, reverse=True)
-    told = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
+    ranked = sorted(others, key=_rank, reverse=True)
+    lines = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
     if len(arms) > MOST:
         more = len(ranked) - 2
-        best, worst = f"Best of {len(ranked)}, {told[0]}", f"Worst of {len(ranked)}, {told[-1]}"
-        told = [best, worst, f"{counted(more, 'arm')} more {'is' if more == 1 else 'are'} in the table."]
-    return "\n".join(told)
+        best, worst = f"Best of {len(ranked)}, {lines[0]}", f"Worst of {len(ranked)}, {lines[-1]}"
+        lines = [best, worst, f"{counted(more, 'arm')} more {'is' if more == 1 else 'are'} in the table."]
+    return "\n".join(lines)
 
 
 def _rank(arm: ArmSummary) -> tuple[bool, bool, bool, float]:
-    """Arms that were measured, are not worse, and reach the target in every run come first, of these the fastest."""
+    """Sort arms that were measured, are not worse, and reach the target in every run first; of these, the fastest."""
     speed = arm.target_speedup or arm.speedup
     is_worse = arm.differences.get("quality") == "worse"
     reaches = arm.target_reached is None or arm.target_reached[0] == arm.target_reached[1]
@@ -55,7 +55,7 @@ def _is_measured(arm: ArmSummary) -> bool:
 
 
 def _is_awaited(arm: ArmSummary) -> bool:
-    """Whether none of its runs has failed, and none has ended."""
+    """Return whether none of its runs has failed, and none has ended."""
     return all(run.status is None for run in arm.runs)
 
 
@@ -77,7 +77,6 @@ def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qu
 
 
 def _speed(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
-    """To the target where all runs reach it, else in examples per second."""
     if arm.target_speedup is not None and arm.target_reached is not None and len(set(arm.target_reached)) == 1:
         metric = "" if plan.metric is None else f"{plan.metric.name} "
         to = "" if plan.target is None else f" to {metric}{plan.target:g}"
@@ -96,7 +95,6 @@ def _missed(arm: ArmSummary, plan: Planned) -> str | None:
 
 
 def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qualities) -> str | None:
-    """Where its quality ends; beside the baseline's, on the seeds that both have."""
     if plan.metric is None or arm.quality is None:
         return None
     name = plan.metric.name
@@ -105,10 +103,10 @@ def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Q
     if not both:
         why = "" if baseline.quality is None else f"; {baseline.name} has no run of an equal seed"
         return f"Quality: {name} {number_in_words(arm.quality.mean)}{why}"
-    own, other = (number_in_words(statistics.fmean(some[seed] for seed in both)) for some in (ours, theirs))
-    found = arm.differences.get("quality", NONE_SHOWN)
+    own, other = (number_in_words(statistics.fmean(side[seed] for seed in both)) for side in (ours, theirs))
+    difference = arm.differences.get("quality", NONE_SHOWN)
     of = f" ({_seeds(both)} alone)" if len(both) < len(ours.keys() | theirs.keys()) else ""
-    return f"Quality: {IN_WORDS.get(found, found)}, {name} {own} against {other}{of}"
+    return f"Quality: {IN_WORDS.get(difference, difference)}, {name} {own} against {other}{of}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -116,14 +114,14 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _coding(arm: ArmSummary, baseline: ArmSummary) -> str | None:
-    found = coding_of(arm, baseline)
-    return None if found is None else f"Its codec {found}"
+    difference = coding_of(arm, baseline)
+    return None if difference is None else f"Its codec {difference}"
 
 
 def coding_of(arm: ArmSummary, baseline: ArmSummary) -> str | None:
-    """Where it writes small what it sends, and the baseline does not: what that saves of each step, and what it costs.
+    """Describe the savings and costs of the codec of an arm if the baseline has none; None otherwise.
 
-    Virtual time knows nothing of what coding costs.
+    Virtual time does not include the costs of coding.
     """
     if not arm.settings.get("compress") or baseline.settings.get("compress"):
         return None
@@ -153,7 +151,6 @@ def _spread(estimate: Estimate) -> str:
 
 
 def _alone(arm: ArmSummary, plan: Planned) -> str:
-    """What an arm did that is compared with nothing."""
     if arm.steps is None:
         return _nothing_of(arm)
     said = list[str]()

@@ -1,4 +1,4 @@
-"""Progress of a run beside it: a few lines at the bottom of a terminal, or a line a minute where there is none."""
+"""The progress of a run while it runs: a few lines at the bottom of a terminal, or a line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from quorate.report.live.words import lateness_in_words, progress_in_words, roun
 SHOWN_EVERY, SAID_EVERY = 1.0, 60.0
 """Seconds between two states on a terminal, and between two lines elsewhere."""
 MOST_BYTES = 1 << 18
-"""Read in one look, of all ranks together: some 10 ms."""
+"""The most bytes read in one look, of all ranks together: some 10 ms."""
 
 
 @contextmanager
 def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[Callable[[], None]]:
-    """Inside, progress of the run in `folder` is shown on stderr, by a thread that reads its records; it begins when
-    what is yielded is called, so that processes can be forked before.
+    """Show the progress of the run in `folder` on stderr, by a thread that reads its records, inside the context.
 
-    On a terminal: step, rates, loss, what was logged, time left where it is known, and who is slow, below what the
-    script prints. Elsewhere, and where it `can_draw` nothing (`TERM=dumb`): the same in one line a minute.
-    Cost: at most `MOST_BYTES` are read in each look; rows beyond them are skipped.
+    Yields a function that starts the thread, so that processes can be forked before. On a terminal it shows step,
+    rates, loss, logged values, time left if known, and slow ranks, below the output of the script. Elsewhere, and
+    without `can_draw` (`TERM=dumb`), it prints the same in one line a minute. Cost: at most `MOST_BYTES` are read in
+    each look; rows beyond them are skipped.
     """
     run = LiveRun(folder, most_bytes=MOST_BYTES)
     with ExitStack() as stack:
@@ -39,8 +39,7 @@ def progress_shown(folder: Path, *, can_draw: bool = True) -> Iterator[Callable[
 
 @contextmanager
 def repeated(look: Callable[[], None], seconds: float) -> Iterator[Callable[[], None]]:
-    """Inside, once what is yielded is called, a thread calls `look` every so many seconds; `OSError` and `ValueError`
-    end that."""
+    """Yield a function that starts a thread, which calls `look` every `seconds`; `OSError` and `ValueError` end it."""
     over = threading.Event()
 
     def watch() -> None:
@@ -62,13 +61,13 @@ class _Lines:
         self._run, self._screen = run, screen
 
     def show(self) -> None:
-        """Read what is new, and show it."""
+        """Read new rows, and show them."""
         self._run.look()
         self._screen.show(styled(self._run, self._screen.width))
 
 
 def styled(run: LiveRun, width: int) -> list[str]:
-    """The lines of a terminal of this width, with colours."""
+    """Return the lines of a terminal of this width, with colours."""
     from rich.console import Console
     from rich.rule import Rule
     from rich.text import Text
@@ -95,7 +94,7 @@ class _Sentences:
         self._run = run
 
     def say(self) -> None:
-        """Read what is new, and say it in one line."""
+        """Read new rows, and print them in one line."""
         self._run.look()
         late = lateness_in_words(self._run, self._run.skew())
         words = [*progress_in_words(self._run), *rounds_in_words(self._run), *([late] if late else [])]

@@ -1,7 +1,7 @@
-"""The live page: tiles of what is now, curves of what has been, who is late, and who has died or joined.
+"""The live page: tiles of the present figures, curves of the past ones, slow ranks, deaths and joins.
 
-The server draws it; the page's own script only fetches what changes, once a second, until the run has ended. It is
-drawn with the charts of the report, and works offline like that.
+The server draws it; the page's own script only fetches the changing part, once a second, until the run has ended.
+It is drawn with the charts of the report, and like that works offline.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from quorate.report.wording import bytes_in_words, counted, number_in_words, sec
 
 _TALL, _SLIM_TALL = 230.0, 240.0
 _LOOK = 9
-"""A solid line in the first colour that is not ink: a chart holds one curve, so nothing is to be told apart."""
+"""A solid line in the first colour that is not ink: a chart holds one curve, so looks need not differ."""
 _EVENTS = 40
-"""Deaths and joins that are listed, at most; the newest."""
+"""The most deaths and joins that are listed; the newest."""
 
 
 def live_policy() -> str:
-    """What the page may load: itself, and what changes of it."""
+    """Return the policy: the page may load itself and its changing part, nothing else."""
     digest = base64.b64encode(hashlib.sha256(asset("live.js").encode()).digest()).decode()
     return (
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -49,7 +49,7 @@ def live_policy() -> str:
 
 
 def live_document(run: LiveRun, *, is_still: bool = False) -> str:
-    """The whole page; one that `is_still` asks for nothing more."""
+    """Return the whole page; one that `is_still` requests nothing more."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -74,7 +74,7 @@ def live_document(run: LiveRun, *, is_still: bool = False) -> str:
 
 
 def live_state(run: LiveRun) -> str:
-    """What of it changes."""
+    """Return the changing part of the page."""
     skew = run.skew()
     late = lateness_in_words(run, skew)
     is_slow = skew is not None and bool(skew.slow)
@@ -108,27 +108,27 @@ def _tiles(run: LiveRun) -> Markup:
     leader = run.leader
     if leader is None:
         return element("p", sentence(", ".join(progress_in_words(run))), class_="late-line")
-    told: list[tuple[str, str]] = [(f"{leader.steps:,}", "steps")]
+    values: list[tuple[str, str]] = [(f"{leader.steps:,}", "steps")]
     if leader.rate is not None:
-        told.append((number_in_words(leader.rate), "steps per second"))
+        values.append((number_in_words(leader.rate), "steps per second"))
     if run.examples_rate is not None:
-        told.append((number_in_words(run.examples_rate), "examples per second, all workers"))
+        values.append((number_in_words(run.examples_rate), "examples per second, all workers"))
     if leader.loss is not None:
-        told.append((number_in_words(leader.loss), f"loss of rank {leader.rank}"))
-    told += [(number_in_words(value), name) for name, value in run.numbers.items() if name != "loss"][:4]
+        values.append((number_in_words(leader.loss), f"loss of rank {leader.rank}"))
+    values += [(number_in_words(value), name) for name, value in run.numbers.items() if name != "loss"][:4]
     if run.contributors is not None:
-        told.append((f"{run.contributors:.1f} of {len(run.workers)}", f"workers in a round, {run.rounds:,} rounds"))
+        values.append((f"{run.contributors:.1f} of {len(run.workers)}", f"workers in a round, {run.rounds:,} rounds"))
     recent = bytes_sent_in_words(run)
     if recent is not None:
-        told.append((recent.partition(" per ")[0], "sent per step and rank"))
-    sent = sum(one.bytes_out for one in run.ranks.values())
+        values.append((recent.partition(" per ")[0], "sent per step and rank"))
+    sent = sum(rank.bytes_out for rank in run.ranks.values())
     if sent:
-        told.append((bytes_in_words(sent), "sent by all, so far"))
+        values.append((bytes_in_words(sent), "sent by all, so far"))
     if run.left is not None and not run.has_ended:
-        told.append((seconds_in_words(run.left), "left"))
-    rest = rounds_in_words(run)[1 if run.rounds else 0 :]
-    tiles = [element("div", element("b", value), element("span", name), class_="tile") for value, name in told]
-    more = [element("p", sentence(", ".join(rest)), class_="note")] if rest else []
+        values.append((seconds_in_words(run.left), "left"))
+    others = rounds_in_words(run)[1 if run.rounds else 0 :]
+    tiles = [element("div", element("b", value), element("span", name), class_="tile") for value, name in values]
+    more = [element("p", sentence(", ".join(others)), class_="note")] if others else []
     return joined([element("div", *tiles, class_="tiles"), *more])
 
 
@@ -163,7 +163,7 @@ def _curve(run: LiveRun, name: str, series: Series, kind: Kind) -> Markup:
 def _lateness(run: LiveRun, skew: Skew) -> Markup:
     arrival = arrival_of(skew, 0)
     heat = coarser(arrival.heat, ROWS, COLUMNS)
-    longest = max(one.lateness_p95 for one in arrival.ranks)
+    longest = max(rank.lateness_p95 for rank in arrival.ranks)
     cells = sorted(cell for row in heat for cell in row if cell is not None)
     lateness = Lateness(
         rows=rows_of(arrival),
@@ -173,9 +173,9 @@ def _lateness(run: LiveRun, skew: Skew) -> Markup:
         darkest=cells[int(0.98 * (len(cells) - 1))] if cells else longest,
         is_together=arrival.is_together,
     )
-    what = "lateness" if arrival.is_together else "longer at work than the fastest"
-    title = f"{what}; bar: mean, line: to p95"
-    label = f"{what} of each rank in the last steps. {sentence(arrival.sentence)}"
+    measure = "lateness" if arrival.is_together else "longer at work than the fastest"
+    title = f"{measure}; bar: mean, line: to p95"
+    label = f"{measure} of each rank in the last steps. {sentence(arrival.sentence)}"
     return _figure(
         "Lateness by rank, in the last steps",
         lambda w: arrival_chart(lateness, title=title, width=w, label=label),
@@ -196,5 +196,5 @@ def _events(run: LiveRun) -> Markup:
     events: Sequence[str] = events_in_words(run)[-_EVENTS:]
     if not events:
         return Markup()
-    listed = element("ul", *(element("li", sentence(one)) for one in reversed(events)), class_="facts")
+    listed = element("ul", *(element("li", sentence(words)) for words in reversed(events)), class_="facts")
     return element("figure", element("figcaption", element("span", "Deaths and joins, the newest first")), listed)

@@ -1,4 +1,4 @@
-"""What one rank of a run under way has written so far."""
+"""The rows that one rank of a run under way has written so far."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from quorate.records.rows import ClockOffset, Start, Step
 from quorate.report.reading.rows import row_of, sound_parts
 
 RECENT = 50
-"""Steps of which the rate and the lateness are told."""
+"""Steps over which the rate and the lateness are measured."""
 PIECE = 1 << 20
-"""Bytes that are read of a rank in one look; a longer file takes several."""
+"""Bytes read of a rank in one look; a longer file takes several."""
 
 
 class LiveRank:
-    """Its recent steps and what else says how it is; `tells` is given every row, in order."""
+    """The recent steps of a rank and its state; `tells` is called with every row, in order."""
 
     def __init__(self, folder: Path, rank: int, tells: Callable[[LiveRank, dict[str, Any]], None]) -> None:
         self.rank = rank
         self._rows, self._tells = LiveRows(records_of(folder, rank)), tells
         self._has_begun = False
-        """Whether its first row, which says who it is, is read or left out."""
+        """Whether the first row of the file has been read or skipped."""
         self.start: dict[str, Any] = {}
         self.optimizer: str | None = None
-        """The channel of the first one, whose steps count."""
+        """The channel of the first optimizer, whose steps count."""
         self.recent: deque[Step] = deque(maxlen=RECENT)
         self.offsets: list[ClockOffset] = []
         self.has_ended = False
@@ -42,16 +42,16 @@ class LiveRank:
 
     @property
     def is_server(self) -> bool:
-        """Whether it keeps parameters and takes no steps."""
+        """Whether the rank keeps parameters and takes no steps."""
         return self.start.get("server") is True
 
     def skip_all(self) -> None:
-        """Leave out what is there already."""
+        """Skip all rows that were written before."""
         self._rows.skip(0)
         self._has_begun = True
 
     def look(self, newest_bytes: int | None = None) -> None:
-        """Take in what is new; with `newest_bytes`, so much of its end."""
+        """Read new rows; with `newest_bytes`, only so many bytes at the end."""
         if newest_bytes is not None and self._has_begun:
             self._rows.skip(newest_bytes)
         for row in self._rows.look(PIECE):
@@ -83,20 +83,20 @@ class LiveRank:
 
     @property
     def steps(self) -> int:
-        """The number of its last step."""
+        """The number of the last step."""
         return self.recent[-1].step if self.recent else 0
 
     @property
     def rate(self) -> float | None:
-        """Steps per second, of the recent ones."""
+        """Steps per second, over the recent steps."""
         return _rate(len(self.recent) - 1, self._seconds)
 
     @property
     def examples_rate(self) -> float | None:
-        """Examples per second; None where the steps do not say how many they took."""
+        """Examples per second; None if steps do not count them."""
         counts = [step.examples for step in list(self.recent)[1:]]
-        known = [count for count in counts if count is not None]
-        return _rate(sum(known), self._seconds) if known and len(known) == len(counts) else None
+        examples = [count for count in counts if count is not None]
+        return _rate(sum(examples), self._seconds) if examples and len(examples) == len(counts) else None
 
     @property
     def _seconds(self) -> float:
@@ -104,12 +104,12 @@ class LiveRank:
 
     @property
     def loss(self) -> float | None:
-        """The mean of the last few that are known and finite; the last one where none is finite."""
-        known = [step.loss for step in list(self.recent)[-5:] if step.loss is not None]
-        finite = [loss for loss in known if math.isfinite(loss)]
+        """The mean of the last few known and finite losses; the last one if none is finite."""
+        losses = [step.loss for step in list(self.recent)[-5:] if step.loss is not None]
+        finite = [loss for loss in losses if math.isfinite(loss)]
         if finite:
             return sum(finite) / len(finite)
-        return known[-1] if known else None
+        return losses[-1] if losses else None
 
 
 def _rate(count: float, seconds: float) -> float | None:

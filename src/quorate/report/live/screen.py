@@ -1,9 +1,9 @@
-"""A terminal with a few lines of ours below what a script writes; what it writes stays as it is, byte for byte.
+"""A terminal with a few lines of ours below the output of a script, which stays as it is, byte for byte.
 
-The cursor rests where the script has left it, and our lines are below. They are taken away before the script's next
-bytes and come back behind them, all in one write. So prompts, progress bars and half lines look as they do without us.
-While the script's line is wider than the terminal, ours are away. A script that moves the cursor between lines (a
-full-screen program, nested progress bars) has the terminal for itself from then on.
+The cursor rests where the script has left it, and our lines are below. They are erased before the script's next
+bytes and drawn again behind them, all in one write. So prompts, progress bars and half lines look as they do without
+us. While the script's line is wider than the terminal, ours are erased. A script that moves the cursor between lines
+(a full-screen program, nested progress bars) has the terminal for itself from then on.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Screen:
     """One terminal. `written` and `show` may be called from several threads."""
 
     def __init__(self, terminal: BinaryIO, *, width: int | None = None) -> None:
-        """`width` is asked of the terminal before every write, unless given."""
+        """With `width` None, the terminal is asked for it before every write."""
         self._terminal, self._width = terminal, width
         self._lock = threading.Lock()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
-        """The beginning of an escape sequence whose end has not come yet."""
+        """The beginning of an escape sequence whose end is still to come."""
         self._column = self._extent = 0
         self._is_theirs = self._is_closed = False
         self._lines: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """The width in columns."""
         if self._width is not None:
             return self._width
         try:
@@ -55,14 +55,14 @@ class Screen:
             return 80
 
     def written(self, piece: bytes) -> None:
-        """The script writes this."""
+        """Write bytes of the script."""
         with self._lock:
             before = self._erased()
             self._follow(piece)
             self._put(before + piece + self._redrawn())
 
     def show(self, lines: Sequence[str]) -> None:
-        """Our lines from now on, each narrower than the terminal; they may hold colours."""
+        """Show these lines from now on, each narrower than the terminal; they may hold colours."""
         with self._lock:
             if self._is_closed:
                 return
@@ -75,7 +75,7 @@ class Screen:
             self._put(before + self._redrawn())
 
     def close(self) -> None:
-        """Take our lines away for good."""
+        """Erase our lines for good."""
         with self._lock:
             self._put(self._erased())
             self._lines, self._is_closed = (), True
@@ -86,8 +86,10 @@ class Screen:
         return is_between and not self._is_theirs and self._extent < self.width
 
     def _erased(self) -> bytes:
-        """What takes our lines away. Where nothing stands at the right of the cursor, from the cursor on: somebody may
-        have typed a line, which has moved it."""
+        """Return the bytes that erase our lines.
+
+        Without text at the right of the cursor, they erase from the cursor on: a line that was typed may have moved it.
+        """
         if not self._drawn:
             return b""
         self._drawn = 0
@@ -96,7 +98,7 @@ class Screen:
         return b"\x1b7\x1b[1B\r\x1b[J\x1b8"
 
     def _redrawn(self) -> bytes:
-        """Room below by moving down, which scrolls, and up again: wherever the cursor stands, it comes back to it."""
+        """Make room below by moving down, which scrolls, and up again, back to any place of the cursor."""
         if not self._lines or not self._can_draw:
             return b""
         self._drawn = len(self._lines)
@@ -108,14 +110,13 @@ class Screen:
             self._terminal.flush()
 
     def _follow(self, piece: bytes) -> None:
-        """Where the cursor is behind this."""
         text = self._rest + self._decoder.decode(piece)
         self._rest = ""
         begun = text.rfind("\x1b")
         if begun >= 0 and _ESCAPE.match(text, begun) is None:
             text, self._rest = text[:begun], text[begun:]
-        for found in _ESCAPE.finditer(text):
-            self._is_theirs |= found["final"] not in _HARMLESS and not found[0].startswith("\x1b]")
+        for sequence in _ESCAPE.finditer(text):
+            self._is_theirs |= sequence["final"] not in _HARMLESS and not sequence[0].startswith("\x1b]")
         _, newline, tail = _ESCAPE.sub("", text).rpartition("\n")
         if newline:
             self._column = self._extent = 0
@@ -132,7 +133,6 @@ class Screen:
 
 
 def _below(lines: Sequence[str]) -> str:
-    """Writes lines below the cursor, which is where it was afterwards."""
     moved = "".join(f"\x1b[1B\r{line}\x1b[0m\x1b[K" for line in lines)
     return f"\x1b7{moved}\x1b8"
 
@@ -144,32 +144,30 @@ class _Above(io.RawIOBase):
         self._screen, self._real = screen, real
 
     def write(self, piece: bytes) -> int:  # type: ignore[override]
-        """As of a stream."""
         self._screen.written(bytes(piece))
         return len(piece)
 
     def writable(self) -> bool:
-        """As of a stream."""
         return True
 
     def fileno(self) -> int:
-        """As of a stream."""
         return self._real.fileno()
 
     def isatty(self) -> bool:
-        """As of a stream."""
         return True
 
     @property
     def name(self) -> str:
-        """As of a stream."""
         return str(self._real.name)
 
 
 @contextmanager
 def on_terminal() -> Iterator[Screen | None]:
-    """Inside, what goes to those of `sys.stdout` and `sys.stderr` that are terminals stays above the lines of the
-    screen that is given; None where stderr is no terminal, or one that cannot move its cursor."""
+    """Keep output to `sys.stdout` and `sys.stderr`, if they are terminals, above the lines of a screen, inside the
+    context.
+
+    Yields the screen; None if stderr is no terminal, or one that cannot move its cursor.
+    """
     if not (_is_terminal(sys.stderr) and os.linesep == "\n"):
         yield None
         return

@@ -13,7 +13,7 @@ class Series:
         self._open: list[tuple[float, float]] = []
 
     def add(self, x: float, y: float) -> None:
-        """The next point."""
+        """Add the next point."""
         self._open.append((x, y))
         if len(self._open) == self._together:
             self._points.append(_mean(self._open))
@@ -24,7 +24,7 @@ class Series:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """All of them; the last one may be the mean of fewer."""
+        """All points; the last one may be the mean of fewer."""
         return [*self._points, *([_mean(self._open)] if self._open else [])]
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
 """The live page of a run, served to browsers on this machine: the standard library's web server on the loopback.
 
-Nothing else than this machine reaches it, and the address holds a token that nobody can guess, since others may have
-an account here. Requests that name another host are refused, so that no page of elsewhere can read it through a name
-that leads here. It answers GET alone, and reads nothing but the records.
+No other machine reaches it, and the address holds a token that nobody can guess, since others may have an account
+here. Requests that name another host are refused, so that no page from elsewhere can read it through a name of this
+address. It answers GET alone, and reads nothing but the records.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ LOOPBACK = "127.0.0.1"
 _HOSTS = frozenset((LOOPBACK, "localhost"))
 _WRONG = "This address does not hold the token of the run; copy the whole line that quorate has printed."
 _LONGEST_SILENCE = 10.0
-"""Seconds that a browser may take to say what it wants."""
+"""Seconds that a browser may take for its request."""
 _LOOKS = 64
-"""Pieces of the records that are read for one answer, at most: of a long run the page fills up answer by answer."""
+"""The most pieces of the records read for one answer: of a long run the page fills up answer by answer."""
 
 
 class LiveServer:
-    """A context in which the page of the run in `folder` is at `address`. Raises `ConfigurationError` for a `port` that
-    is taken; 0 takes a free one. Cost: nothing while no browser looks."""
+    """A context in which the page of the run in `folder` is at `address`.
+
+    Raises `ConfigurationError` for a `port` that is taken; 0 takes a free one. Cost: nothing while no browser looks.
+    """
 
     def __init__(self, folder: Path, *, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(18)
@@ -52,13 +54,13 @@ class LiveServer:
         self._server.server_close()
 
     def document(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         with self._lock:
             self._look()
             return live_document(self._run)
 
     def state(self) -> str:
-        """What of the page changes."""
+        """Return the changing part of the page."""
         with self._lock:
             self._look()
             return live_state(self._run)
@@ -87,16 +89,16 @@ class _Answers(BaseHTTPRequestHandler):
     server_version, sys_version = "quorate", ""
 
     def do_GET(self) -> None:
-        """The page, what of it changes, or why not."""
+        """Answer with the page, its changing part, or a refusal."""
         live = self.server.live
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        token, _, what = self.path.removeprefix("/").partition("?")[0].partition("/")
+        token, _, page = self.path.removeprefix("/").partition("?")[0].partition("/")
         is_known = secrets.compare_digest(token.encode("utf-8", "replace"), live.token.encode())
         if host not in _HOSTS or not is_known:
             self._answer(403, _WRONG, "text/plain")
-        elif what == "":
+        elif page == "":
             self._answer(200, live.document(), "text/html")
-        elif what == "state":
+        elif page == "state":
             self._answer(200, live.state(), "text/html")
         else:
             self._answer(404, "There is nothing here.", "text/plain")
@@ -117,4 +119,4 @@ class _Answers(BaseHTTPRequestHandler):
             self.close_connection = True  # the browser has left
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is the script's."""
+        """Log nothing: the terminal is the script's."""

@@ -17,11 +17,11 @@ from quorate.report.wording import (
 )
 
 _NAMED = 3
-"""Values that the script logs, in one line."""
+"""The most values that the script logs in one line."""
 
 
 def figures_in_words(figures: LiveFigures, workers: int) -> list[str]:
-    """`goodput 91%`, `2 of 4 merged, 0.5 rounds old, after 120 ms`, `rho 0.31, gain 2.4`: as far as they are known."""
+    """`goodput 91%`, `2 of 4 merged, 0.5 rounds old, after 120 ms`, `rho 0.31, gain 2.4`: if they are known."""
     words, newest = [], figures.newest
     if figures.has_failed and figures.goodput is not None:
         words.append(f"goodput {share_in_words(figures.goodput)}")
@@ -50,7 +50,7 @@ def progress_in_words(run: LiveRun) -> list[str]:
 
 
 def rounds_in_words(run: LiveRun) -> list[str]:
-    """`412 rounds, 2.3 of 4 workers in each`, and what learners say; nothing where rounds are not recorded."""
+    """`412 rounds, 2.3 of 4 workers in each`, and figures of learners; nothing if rounds are not recorded."""
     words = figures_in_words(run.figures, run.size)
     if run.rounds and run.contributors is not None:
         in_each = f"{run.contributors:.1f} of {counted(len(run.workers), 'worker')} in each"
@@ -59,45 +59,45 @@ def rounds_in_words(run: LiveRun) -> list[str]:
 
 
 def bytes_sent_in_words(run: LiveRun) -> str | None:
-    """`40.0 kB per step and rank`; None where nothing was sent."""
-    recent = [step.bytes_out for one in run.workers for step in one.recent]
+    """`40.0 kB per step and rank`; None if nothing was sent."""
+    recent = [step.bytes_out for rank in run.workers for step in rank.recent]
     mean = statistics.fmean(recent) if recent else 0.0
     return f"{bytes_in_words(mean)} per step and rank" if mean else None
 
 
 def lateness_in_words(run: LiveRun, skew: Skew | None) -> str | None:
-    """Of `run.skew()`: `rank 2 is 180 ms late, median of the last 50 steps`; None where nobody can be late."""
+    """Describe `run.skew()`: `rank 2 is 180 ms late, median of the last 50 steps`; None if nobody can be late."""
     if skew is None:
         return None
-    over = f"median of the last {max(len(one.recent) for one in run.workers)} steps"
+    over = f"median of the last {max(len(rank.recent) for rank in run.workers)} steps"
     if not skew.slow:
         if not skew.is_together:
             return "no rank is significantly slower than the others"
         return f"no rank is significantly late: the last one comes {seconds_in_words(skew.last_median)} after the first"
     who = _who(skew.slow, skew)
     if skew.is_together:
-        late = statistics.median(one.median for one in skew.slow)
+        late = statistics.median(rank.median for rank in skew.slow)
         return f"{who} {seconds_in_words(late)} late, {over}"
-    mine = statistics.median(one.busy_median for one in skew.slow)
-    others = statistics.median(one.busy_median for one in skew.others)
-    return f"{who} {mine / others:.2f} times as long at work on a step as the others, {over}"
+    slow_median = statistics.median(rank.busy_median for rank in skew.slow)
+    others_median = statistics.median(rank.busy_median for rank in skew.others)
+    return f"{who} {slow_median / others_median:.2f} times as long at work on a step as the others, {over}"
 
 
 def _who(slow: tuple[Lateness, ...], skew: Skew) -> str:
-    return f"{ranks_named([one.rank for one in slow], len(skew.ranks))} {'is' if len(slow) == 1 else 'are'}"
+    return f"{ranks_named([rank.rank for rank in slow], len(skew.ranks))} {'is' if len(slow) == 1 else 'are'}"
 
 
 def events_in_words(run: LiveRun) -> list[str]:
-    """Who has died and who has joined, in order."""
+    """Describe deaths and joins, in order."""
     died = [
-        (one.time, f"rank {one.rank} {one.reason} after update {one.round}; {one.left} went on")
-        for one in run.deaths.values()
+        (death.time, f"rank {death.rank} {death.reason} after update {death.round}; {death.left} went on")
+        for death in run.deaths.values()
     ]
-    came = [
-        (one.time, f"rank {one.rank} joined at update {one.round}; {one.live} train since")
-        for one in run.joinings.values()
+    joined = [
+        (joining.time, f"rank {joining.rank} joined at update {joining.round}; {joining.live} train since")
+        for joining in run.joinings.values()
     ]
-    return [words for _, words in sorted(died + came)]
+    return [words for _, words in sorted(died + joined)]
 
 
 def end_in_words(run: LiveRun) -> str | None:

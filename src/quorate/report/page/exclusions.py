@@ -1,4 +1,4 @@
-"""Left out: whose gradients rules and codes did not let count, why, and when."""
+"""Exclusions: the ranks whose gradients rules and codes did not count, with reasons and times."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ _HEADS = ["strategy", "rank", "why", "means", "of all", "first at", "last at"]
 
 
 def exclusions(view: View) -> Markup:
-    """Only where some arm has left gradients out."""
-    known = [(arm, arm.exclusions) for arm in view.summary.arms if arm.exclusions is not None]
-    if not known:
+    """Return the section, if some arm has left gradients out."""
+    summaries = [(arm, arm.exclusions) for arm in view.summary.arms if arm.exclusions is not None]
+    if not summaries:
         return Markup()
-    some = [(arm, one) for arm, found in known for one in found.ranks]
-    figures = alike([[one.share, one.first, one.last] for _, one in some], [shares_alike, seconds_alike, seconds_alike])
+    pairs = [(arm, rank) for arm, summary in summaries for rank in summary.ranks]
+    figures = alike(
+        [[row.share, row.first, row.last] for _, row in pairs], [shares_alike, seconds_alike, seconds_alike]
+    )
     rows = [
-        [arm.name, f"rank {one.rank}", one.why, f"{one.count:,}", *row]
-        for (arm, one), row in zip(some, figures, strict=True)
+        [arm.name, f"rank {rank.rank}", rank.why, f"{rank.count:,}", *row]
+        for (arm, rank), row in zip(pairs, figures, strict=True)
     ]
-    charts = [_chart(view, arm, found) for arm, found in known if sum(len(one.times) for one in found.ranks) > 1]
+    charts = [
+        _chart(view, arm, summary) for arm, summary in summaries if sum(len(row.times) for row in summary.ranks) > 1
+    ]
     shown = framed(view, "Who was left out", table(_HEADS, rows), paragraphs(MEANINGS))
     return section("exclusions", "Left out", LEAD, shown, *charts)
 
 
-def _chart(view: View, arm: ArmSummary, found: ExclusionsSummary) -> Markup:
-    lanes = {rank: lane for lane, rank in enumerate(sorted({one.rank for one in found.ranks})[:LANES])}
-    told = [(time, lanes[one.rank], one.share) for one in found.ranks if one.rank in lanes for time in one.times]
-    dots = [MergeDots(time, [(lane, share, False)]) for time, lane, share in sorted(told)]
-    most = sorted(found.ranks, key=lambda one: -one.count)[:5]
-    words = ", ".join(f"rank {one.rank} {one.why} in {share_in_words(one.share)}" for one in most)
+def _chart(view: View, arm: ArmSummary, summary: ExclusionsSummary) -> Markup:
+    lanes = {rank: lane for lane, rank in enumerate(sorted({row.rank for row in summary.ranks})[:LANES])}
+    points = [(time, lanes[row.rank], row.share) for row in summary.ranks if row.rank in lanes for time in row.times]
+    dots = [MergeDots(time, [(lane, share, False)]) for time, lane, share in sorted(points)]
+    most = sorted(summary.ranks, key=lambda row: -row.count)[:5]
+    words = ", ".join(f"rank {row.rank} {row.why} in {share_in_words(row.share)}" for row in most)
     return figure(
         view,
         f"Left out of {arm.name}",
@@ -56,5 +60,5 @@ def _chart(view: View, arm: ArmSummary, found: ExclusionsSummary) -> Markup:
             width=width,
             label=f"When gradients were left out of the means of {arm.name}. Of all means: {words}.",
         ),
-        note=f"Seed {found.seed}. A dot is up to ten means; the larger, the more often in all.",
+        note=f"Seed {summary.seed}. A dot is up to ten means; the larger, the more often in all.",
     )

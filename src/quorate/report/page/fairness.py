@@ -1,4 +1,4 @@
-"""Whether the comparison was a fair one: what was equal, what differed, and the tuning each side was given."""
+"""The fairness of the comparison: the equal and the different, and the tuning of each side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAD = "A difference counts only where everything else was equal. This is what w
 
 
 def fairness(view: View) -> Markup:
-    """Section 2 of the page."""
+    """Return section 2 of the page."""
     if view.is_single:
         alone = missing("This is one run alone: there is nothing to hold it against.")
         return section("fairness", "Fairness", LEAD, alone, paragraphs(_counted(view)))
@@ -39,12 +39,11 @@ def _equal(view: View) -> Markup:
 
 
 def _counted(view: View) -> str:
-    """Which seeds and steps the figures are of."""
-    told = view.summary.fairness
-    seeds = f"Seed{'' if len(told.seeds) == 1 else 's'} {listed([str(seed) for seed in told.seeds])}"
-    warm_up = f"warm-up left out: {counted(told.warm_up_steps, 'step')} of every rank"
-    alone = " One seed shows nothing of what chance does." if len(told.seeds) == 1 else ""
-    return f"{seeds if told.seeds else 'No seeds'}; {warm_up}.{alone}"
+    fairness = view.summary.fairness
+    seeds = f"Seed{'' if len(fairness.seeds) == 1 else 's'} {listed([str(seed) for seed in fairness.seeds])}"
+    warm_up = f"warm-up left out: {counted(fairness.warm_up_steps, 'step')} of every rank"
+    alone = " One seed shows nothing of what chance does." if len(fairness.seeds) == 1 else ""
+    return f"{seeds if fairness.seeds else 'No seeds'}; {warm_up}.{alone}"
 
 
 def _differed(view: View) -> Markup:
@@ -60,27 +59,26 @@ def _differed(view: View) -> Markup:
 
 
 def _tuning(view: View) -> Markup:
-    """A row for each arm, a column for each factor, and in the cells a line for each seed."""
+    """Return a row for each arm, a column for each factor, and in the cells a line for each seed."""
     trials = view.summary.tuning
     if not trials:
         return missing("No arm was tuned: each was given its settings as they are.")
     factors = sorted({trial.factor for trial in trials})
     arms = list(dict.fromkeys(trial.arm for trial in trials))
-    known: dict[tuple[str, float], list[Trial]] = {}
+    by_cell: dict[tuple[str, float], list[Trial]] = {}
     for trial in trials:
-        known.setdefault((trial.arm, trial.factor), []).append(trial)
-    rows = [[arm, *(_trials(known.get((arm, factor), [])) for factor in factors)] for arm in arms]
+        by_cell.setdefault((trial.arm, trial.factor), []).append(trial)
+    rows = [[arm, *(_trials(by_cell.get((arm, factor), [])) for factor in factors)] for arm in arms]
     quality = view.summary.metric.name if view.summary.metric else "quality"
     seeds = sorted({trial.seed for trial in trials})
-    told = f"Cells are {quality} at the end of a trial, of {listed([f'seed {seed}' for seed in seeds])}."
+    cells = f"Cells are {quality} at the end of a trial, of {listed([f'seed {seed}' for seed in seeds])}."
     many = {sum(trial.arm == arm for trial in trials) for arm in arms}
-    given = "Each side had as many trials." if len(many) == 1 else "The sides had unequal numbers of trials."
+    counts = "Each side had as many trials." if len(many) == 1 else "The sides had unequal numbers of trials."
     heads = ["strategy", *(f"learning rate ×{factor:g}" for factor in factors)]
-    return joined([table(heads, rows), element("p", f"{told} {given}", class_="note")])
+    return joined([table(heads, rows), element("p", f"{cells} {counts}", class_="note")])
 
 
 def _trials(trials: Sequence[Trial]) -> Markup:
-    """What came out with one learning rate; the one that was chosen is marked."""
     is_chosen = any(trial.is_chosen for trial in trials)
     lines = [
         element("div", NOT_MEASURED if trial.quality is None else figure_in_words(trial.quality),

@@ -28,13 +28,13 @@ _JOINED_HEADS = ["strategy", "seed", "worker", "in place of", "stepped from", "f
 
 
 def faults(view: View) -> Markup:
-    """What failures have left, and one row for each worker that died."""
-    died = [(arm, one) for arm in view.summary.arms for one in arm.faults]
-    times = alike([[one.seconds, one.standstill] for _, one in died], [seconds_alike, seconds_alike])
-    rows = [[arm.name, *_cells(one, *some)] for (arm, one), some in zip(died, times, strict=True)]
-    known = [(arm, arm.goodput) for arm in view.summary.arms if arm.goodput is not None]
-    figures = alike([_left(found) for _, found in known], _LEFT_WAYS)
-    left = [[arm.name, *row] for (arm, _), row in zip(known, figures, strict=True)]
+    """Return the section on failures, with a row for each worker that died."""
+    died = [(arm, fault) for arm in view.summary.arms for fault in arm.faults]
+    times = alike([[fault.seconds, fault.standstill] for _, fault in died], [seconds_alike, seconds_alike])
+    rows = [[arm.name, *_cells(fault, *words)] for (arm, fault), words in zip(died, times, strict=True)]
+    goodputs = [(arm, arm.goodput) for arm in view.summary.arms if arm.goodput is not None]
+    figures = alike([_left(goodput) for _, goodput in goodputs], _LEFT_FORMS)
+    left = [[arm.name, *row] for (arm, _), row in zip(goodputs, figures, strict=True)]
     if not rows and not left:
         return Markup()
     parts = [framed(view, "What failures have left", table(_LEFT_HEADS, left), paragraphs(GOODPUT))] if left else []
@@ -42,30 +42,32 @@ def faults(view: View) -> Markup:
     return section("faults", "Faults", LEAD, *parts)
 
 
-def _left(found: GoodputSummary) -> list[float]:
-    some = (found.share, found.useful, found.lost, found.possible, found.step_seconds)
-    return [one.mean for one in some]
+def _left(goodput: GoodputSummary) -> list[float]:
+    estimates = (goodput.share, goodput.useful, goodput.lost, goodput.possible, goodput.step_seconds)
+    return [estimate.mean for estimate in estimates]
 
 
-_LEFT_WAYS: tuple[Alike, ...] = (shares_alike, numbers_alike, numbers_alike, numbers_alike, seconds_alike)
+_LEFT_FORMS: tuple[Alike, ...] = (shares_alike, numbers_alike, numbers_alike, numbers_alike, seconds_alike)
 
 
-def _cells(one: Fault, when: str, stood: str) -> list[str]:
-    return [str(one.seed), f"rank {one.rank}", one.why, when, str(one.round), stood, str(one.left)]
+def _cells(fault: Fault, when: str, stood: str) -> list[str]:
+    return [str(fault.seed), f"rank {fault.rank}", fault.why, when, str(fault.round), stood, str(fault.left)]
 
 
 def joined_later(view: View) -> Markup:
-    """One row for each worker that joined."""
-    came = [(arm, one) for arm in view.summary.arms for one in arm.joined]
-    times = alike([[one.seconds, one.waited] for _, one in came], [seconds_alike, seconds_alike])
-    rows = [[arm.name, *_joined_cells(one, *some)] for (arm, one), some in zip(came, times, strict=True)]
+    """Return the section with a row for each worker that joined."""
+    newcomers = [(arm, newcomer) for arm in view.summary.arms for newcomer in arm.joined]
+    times = alike([[newcomer.seconds, newcomer.waited] for _, newcomer in newcomers], [seconds_alike, seconds_alike])
+    rows = [
+        [arm.name, *_joined_cells(newcomer, *words)] for (arm, newcomer), words in zip(newcomers, times, strict=True)
+    ]
     if not rows:
         return Markup()
     return section("joined", "Who joined", JOINED, framed(view, "Workers that joined", table(_JOINED_HEADS, rows)))
 
 
-def _joined_cells(one: Joined, when: str, waited: str) -> list[str]:
-    of = nothing("nobody: it was asked for") if one.replaced is None else f"rank {one.replaced}"
-    since = "from its quorate.join() on" if one.replaced is None else "from that death on"
-    took = waited if one.waited is None else f"{waited}, {since}"
-    return [str(one.seed), f"rank {one.rank}", of, when, str(one.round), took, str(one.live)]
+def _joined_cells(newcomer: Joined, when: str, waited: str) -> list[str]:
+    of = nothing("nobody: it was asked for") if newcomer.replaced is None else f"rank {newcomer.replaced}"
+    since = "from its quorate.join() on" if newcomer.replaced is None else "from that death on"
+    took = waited if newcomer.waited is None else f"{waited}, {since}"
+    return [str(newcomer.seed), f"rank {newcomer.rank}", of, when, str(newcomer.round), took, str(newcomer.live)]

@@ -1,4 +1,4 @@
-"""The tensor axis: what each layer that several workers compute together sends."""
+"""The tensor axis: the traffic of each layer that several workers compute together."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ MEANINGS = (
     "the length of sequences, and not with the size of the model's layers alone; no pass goes on before they have come."
 )
 LAYERS = 48
-"""That are listed of each arm, at most."""
+"""The most layers listed of each arm."""
 _HEADS = ["strategy", "layer", "workers", "sent in a pass", "of all"]
 
 
 def layers(view: View) -> Markup:
-    """Only where some arm has layers that are computed together."""
-    known = [(arm, arm.layers) for arm in view.summary.arms if arm.layers is not None]
-    if not known:
+    """Return the section, if some arm has layers that are computed together."""
+    summaries = [(arm, arm.layers) for arm in view.summary.arms if arm.layers is not None]
+    if not summaries:
         return Markup()
-    some = [(arm, told, one) for arm, told in known for one in told.layers[:LAYERS]]
-    figures = alike([[one.bytes_out, _share(told, one)] for _, told, one in some], [bytes_alike, shares_alike])
-    rows = [[arm.name, one.name, f"{told.tensor}", *row] for (arm, told, one), row in zip(some, figures, strict=True)]
-    hidden = sum(max(0, len(told.layers) - LAYERS) for _, told in known)
+    entries = [(arm, summary, layer) for arm, summary in summaries for layer in summary.layers[:LAYERS]]
+    figures = alike(
+        [[layer.bytes_out, _share(summary, layer)] for _, summary, layer in entries], [bytes_alike, shares_alike]
+    )
+    rows = [
+        [arm.name, layer.name, f"{summary.tensor}", *row]
+        for (arm, summary, layer), row in zip(entries, figures, strict=True)
+    ]
+    hidden = sum(max(0, len(summary.layers) - LAYERS) for _, summary in summaries)
     note = f"Further layers: {hidden:,}; all of them are in the data." if hidden else ""
     shown = framed(view, "Bytes of each layer", table(_HEADS, rows), paragraphs(MEANINGS, note))
     return section("layers", "Tensor axis", LEAD, shown)
 
 
-def _share(told: LayersSummary, one: LayerTraffic) -> float:
-    return one.bytes_out / max(1, sum(layer.bytes_out for layer in told.layers))
+def _share(summary: LayersSummary, traffic: LayerTraffic) -> float:
+    return traffic.bytes_out / max(1, sum(layer.bytes_out for layer in summary.layers))

@@ -1,4 +1,4 @@
-"""Memory: what each rank took at its peak, beside what was foreseen."""
+"""Memory: the peak of each rank, beside the forecast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEANINGS = (
     "parameters and gradients that come and go, what strategies keep and exchange, and what torch loads."
 )
 RANKS = 32
-"""That are listed of each arm, at most."""
+"""The most ranks listed of each arm."""
 _HEADS = [
     "strategy", "rank", "ZeRO", "parameters", "gradients", "optimizer", "foreseen", "live before", "live at most",
     "resident before", "resident at most", "on the GPU at most",
@@ -28,29 +28,33 @@ _OF_OFFLOAD = ["foreseen on the host", "to the host in a step", "to the device i
 
 
 def memory(view: View) -> Markup:
-    """Only where some arm has recorded it."""
-    known = [(arm, arm.memory) for arm in view.summary.arms if arm.memory is not None]
-    if not known:
+    """Return the section, if some arm has recorded its memory."""
+    summaries = [(arm, arm.memory) for arm in view.summary.arms if arm.memory is not None]
+    if not summaries:
         return Markup()
-    offloads = any(one.host is not None for _, told in known for one in told.ranks)
+    offloads = any(rank.host is not None for _, summary in summaries for rank in summary.ranks)
     heads = [*_HEADS, *(_OF_OFFLOAD if offloads else ())]
-    some = [(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
-    sizes = [_sizes(one) for _, _, one in some]
+    entries = [(arm, summary, rank) for arm, summary in summaries for rank in summary.ranks[:RANKS]]
+    sizes = [_sizes(rank) for _, _, rank in entries]
     figures = alike(sizes, [bytes_alike] * len(sizes[0]))
-    rows = [[*_names(*one), *row][: len(heads)] for one, row in zip(some, figures, strict=True)]
-    hidden = sum(max(0, len(told.ranks) - RANKS) for _, told in known)
+    rows = [[*_names(*cells), *row][: len(heads)] for cells, row in zip(entries, figures, strict=True)]
+    hidden = sum(max(0, len(summary.ranks) - RANKS) for _, summary in summaries)
     note = f"Further ranks: {hidden:,}; all of them are in the data." if hidden else ""
     return section("memory", "Memory", LEAD, framed(view, "Memory of each rank", table(heads, rows),
                                                     paragraphs(MEANINGS, note)))  # fmt: skip
 
 
-def _names(arm: ArmSummary, told: MemorySummary, one: RankMemory) -> list[str]:
-    return [arm.name, f"{one.rank}", nothing("none") if told.shards == 1 else f"{told.zero} over {told.shards}"]
+def _names(arm: ArmSummary, summary: MemorySummary, rank: RankMemory) -> list[str]:
+    return [
+        arm.name,
+        f"{rank.rank}",
+        nothing("none") if summary.shards == 1 else f"{summary.zero} over {summary.shards}",
+    ]
 
 
-def _sizes(one: RankMemory) -> list[float | None]:
-    foreseen = (one.parameters, one.gradients, one.optimizer)
-    known = [part for part in foreseen if part is not None]
-    total = sum(known) if len(known) == len(foreseen) else None
-    seen = (one.live_before, one.peak_live, one.resident_before, one.peak_resident, one.peak_gpu)
-    return [*foreseen, total, *seen, one.host, one.to_host, one.to_device]
+def _sizes(rank: RankMemory) -> list[float | None]:
+    foreseen = (rank.parameters, rank.gradients, rank.optimizer)
+    parts = [part for part in foreseen if part is not None]
+    total = sum(parts) if len(parts) == len(foreseen) else None
+    seen = (rank.live_before, rank.peak_live, rank.resident_before, rank.peak_resident, rank.peak_gpu)
+    return [*foreseen, total, *seen, rank.host, rank.to_host, rank.to_device]

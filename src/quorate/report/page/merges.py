@@ -1,4 +1,4 @@
-"""Merges of learners that never wait: who was in them, how much it counted, and how old it was."""
+"""Merges of learners that never wait: members, weights and ages."""
 
 from __future__ import annotations
 
@@ -21,40 +21,42 @@ LANES = 24
 
 
 def merges(view: View) -> Markup:
-    """Only where some arm has learners."""
-    known = [(arm, arm.merges) for arm in view.summary.arms if arm.merges is not None]
-    if not known:
+    """Return the section, if some arm has learners."""
+    summaries = [(arm, arm.merges) for arm in view.summary.arms if arm.merges is not None]
+    if not summaries:
         return Markup()
-    charts = [_chart(view, arm, found) for arm, found in known if len(found.shown) > 1]
-    return section("merges", "Merges", LEAD, _table(view, known), *charts)
+    charts = [_chart(view, arm, summary) for arm, summary in summaries if len(summary.shown) > 1]
+    return section("merges", "Merges", LEAD, _table(view, summaries), *charts)
 
 
-def _table(view: View, known: list[tuple[ArmSummary, MergesSummary]]) -> Markup:
+def _table(view: View, summaries: list[tuple[ArmSummary, MergesSummary]]) -> Markup:
     heads = ["strategy", "rank", "share of the weight", "mean age", "merges", "window, mean", "95% of windows below"]
     rows = []
-    seconds = seconds_alike(one for _, found in known for one in (found.window_mean, found.window_p95))
-    shares = shares_alike(share for _, found in known for _, share, _ in found.shares)
-    ages = numbers_alike(age for _, found in known for _, _, age in found.shares)
-    for arm, found in known:
+    seconds = seconds_alike(
+        seconds_of_window for _, summary in summaries for seconds_of_window in (summary.window_mean, summary.window_p95)
+    )
+    shares = shares_alike(share for _, summary in summaries for _, share, _ in summary.shares)
+    ages = numbers_alike(age for _, summary in summaries for _, _, age in summary.shares)
+    for arm, summary in summaries:
         windows = [
-            nothing("rounds have no window") if one is None else seconds(one)
-            for one in (found.window_mean, found.window_p95)
+            nothing("rounds have no window") if window is None else seconds(window)
+            for window in (summary.window_mean, summary.window_p95)
         ]
-        for place, (rank, share, age) in enumerate(found.shares):
-            once = [arm.name, f"{found.count:,}", *windows] if place == 0 else ["", "", "", ""]
+        for place, (rank, share, age) in enumerate(summary.shares):
+            once = [arm.name, f"{summary.count:,}", *windows] if place == 0 else ["", "", "", ""]
             rows.append([once[0], f"rank {rank}", shares(share), ages(age), *once[1:]])
     return framed(view, "Who was merged", table(heads, rows), paragraphs(MEANINGS))
 
 
-def _chart(view: View, arm: ArmSummary, found: MergesSummary) -> Markup:
-    ranks = sorted({rank for one in found.shown for rank, _, _ in one.given})
+def _chart(view: View, arm: ArmSummary, summary: MergesSummary) -> Markup:
+    ranks = sorted({rank for merge in summary.shown for rank, _, _ in merge.given})
     lanes = {rank: lane for lane, rank in enumerate(ranks[:LANES])}
     dots = [
-        MergeDots(one.time, [(lanes[rank], share, age > 0) for rank, share, age in one.given if rank in lanes])
-        for one in found.shown
+        MergeDots(merge.time, [(lanes[rank], share, age > 0) for rank, share, age in merge.given if rank in lanes])
+        for merge in summary.shown
     ]
-    shares = ", ".join(f"rank {rank} {share_in_words(share)}" for rank, share, _ in found.shares[:LANES])
-    note = f"The last {len(dots)} of {found.count:,} merges." if found.count > len(dots) else ""
+    shares = ", ".join(f"rank {rank} {share_in_words(share)}" for rank, share, _ in summary.shares[:LANES])
+    note = f"The last {len(dots)} of {summary.count:,} merges." if summary.count > len(dots) else ""
     if len(ranks) > LANES:
         note += f" {LANES} of {len(ranks)} ranks."
     return figure(

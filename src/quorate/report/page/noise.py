@@ -1,4 +1,4 @@
-"""Gradient noise: the critical batch, and what more workers would still bring."""
+"""Gradient noise: the critical batch, and the gain from more workers."""
 
 from __future__ import annotations
 
@@ -21,66 +21,70 @@ MEANINGS = (
     "orthogonal, and 1 over their number where they are equal. All is at the end of the runs; the critical batch grows "
     "as training goes on."
 )
-Known = list[tuple[ArmSummary, NoiseSummary]]
+Arms = list[tuple[ArmSummary, NoiseSummary]]
 
 
 def noise(view: View) -> Markup:
-    """Only where some arm has measured it."""
-    known = [(arm, arm.noise) for arm in view.summary.arms if arm.noise is not None]
-    if not known:
+    """Return the section, if some arm has measured its noise."""
+    arms = [(arm, arm.noise) for arm in view.summary.arms if arm.noise is not None]
+    if not arms:
         return Markup()
-    names = ["" if view.is_single else f"{arm.name}: " for arm, _ in known]
-    found = [f"{name}{one.advice}." for name, (_, one) in zip(names, known, strict=True)]
-    return section("noise", "Gradient noise", LEAD, paragraphs(*found), _table(view, known), _chart(view, known))
+    names = ["" if view.is_single else f"{arm.name}: " for arm, _ in arms]
+    sentences = [f"{name}{summary.advice}." for name, (_, summary) in zip(names, arms, strict=True)]
+    return section("noise", "Gradient noise", LEAD, paragraphs(*sentences), _table(view, arms), _chart(view, arms))
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = [
         "strategy", "critical batch", "batch", "steps", "examples", "steps saved by twice the workers", "diversity",
     ]  # fmt: skip
     figures = alike(
         [
-            [one.step_factor, one.example_factor, None if one.gain is None else 1 - 1 / one.gain, one.diversity]
-            if one.count >= FEW
-            else [None, None, None, one.diversity]
-            for _, one in known
+            [
+                summary.step_factor,
+                summary.example_factor,
+                None if summary.gain is None else 1 - 1 / summary.gain,
+                summary.diversity,
+            ]
+            if summary.count >= FEW
+            else [None, None, None, summary.diversity]
+            for _, summary in arms
         ],
         [ratios_alike, ratios_alike, shares_alike, numbers_alike],
     )
     rows = [
         [
             arm.name,
-            _critical(one),
-            batch_in_words(one.gradients, one.examples),
+            _critical(summary),
+            batch_in_words(summary.gradients, summary.examples),
             *row,
         ]
-        for (arm, one), row in zip(known, figures, strict=True)
+        for (arm, summary), row in zip(arms, figures, strict=True)
     ]
     return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
 
 
-def _critical(one: NoiseSummary) -> str | Markup:
-    if one.count < FEW:
+def _critical(summary: NoiseSummary) -> str | Markup:
+    if summary.count < FEW:
         return nothing("too few measurements")
-    return nothing("not seen") if one.scale is None else batch_in_words(one.scale, one.examples)
+    return nothing("not seen") if summary.scale is None else batch_in_words(summary.scale, summary.examples)
 
 
-def _chart(view: View, known: Known) -> Markup:
-    """Of the first run of each arm."""
-    drawn = [(arm, one) for arm, one in known if len(one.shown) > 1]
+def _chart(view: View, arms: Arms) -> Markup:
+    drawn = [(arm, summary) for arm, summary in arms if len(summary.shown) > 1]
     if not drawn:
         return Markup()
-    are_counted = all(one.examples is not None for _, one in drawn)
-    units = {arm.name: (one.examples or 1.0) if are_counted else 1.0 for arm, one in drawn}
+    are_counted = all(summary.examples is not None for _, summary in drawn)
+    units = {arm.name: (summary.examples or 1.0) if are_counted else 1.0 for arm, summary in drawn}
     lines = [
         Line(
             name=arm.name,
             look=view.looks[arm.name],
-            curves=[[(point.seconds, point.scale * units[arm.name]) for point in one.shown]],
+            curves=[[(point.seconds, point.scale * units[arm.name]) for point in summary.shown]],
         )
-        for arm, one in drawn
+        for arm, summary in drawn
     ]
-    batches = {one.gradients * units[arm.name] for arm, one in drawn}
+    batches = {summary.gradients * units[arm.name] for arm, summary in drawn}
     batch = batches.pop() if len(batches) == 1 else None
     of = "examples" if are_counted else "gradients"
     axes = Axes(
@@ -91,9 +95,9 @@ def _chart(view: View, known: Known) -> Markup:
         target_words="" if batch is None else f"the batch: {number_in_words(batch)}",
     )
     ends = (
-        f"{arm.name}: from {number_in_words(one.shown[0].scale * units[arm.name])} to "
-        f"{number_in_words(one.shown[-1].scale * units[arm.name])} {of}."
-        for arm, one in drawn
+        f"{arm.name}: from {number_in_words(summary.shown[0].scale * units[arm.name])} to "
+        f"{number_in_words(summary.shown[-1].scale * units[arm.name])} {of}."
+        for arm, summary in drawn
     )
     label = f"Line chart: the critical batch over the training time. {' '.join(ends)}"
     return figure(

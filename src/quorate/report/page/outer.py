@@ -1,4 +1,4 @@
-"""Outer steps: what they made of how far the workers went, and whether their momentum helps or overshoots."""
+"""Outer steps: their gains over the workers' deltas, and whether their momentum helps or overshoots."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ MEANINGS = (
     "Medians over all outer steps. A correlation near or below 0, and more across than along, say that the outer "
     "momentum overshoots: set outer_momentum lower, or outer_gain to measured."
 )
-Known = list[tuple[ArmSummary, OuterSummary]]
+Arms = list[tuple[ArmSummary, OuterSummary]]
 
 
 def outer(view: View) -> Markup:
-    """Only where some arm has outer steps."""
-    known = [(arm, arm.outer) for arm in view.summary.arms if arm.outer is not None]
-    if not known:
+    """Return the section, if some arm has outer steps."""
+    arms = [(arm, arm.outer) for arm in view.summary.arms if arm.outer is not None]
+    if not arms:
         return Markup()
     charts = (
-        _chart(view, known, "Correlation of outer gradients", lambda one: one.rho),
-        _chart(view, known, "Gain of outer steps", lambda one: one.gain),
-        _chart(view, known, "How far they went across", lambda one: one.transverse),
+        _chart(view, arms, "Correlation of outer gradients", lambda point: point.rho),
+        _chart(view, arms, "Gain of outer steps", lambda point: point.gain),
+        _chart(view, arms, "How far they went across", lambda point: point.transverse),
     )
-    return section("outer", "Outer steps", LEAD, _table(view, known), element("div", *charts, class_="figures"))
+    return section("outer", "Outer steps", LEAD, _table(view, arms), element("div", *charts, class_="figures"))
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = ["strategy", "outer steps", "correlation", "gain", "across"]
-    figures = alike([[one.rho, one.gain, one.transverse] for _, one in known], [numbers_alike] * 3)
-    rows = [[arm.name, f"{one.count:,}", *row] for (arm, one), row in zip(known, figures, strict=True)]
+    figures = alike([[summary.rho, summary.gain, summary.transverse] for _, summary in arms], [numbers_alike] * 3)
+    rows = [[arm.name, f"{summary.count:,}", *row] for (arm, summary), row in zip(arms, figures, strict=True)]
     return framed(view, "What outer steps were like", table(heads, rows), paragraphs(MEANINGS))
 
 
-def _chart(view: View, known: Known, caption: str, of: Callable[[OuterPoint], float]) -> Markup:
-    """Of the first run of each arm."""
+def _chart(view: View, arms: Arms, caption: str, of: Callable[[OuterPoint], float]) -> Markup:
     lines = [
-        Line(name=arm.name, look=view.looks[arm.name], curves=[[(point.seconds, of(point)) for point in one.shown]])
-        for arm, one in known
+        Line(name=arm.name, look=view.looks[arm.name], curves=[[(point.seconds, of(point)) for point in summary.shown]])
+        for arm, summary in arms
     ]
-    told = " ".join(f"{arm.name}: from {_ends(one, of)}." for arm, one in known)
+    ends = " ".join(f"{arm.name}: from {_ends(summary, of)}." for arm, summary in arms)
     axes = Axes(x=view.time("training time"), x_kind="seconds", y=caption.lower())
     return figure(
         view,
         caption,
-        lambda width: line_chart(lines, axes, width=width, height=260.0, label=f"Line chart: {caption}. {told}"),
+        lambda width: line_chart(lines, axes, width=width, height=260.0, label=f"Line chart: {caption}. {ends}"),
         wide=HALF,
     )
 
 
-def _ends(one: OuterSummary, of: Callable[[OuterPoint], float]) -> str:
-    return f"{number_in_words(of(one.shown[0]))} to {number_in_words(of(one.shown[-1]))}"
+def _ends(summary: OuterSummary, of: Callable[[OuterPoint], float]) -> str:
+    return f"{number_in_words(of(summary.shown[0]))} to {number_in_words(of(summary.shown[-1]))}"

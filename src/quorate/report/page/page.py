@@ -52,14 +52,14 @@ SECTIONS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("joined", "Who joined", joined_later),
     ("reproduce", "Reproduce", reproduce),
 )
-"""In order: where links lead, what they say, and the section; one that is empty, as it means nothing, is left out."""
+"""In order: the anchor, the words of the link, and the section; an empty section is left out."""
 
 
 def page(summary: Summary) -> str:
-    """The whole file; it links to `summary.json` and the CSV files that lie beside it.
+    """Return the whole file; it links to `summary.json` and the CSV files that lie beside it.
 
-    What the summary lacks is left out, with a sentence that says why. Names are escaped, and the page forbids itself
-    to load anything or to run a script but its own. Cost: some 0.1 s and 300 kB for a few arms.
+    A section whose figures the summary lacks is left out or gives the reason. Names are escaped, and the page forbids
+    itself to load anything or to run a script but its own. Cost: some 0.1 s and 300 kB for a few arms.
     """
     view = View(summary)
     shown = [(name, words, body) for name, words, section in SECTIONS if (body := section(view))]
@@ -69,7 +69,7 @@ def page(summary: Summary) -> str:
 def document(
     title: str, header: Markup, sections: Sequence[tuple[str, str, Markup]], footer: Markup, *, is_virtual: bool
 ) -> str:
-    """A whole file; `sections` are where links lead, what they say, and what is there."""
+    """Return a whole file; `sections` are anchors, the words of links, and bodies."""
     script = asset("page.js")
     contents = element(
         "nav", *(element("a", words, href=f"#{name}") for name, words, _ in sections), aria_label="Sections"
@@ -103,7 +103,7 @@ def _head(title: str, script: str) -> Markup:
 
 
 def asset(name: str) -> str:
-    """A style sheet or script of ours, as text."""
+    """Return one of our style sheets or scripts, as text."""
     return files("quorate.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -121,7 +121,7 @@ def _header(view: View) -> Markup:
 
 
 def heading(kind: str, title: str, chips: Sequence[Markup]) -> Markup:
-    """What stands at the top of a page."""
+    """Return the head of a page."""
     return element(
         "header",
         element("p", f"Quorate · {kind}", class_="brand"),

@@ -1,4 +1,4 @@
-"""What the sections of the page are made of: sections, figures, tables, and words for values."""
+"""The elements of sections of the page: figures, tables, and words for values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WIDE, HALF, SLIM = 940.0, 590.0, 340.0
 """Widths that charts are drawn for: a desk, half of one, and a telephone. The style sheet shows the one that fits."""
 NOT_MEASURED = "–"
 Alike = Callable[[Iterable[float | None]], Words]
-"""How figures that stand in one column are written."""
+"""The form of the figures in one column."""
 QUALITY_DIGITS = 4
-"""Of qualities, of which the third digit still counts."""
+"""Digits of qualities, of which the third still counts."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The summary, with what several sections ask of it."""
+    """The summary, with the properties that several sections need."""
 
     summary: Summary
 
@@ -35,11 +35,11 @@ class View:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is of one run alone, with nothing to hold it against."""
+        """Whether it is of one run, compared with nothing."""
         return len(self.summary.arms) == 1 and self.summary.baseline is None
 
     def time(self, words: str) -> str:
-        """Words for a time, which say so where it is a virtual one."""
+        """Return words for a time, with a mark if it is virtual."""
         return f"virtual {words}" if self.is_virtual else words
 
     @cached_property
@@ -48,14 +48,14 @@ class View:
         ordered = sorted(self.summary.arms, key=lambda arm: not arm.is_baseline)
         return {arm.name: place for place, arm in enumerate(ordered)}
 
-    def left_out(self, arms: Iterable[ArmSummary], what: str) -> str:
-        """A sentence about arms that a chart leaves out; empty where there are none."""
+    def left_out(self, arms: Iterable[ArmSummary], reason: str) -> str:
+        """Return a sentence about arms that a chart leaves out; empty if there are none."""
         names = [arm.name for arm in arms]
-        return f"Not shown: {listed(names)}, of which {what}." if names else ""
+        return f"Not shown: {listed(names)}, of which {reason}." if names else ""
 
 
 def section(name: str, title: str, lead: str, *body: str) -> Markup:
-    """One section of the page, with a few words on how to read it beside it."""
+    """Return one section of the page, with a few words on how to read it beside it."""
     side = element("div", element("h2", title), element("p", lead, class_="lead"), class_="side")
     return element("section", side, element("div", *body, class_="body"), id=name)
 
@@ -71,7 +71,7 @@ def figure(
     slim: bool = True,
     wide: float = WIDE,
 ) -> Markup:
-    """A chart at both widths, with a badge where it shows virtual time, what it shows, notes, and its numbers.
+    """Return a chart at both widths, with a badge on virtual time, its finding, notes, and its numbers.
 
     Without `slim` there is only the wide one, which narrow windows scroll.
     """
@@ -90,28 +90,28 @@ def figure(
 
 
 def framed(view: View, caption: str, *parts: str) -> Markup:
-    """Anything under a caption, with a badge where it shows virtual time."""
+    """Return anything under a caption, with a badge on virtual time."""
     badge = [element("span", "virtual time", class_="badge")] if view.is_virtual else []
     return element("figure", element("figcaption", element("span", caption), *badge), *parts)
 
 
 def sentence(words: str) -> str:
-    """Words with a capital letter and a full stop."""
+    """Return words with a capital letter and a full stop."""
     return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
 
 
 def missing(sentence: str) -> Markup:
-    """What stands in the place of a chart that there is nothing to draw for; nothing where there is no sentence."""
+    """Return the sentence in the place of a chart without data; nothing for an empty one."""
     return element("p", sentence, class_="missing") if sentence else Markup()
 
 
 def nothing(words: str = NOT_MEASURED) -> Markup:
-    """What stands in the place of a figure."""
+    """Return the words in the place of a figure that was not measured."""
     return element("span", words, class_="none")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A table in a box that scrolls when it is too wide; the first cell of a row is its name."""
+    """Return a table in a box that scrolls when it is too wide; the first cell of a row is its name."""
     top = element("tr", *(element("th", head, scope="col") for head in heads))
     body = (
         element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
@@ -120,32 +120,34 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     return element("div", inside, class_="scroll", tabindex=0)
 
 
-def alike(rows: Sequence[Sequence[float | None]], ways: Sequence[Alike]) -> list[list[str]]:
-    """Figures in words, each column in its way: in one unit, with one number of digits; a dash where there is none."""
-    words = [way(column) for way, column in zip(ways, zip(*rows, strict=True), strict=True)] if rows else []
-    return [[nothing() if one is None else write(one) for write, one in zip(words, row, strict=True)] for row in rows]
+def alike(rows: Sequence[Sequence[float | None]], forms: Sequence[Alike]) -> list[list[str]]:
+    """Return figures in words, each column in one unit, with one number of digits; a dash for missing ones."""
+    words = [form(column) for form, column in zip(forms, zip(*rows, strict=True), strict=True)] if rows else []
+    return [
+        [nothing() if value is None else write(value) for write, value in zip(words, row, strict=True)] for row in rows
+    ]
 
 
 def pairs(values: Mapping[str, object]) -> Markup:
-    """Keys and values, nested ones with dots between their keys."""
+    """Return a table of keys and values, nested ones with dots between their keys."""
     rows = [(element("code", key), element("code", in_words(value))) for key, value in flat(values)]
     body = (element("tr", element("th", key, scope="row"), element("td", value)) for key, value in rows)
     return element("div", element("table", element("tbody", *body), class_="pairs"), class_="scroll", tabindex=0)
 
 
 def flat(values: Mapping[str, object], before: str = "") -> list[tuple[str, object]]:
-    """Nested mappings as one, with dots between keys."""
-    found: list[tuple[str, object]] = []
+    """Return nested mappings as one, with dots between keys."""
+    items: list[tuple[str, object]] = []
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            found += flat(value, f"{before}{key}.")
+            items += flat(value, f"{before}{key}.")
         else:
-            found.append((f"{before}{key}", value))
-    return found
+            items.append((f"{before}{key}", value))
+    return items
 
 
 def in_words(value: object) -> str:
-    """A setting as it is written in JSON, words without their quotes; a dash for nothing."""
+    """Return a setting as it is written in JSON, words without their quotes; a dash for None."""
     if value is None:
         return NOT_MEASURED
     if isinstance(value, str):
@@ -154,7 +156,7 @@ def in_words(value: object) -> str:
 
 
 def figure_in_words(value: float) -> str:
-    """A quality by itself, with `QUALITY_DIGITS`: `0.6953`, `12.30`, `1,234`."""
+    """Return a single quality with `QUALITY_DIGITS`: `0.6953`, `12.30`, `1,234`."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else "infinite"
     if abs(value) >= 999.5:
@@ -165,15 +167,15 @@ def figure_in_words(value: float) -> str:
 
 
 def chip(words: str, kind: str = "") -> Markup:
-    """A short fact in a frame."""
+    """Return a short fact in a frame."""
     return element("span", words, class_=f"chip {kind}".strip())
 
 
 def link(path: str, words: str) -> Markup:
-    """A link to a file beside the page, whatever is in its name."""
+    """Return a link to a file beside the page, with any characters in its name."""
     return element("a", words, href=f"./{quote(path, errors='replace')}")
 
 
 def paragraphs(*sentences: str) -> Markup:
-    """Each that is not empty, in a paragraph of its own."""
+    """Return each sentence that is not empty in its own paragraph."""
     return joined(element("p", sentence, class_="note") for sentence in sentences if sentence)

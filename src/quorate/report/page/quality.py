@@ -20,7 +20,7 @@ LEAD = (
 
 @dataclass(frozen=True)
 class Against:
-    """What stands on the x axis."""
+    """The quantity on the x axis."""
 
     name: str
     words: str
@@ -37,21 +37,21 @@ AGAINST = (
 
 
 def quality(view: View) -> Markup:
-    """Section 3 of the page."""
-    shown = [one for one in AGAINST if _is_known(view, one)]
+    """Return section 3 of the page."""
+    shown = [against for against in AGAINST if _is_known(view, against)]
     if not shown:
         return section("quality", "Quality over time", LEAD, missing(_why_nothing(view)))
     chosen = joined(
         element(
-            "input", type="radio", name="against", id=f"by-{one.name}", class_="choice", checked=place == 0
+            "input", type="radio", name="against", id=f"by-{against.name}", class_="choice", checked=place == 0
         )
-        for place, one in enumerate(shown)
+        for place, against in enumerate(shown)
     )  # fmt: skip
-    labels = (element("label", one.words, for_=f"by-{one.name}") for one in shown)
+    labels = (element("label", against.words, for_=f"by-{against.name}") for against in shown)
     toggle = element("div", element("span", "against"), *labels, class_="toggle", role="presentation")
     panels = (
-        element("div", *_charts(view, one), class_=f"panel {one.name}{'' if place else ' first'}")
-        for place, one in enumerate(shown)
+        element("div", *_charts(view, against), class_=f"panel {against.name}{'' if place else ' first'}")
+        for place, against in enumerate(shown)
     )
     return section("quality", "Quality over time", LEAD, chosen, toggle, *panels)
 
@@ -62,59 +62,59 @@ def _why_nothing(view: View) -> str:
     return f"No run logged {view.summary.metric.name} or a training loss: there is no curve to draw."
 
 
-def _curves(arm: ArmSummary, one: Against, losses: bool) -> list[Points]:
-    """The curves of an arm's seeds; those that lack what is on the x axis are empty."""
+def _curves(arm: ArmSummary, against: Against, losses: bool) -> list[Points]:
     curves = arm.losses if losses else arm.curves
     return [
-        finite(one.of(curve), curve.quality) if len(one.of(curve)) == len(curve.quality) else [] for curve in curves
+        finite(against.of(curve), curve.quality) if len(against.of(curve)) == len(curve.quality) else []
+        for curve in curves
     ]
 
 
-def _is_known(view: View, one: Against) -> bool:
-    """Whether there is anything to draw, and the x axis has a width."""
+def _is_known(view: View, against: Against) -> bool:
+    """Return whether there is anything to draw, and the x axis has a width."""
     arms = view.summary.arms
     points = [
-        point for arm in arms for losses in (False, True) for curve in _curves(arm, one, losses) for point in curve
+        point for arm in arms for losses in (False, True) for curve in _curves(arm, against, losses) for point in curve
     ]
     return bool(points) and max(x for x, _ in points) > 0.0
 
 
-def _charts(view: View, one: Against) -> list[Markup]:
+def _charts(view: View, against: Against) -> list[Markup]:
     metric = view.summary.metric
     charts: list[Markup] = []
     if metric is None:
         charts.append(missing("No quality was named, so there is only the training loss."))
     else:
         better = "higher is better" if metric.higher_is_better else "lower is better"
-        caption = f"{metric.name} against {view.time(one.title) if one.kind == 'seconds' else one.title}"
-        charts.append(_chart(view, one, caption, f"{metric.name} ({better})", losses=False))
-    if any(curve for arm in view.summary.arms for curve in _curves(arm, one, True)):
-        caption = f"Training loss against {view.time(one.title) if one.kind == 'seconds' else one.title}"
-        charts.append(_chart(view, one, caption, "training loss", losses=True))
+        caption = f"{metric.name} against {view.time(against.title) if against.kind == 'seconds' else against.title}"
+        charts.append(_chart(view, against, caption, f"{metric.name} ({better})", losses=False))
+    if any(curve for arm in view.summary.arms for curve in _curves(arm, against, True)):
+        caption = f"Training loss against {view.time(against.title) if against.kind == 'seconds' else against.title}"
+        charts.append(_chart(view, against, caption, "training loss", losses=True))
     return charts
 
 
-def _chart(view: View, one: Against, caption: str, y: str, *, losses: bool) -> Markup:
+def _chart(view: View, against: Against, caption: str, y: str, *, losses: bool) -> Markup:
     lines, absent = [], []
     for arm in view.summary.arms:
-        curves = _curves(arm, one, losses)
+        curves = _curves(arm, against, losses)
         if not any(curves):
             absent.append(arm)
             continue
-        is_timed = one.kind == "seconds" and not losses and arm.time_to_target is not None
+        is_timed = against.kind == "seconds" and not losses and arm.time_to_target is not None
         reached = arm.time_to_target.mean if is_timed and arm.time_to_target else None
         lines.append(Line(name=arm.name, look=view.looks[arm.name], curves=curves, reached=reached))
-    what = "no training loss is known" if losses else "no evaluation was logged"
-    if one.kind == "count":
-        what += ", or examples were not counted"
-    note = view.left_out(absent, what)
+    reason = "no training loss is known" if losses else "no evaluation was logged"
+    if against.kind == "count":
+        reason += ", or examples were not counted"
+    note = view.left_out(absent, reason)
     if not lines:
         return missing(f"{caption}: {note or 'nothing was recorded'}")
     target = None if losses else view.summary.target
     words = "" if target is None else f"target {target:g}"
     axes = Axes(
-        x=view.time(one.title) if one.kind == "seconds" else one.title,
-        x_kind=one.kind,
+        x=view.time(against.title) if against.kind == "seconds" else against.title,
+        x_kind=against.kind,
         y=y,
         target=target,
         target_words=words,
@@ -133,12 +133,11 @@ def _chart(view: View, one: Against, caption: str, y: str, *, losses: bool) -> M
 
 
 def _label(caption: str, lines: Sequence[Line], target: float | None) -> str:
-    """The chart in words: where each line ends."""
-    told = [f"Line chart: {caption}."]
+    sentences = [f"Line chart: {caption}."]
     for line in lines:
         ends = [curve[-1][1] for curve in line.curves if curve]
         seeds = "one seed" if len(ends) == 1 else f"mean of {len(ends)} seeds"
-        told.append(f"{line.name} ends at {figure_in_words(sum(ends) / len(ends))} ({seeds}).")
+        sentences.append(f"{line.name} ends at {figure_in_words(sum(ends) / len(ends))} ({seeds}).")
     if target is not None:
-        told.append(f"The target is {target:g}.")
-    return " ".join(told)
+        sentences.append(f"The target is {target:g}.")
+    return " ".join(sentences)

@@ -13,27 +13,29 @@ LEAD = (
     "the mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to "
     "it. The distance is the root mean square over the replicas, as a share of the norm of their mean."
 )
-Known = list[tuple[ArmSummary, Replicas]]
+Arms = list[tuple[ArmSummary, Replicas]]
 
 
 def replicas(view: View) -> Markup:
-    """How far replicas were from each other; only where in some arm they differ."""
-    known = [(arm, arm.replicas) for arm in view.summary.arms if arm.replicas is not None]
-    if not known:
+    """Return the section on distances between replicas, if they differ in some arm."""
+    arms = [(arm, arm.replicas) for arm in view.summary.arms if arm.replicas is not None]
+    if not arms:
         return Markup()
     absent = view.left_out(
         (arm for arm in view.summary.arms if arm.replicas is None), "replicas are equal at every step"
     )
-    charts = [_chart(view, known, "How far replicas were from their mean", "distance / norm", is_distance=True)]
-    if any(one.quality for _, one in known) and view.summary.metric is not None:
-        charts.append(_chart(view, known, "How good single replicas were", view.summary.metric.name, is_distance=False))
+    charts = [_chart(view, arms, "How far replicas were from their mean", "distance / norm", is_distance=True)]
+    if any(summary.quality for _, summary in arms) and view.summary.metric is not None:
+        charts.append(_chart(view, arms, "How good single replicas were", view.summary.metric.name, is_distance=False))
     grid = element("div", *charts, class_="figures")
-    return section("replicas", "Replicas", LEAD, _table(view, known), grid, missing(absent))
+    return section("replicas", "Replicas", LEAD, _table(view, arms), grid, missing(absent))
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = ["strategy", "distance at the end", "quality of the mean", "mean quality of replicas"]
-    rows = [[arm.name, *map(_cell, (one.last_distance, arm.quality, one.last_quality))] for arm, one in known]
+    rows = [
+        [arm.name, *map(_cell, (summary.last_distance, arm.quality, summary.last_quality))] for arm, summary in arms
+    ]
     return framed(view, "Replicas at the end", table(heads, rows))
 
 
@@ -43,20 +45,20 @@ def _cell(estimate: Estimate | None) -> Markup:
     return element("span", figure_in_words(estimate.mean), class_="mean", data_value=repr(estimate.mean))
 
 
-def _chart(view: View, known: Known, caption: str, y: str, *, is_distance: bool) -> Markup:
-    def curves(one: Replicas) -> tuple[Curve, ...]:
-        return one.distance if is_distance else one.quality
+def _chart(view: View, arms: Arms, caption: str, y: str, *, is_distance: bool) -> Markup:
+    def curves(summary: Replicas) -> tuple[Curve, ...]:
+        return summary.distance if is_distance else summary.quality
 
     lines = [
-        Line(name=arm.name, look=view.looks[arm.name], curves=[finite(c.seconds, c.quality) for c in curves(one)])
-        for arm, one in known
-        if curves(one)
+        Line(name=arm.name, look=view.looks[arm.name], curves=[finite(c.seconds, c.quality) for c in curves(summary)])
+        for arm, summary in arms
+        if curves(summary)
     ]
     ends = [(line.name, curve[-1][1]) for line in lines for curve in line.curves[:1] if curve]
-    told = " ".join(f"{name} ends at {figure_in_words(value)}." for name, value in ends)
+    end_words = " ".join(f"{name} ends at {figure_in_words(value)}." for name, value in ends)
     axes = Axes(x=view.time("training time"), x_kind="seconds", y=y)
     return figure(
         view, caption,
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {told}"),
+        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {end_words}"),
         wide=HALF,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What it takes to do it again: the command, the code, the settings and the machine."""
+"""The means to reproduce the results: the command, the code, the settings and the machine."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ LEAD = (
 
 
 def reproduce(view: View) -> Markup:
-    """Section 10 of the page."""
-    told = view.summary.reproduce
+    """Return section 10 of the page."""
+    summary = view.summary.reproduce
     return section(
         "reproduce",
         "Reproduce",
         LEAD,
         element("h3", "Command"),
-        _command(told.command),
-        element("p", f"Started {told.started}.", class_="note") if told.started else "",
+        _command(summary.command),
+        element("p", f"Started {summary.started}.", class_="note") if summary.started else "",
         element("h3", "Code"),
         _commit(view),
         element("h3", "Data"),
         _data(view),
-        _block("Settings", told.settings),
-        _block("Packages", told.packages),
-        _block("Machine", told.machine),
+        _block("Settings", summary.settings),
+        _block("Packages", summary.packages),
+        _block("Machine", summary.machine),
     )
 
 

@@ -1,4 +1,4 @@
-"""Servers: how stale the gradients were that came to them, which were dropped or scaled, and the load of each."""
+"""Servers: the staleness of gradients, which of them were dropped or scaled, and the load of each server."""
 
 from __future__ import annotations
 
@@ -22,86 +22,92 @@ MEANINGS = (
     "scaled one by one, which is not in it."
 )
 SERVERS = 16
-"""That are drawn of each arm, at most."""
+"""The most servers drawn of each arm."""
 _NAMED = 12
-Known = Sequence[tuple[ArmSummary, ServersSummary]]
+Arms = Sequence[tuple[ArmSummary, ServersSummary]]
 
 
 def servers(view: View) -> Markup:
-    """Only where some arm has servers."""
-    known = [(arm, arm.servers) for arm in view.summary.arms if arm.servers is not None]
-    if not known:
+    """Return the section, if some arm has servers."""
+    arms = [(arm, arm.servers) for arm in view.summary.arms if arm.servers is not None]
+    if not arms:
         return Markup()
-    charts = element("div", _staleness(view, known), _loads(view, known), class_="figures")
-    return section("servers", "Servers", LEAD, _table(view, known), charts)
+    charts = element("div", _staleness(view, arms), _loads(view, arms), class_="figures")
+    return section("servers", "Servers", LEAD, _table(view, arms), charts)
 
 
-def _table(view: View, known: Known) -> Markup:
+def _table(view: View, arms: Arms) -> Markup:
     heads = ["strategy", "steps", "gradients", "mean staleness", "dropped", "scaled down", "a gradient counts",
              "most dropped"]  # fmt: skip
     figures = alike(
-        [[one.staleness_mean, one.dropped_share, one.scaled_share, _counts(one)] for _, one in known],
+        [
+            [summary.staleness_mean, summary.dropped_share, summary.scaled_share, _counts(summary)]
+            for _, summary in arms
+        ],
         [numbers_alike, shares_alike, shares_alike, numbers_alike],
     )
     rows = [
-        [arm.name, f"{one.steps:,}", f"{one.gradients:,}", *row, _most_dropped(one)]
-        for (arm, one), row in zip(known, figures, strict=True)
+        [arm.name, f"{summary.steps:,}", f"{summary.gradients:,}", *row, _most_dropped(summary)]
+        for (arm, summary), row in zip(arms, figures, strict=True)
     ]
     return framed(view, "What became of gradients", table(heads, rows), paragraphs(MEANINGS))
 
 
-def _counts(one: ServersSummary) -> float:
-    """A gradient, in the mean."""
-    return sum(count * weight for count, weight in zip(one.staleness, one.weights, strict=True)) / one.gradients
+def _counts(summary: ServersSummary) -> float:
+    return (
+        sum(count * weight for count, weight in zip(summary.staleness, summary.weights, strict=True))
+        / summary.gradients
+    )
 
 
-def _most_dropped(one: ServersSummary) -> str:
-    rank, taken, dropped = max(one.ranks, key=lambda given: given[2], default=(0, 0, 0))
+def _most_dropped(summary: ServersSummary) -> str:
+    rank, taken, dropped = max(summary.ranks, key=lambda counts: counts[2], default=(0, 0, 0))
     return f"rank {rank}, {share_in_words(dropped / (taken + dropped))} of its own" if dropped else nothing("none")
 
 
-def _staleness(view: View, known: Known) -> Markup:
+def _staleness(view: View, arms: Arms) -> Markup:
     title = "steps that had been made since"
-    rows, told, numbers = [], [], []
-    for arm, one in known:
-        total = sum(one.staleness)
-        note = f"mean {number_in_words(one.staleness_mean)}, at most {len(one.staleness) - 1:,}"
-        rows.append(Columns(name=arm.name, look=view.looks[arm.name], counts=one.staleness, note=note))
-        some = sorted(range(len(one.staleness)), key=lambda age: -one.staleness[age])[:_NAMED]
-        told.append(
-            f"{arm.name}, {note}: " + ", ".join(f"{n} {share_in_words(one.staleness[n] / total)}" for n in sorted(some))
+    rows, lines, numbers = [], [], []
+    for arm, summary in arms:
+        total = sum(summary.staleness)
+        note = f"mean {number_in_words(summary.staleness_mean)}, at most {len(summary.staleness) - 1:,}"
+        rows.append(Columns(name=arm.name, look=view.looks[arm.name], counts=summary.staleness, note=note))
+        ages = sorted(range(len(summary.staleness)), key=lambda age: -summary.staleness[age])[:_NAMED]
+        lines.append(
+            f"{arm.name}, {note}: "
+            + ", ".join(f"{n} {share_in_words(summary.staleness[n] / total)}" for n in sorted(ages))
         )
         numbers += [
             [arm.name, f"{age:,}", share_in_words(count / total), number_in_words(weight)]
-            for age, (count, weight) in enumerate(zip(one.staleness, one.weights, strict=True))
+            for age, (count, weight) in enumerate(zip(summary.staleness, summary.weights, strict=True))
             if count
         ]
-    rest = f"The first {LISTED} of {len(numbers):,} rows; all of them are in the data." if len(numbers) > LISTED else ""
+    more = f"The first {LISTED} of {len(numbers):,} rows; all of them are in the data." if len(numbers) > LISTED else ""
     listed = table(["strategy", "staleness", "share", "each counts"], numbers[:LISTED])
     return figure(
         view, "How stale gradients were",
         lambda width: column_chart(
-            rows, title=title, width=width, label=f"Gradients by staleness in steps. {'. '.join(told)}."
+            rows, title=title, width=width, label=f"Gradients by staleness in steps. {'. '.join(lines)}."
         ),
-        numbers=joined([listed, paragraphs(rest)]), wide=HALF,
+        numbers=joined([listed, paragraphs(more)]), wide=HALF,
     )  # fmt: skip
 
 
-def _loads(view: View, known: Known) -> Markup:
-    rows, told = [], []
-    for arm, one in known:
-        for server in one.servers[:SERVERS]:
+def _loads(view: View, arms: Arms) -> Markup:
+    rows, lines = [], []
+    for arm, summary in arms:
+        for server in summary.servers[:SERVERS]:
             sent = f"in {bytes_in_words(server.bytes_in)}/s, out {bytes_in_words(server.bytes_out)}/s"
             busy = "" if server.busy_share is None else f"{share_in_words(server.busy_share)} busy, "
             rows.append(Load(name=arm.name, look=view.looks[arm.name], row=f"rank {server.rank}",
                              share=server.busy_share, words=f"{busy}{sent}"))  # fmt: skip
-            told.append(f"{arm.name}, rank {server.rank}: {busy}{sent}.")
-    hidden = sum(max(0, len(one.servers) - SERVERS) for _, one in known)
+            lines.append(f"{arm.name}, rank {server.rank}: {busy}{sent}.")
+    hidden = sum(max(0, len(summary.servers) - SERVERS) for _, summary in arms)
     note = f"Further servers: {hidden:,}; all of them are in the data. " if hidden else ""
     if view.is_virtual:
         note += "How busy servers were is not told: in virtual time they handle messages at once. "
     return figure(
         view, "Load of each server",
-        lambda width: load_chart(rows, title="share of the time busy", width=width, label=f"Loads. {' '.join(told)}"),
+        lambda width: load_chart(rows, title="share of the time busy", width=width, label=f"Loads. {' '.join(lines)}"),
         note=f"{note}Bytes are those of other workers.", wide=HALF,
     )  # fmt: skip

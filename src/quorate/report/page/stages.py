@@ -1,4 +1,4 @@
-"""Stages: how long each worker of a pipeline waited for the others, and what they sent each other."""
+"""Stages: the waiting of the workers of a pipeline for each other, and the bytes that they sent each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEANINGS = (
     "equally long, that messages take long, or that processes take turns on too few cores."
 )
 RANKS = 64
-"""That are listed of each arm, at most."""
+"""The most ranks listed of each arm."""
 _HEADS = [
     "strategy", "rank", "place in the pipeline", "schedule", "bubble", "by formula", "to other stages in a step",
     "from other stages in a step",
@@ -26,22 +26,22 @@ _HEADS = [
 
 
 def stages(view: View) -> Markup:
-    """Only where some arm has a model in stages."""
-    known = [(arm, arm.stages) for arm in view.summary.arms if arm.stages is not None]
-    if not known:
+    """Return the section, if some arm has a model in stages."""
+    summaries = [(arm, arm.stages) for arm in view.summary.arms if arm.stages is not None]
+    if not summaries:
         return Markup()
-    some = [(arm, told, one) for arm, told in known for one in told.ranks[:RANKS]]
+    entries = [(arm, summary, rank) for arm, summary in summaries for rank in summary.ranks[:RANKS]]
     figures = alike(
-        [[one.bubble, told.formula, round(one.bytes_out), round(one.bytes_in)] for _, told, one in some],
+        [[rank.bubble, summary.formula, round(rank.bytes_out), round(rank.bytes_in)] for _, summary, rank in entries],
         [shares_alike, shares_alike, bytes_alike, bytes_alike],
     )
-    rows = [[*_names(*one), *row] for one, row in zip(some, figures, strict=True)]
-    hidden = sum(max(0, len(told.ranks) - RANKS) for _, told in known)
+    rows = [[*_names(*cells), *row] for cells, row in zip(entries, figures, strict=True)]
+    hidden = sum(max(0, len(summary.ranks) - RANKS) for _, summary in summaries)
     note = f"Further ranks: {hidden:,}; all of them are in the data." if hidden else ""
     return section("stages", "Stages", LEAD, framed(view, "Stages of each rank", table(_HEADS, rows),
                                                     paragraphs(MEANINGS, note)))  # fmt: skip
 
 
-def _names(arm: ArmSummary, told: StagesSummary, one: RankStages) -> list[str]:
-    how = f"{told.schedule}, {told.stages} stages, {told.microbatches} micro-batches"
-    return [arm.name, f"{one.rank}", f"{one.worker + 1} of {told.workers}", how]
+def _names(arm: ArmSummary, summary: StagesSummary, rank: RankStages) -> list[str]:
+    how = f"{summary.schedule}, {summary.stages} stages, {summary.microbatches} micro-batches"
+    return [arm.name, f"{rank.rank}", f"{rank.worker + 1} of {summary.workers}", how]

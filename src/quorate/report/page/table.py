@@ -24,7 +24,7 @@ from quorate.report.wording import (
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of every arm: its field, its heads, how all arms' are written alike, and what it means."""
+    """One figure of every arm: its field, its heads, its form, and its meaning."""
 
     field: str
     group: str
@@ -33,12 +33,12 @@ class Column:
     meaning: str
 
     def of(self, arm: ArmSummary) -> Estimate | None:
-        found: Estimate | None = getattr(arm, self.field)
-        return found
+        estimate: Estimate | None = getattr(arm, self.field)
+        return estimate
 
     def words(self, arms: Iterable[ArmSummary]) -> Words:
-        """How its figures are written: by the means of all arms."""
-        return self.alike([None if (found := self.of(arm)) is None else found.mean for arm in arms])
+        """Return the form of the figures, by the means of all arms."""
+        return self.alike([None if (estimate := self.of(arm)) is None else estimate.mean for arm in arms])
 
 
 COLUMNS = (
@@ -59,13 +59,13 @@ COLUMNS = (
 )  # fmt: skip
 """Speed-ups come first: on a telephone one column is seen beside the names."""
 _JUDGED_BY = {"target_speedup": "time_to_target", "speedup": "examples_per_second"}
-"""A ratio is judged as what it is the ratio of."""
+"""The fields by whose differences ratios are judged."""
 NEEDS_TARGET = {"time_to_target", "target_speedup"}
 AGAINST_BASELINE = {"target_speedup", "speedup"}
 
 
 def columns_of(view: View) -> list[Column]:
-    """The columns that at least one arm has a figure for, and those about the target where there is one."""
+    """Return the columns for which at least one arm has a figure, and those about the target if there is one."""
     has_target = view.summary.target is not None
     return [
         column
@@ -76,7 +76,7 @@ def columns_of(view: View) -> list[Column]:
 
 
 def arms_table(view: View) -> Markup:
-    """A row for each arm. Every figure's cell has the value itself in `data-value`, and whose it is."""
+    """Return a row for each arm. Every figure's cell has the value itself in `data-value`, and its arm."""
     summary, columns = view.summary, columns_of(view)
     has_target = summary.target is not None
     groups: list[tuple[str, int]] = []
@@ -102,7 +102,7 @@ def arms_table(view: View) -> Markup:
 
 
 def head(view: View, column: Column) -> str:
-    """What stands over a column."""
+    """Return the head of a column."""
     metric = view.summary.metric
     if column.field == "quality" and metric is not None:
         return f"final {metric.name} {'↑' if metric.higher_is_better else '↓'}"
@@ -112,7 +112,7 @@ def head(view: View, column: Column) -> str:
 
 
 def head_in_full(view: View, column: Column) -> str:
-    """Where its group does not stand above it."""
+    """Return the head of a column without its group above it."""
     words = head(view, column)
     return f"speed-up {words}" if column.field in AGAINST_BASELINE else words
 
@@ -127,7 +127,7 @@ def _row(view: View, arm: ArmSummary, columns: list[Column], words: Mapping[str,
 
 
 def _name(view: View, arm: ArmSummary) -> Markup:
-    """The arm's name with the sign of its lines in charts, its settings, and how many runs ended well."""
+    """Return the arm's name with the sign of its lines, its settings, and the number of runs that ended well."""
     small = [f"{key}={in_words(value)}" for key, value in arm.settings.items()]
     if arm.strategy is not None and arm.strategy != arm.name:
         small.insert(0, Path(arm.strategy).name if arm.strategy.endswith(".py") else arm.strategy)
@@ -141,9 +141,9 @@ def _name(view: View, arm: ArmSummary) -> Markup:
     if failed:
         chips.append(chip(f"{failed} of {counted(len(arm.runs), 'run')} failed", "bad"))
     going_on = any(run.why == UNDER_WAY for run in awaited)
-    for count, what in ((len(awaited) - never, "under way" if going_on else "stopped"), (never, "not run")):
+    for count, state in ((len(awaited) - never, "under way" if going_on else "stopped"), (never, "not run")):
         if count:
-            chips.append(chip(f"{count} of {counted(len(arm.runs), 'run')} {what}", "warn"))
+            chips.append(chip(f"{count} of {counted(len(arm.runs), 'run')} {state}", "warn"))
     if len(arm.runs) == 1 and not failed and not awaited:
         chips.append(chip("one seed", "warn"))
     head = [_sign(view.looks[arm.name]), element("span", arm.name, class_="arm-name"), *chips]
@@ -156,7 +156,6 @@ def _name(view: View, arm: ArmSummary) -> Markup:
 
 
 def _seeds_in_words(arm: ArmSummary) -> str:
-    """Those that its figures are of."""
     if len(arm.seeds) == len(arm.runs):
         return counted(len(arm.seeds), "seed")
     which = f" ({listed([str(seed) for seed in arm.seeds])})" if arm.seeds else ""
@@ -170,18 +169,18 @@ def _sign(look: int) -> Markup:
 
 
 def _cell(arm: ArmSummary, column: Column, write: Words) -> Markup:
-    """The mean (bold where the arm is better beyond chance), its interval, and how it compares with the baseline."""
+    """Return the mean (bold if the arm is better beyond chance), its interval, and the comparison with the baseline."""
     marks = {"data_arm": arm.name, "data_field": column.field}
     estimate = column.of(arm)
     if estimate is None:
         words, why = _nothing(arm, column)
         return element("td", element("span", words, class_="none"), **marks, title=why)
-    known = {"data_value": repr(estimate.mean)}
+    values = {"data_value": repr(estimate.mean)}
     written = write(estimate.mean)
     difference = arm.differences.get(_JUDGED_BY.get(column.field, column.field))
     lines = [element("strong" if difference == "better" else "span", written, class_="mean")]
     if estimate.low is not None and estimate.high is not None:
-        known |= {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
+        values |= {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
         low, high = write(estimate.low), write(estimate.high)
         if {low, high} != {written}:
             lines.append(element("span", f"{low} – {high}", class_="interval"))
@@ -189,17 +188,16 @@ def _cell(arm: ArmSummary, column: Column, write: Words) -> Markup:
         lines.append(element("span", "one seed", class_="interval"))
     elif len(estimate.values) == 2:
         lines.append(element("span", ", ".join(map(write, estimate.values)), class_="interval"))
-    there = arm.alongside.get(column.field)
-    if there is not None:
-        lines.append(element("span", f"baseline there: {write(there)}", class_="there"))
+    baseline = arm.alongside.get(column.field)
+    if baseline is not None:
+        lines.append(element("span", f"baseline there: {write(baseline)}", class_="there"))
     if difference is not None and len(estimate.values) > 1:  # of one seed none can be shown, and the cell says so
         kind = {"better": "better", "worse": "worse"}.get(difference, "same")
         lines.append(element("span", difference, class_=f"difference {kind}"))
-    return element("td", *lines, **marks, **known)
+    return element("td", *lines, **marks, **values)
 
 
 def _nothing(arm: ArmSummary, column: Column) -> tuple[str, str]:
-    """What a cell without a figure says, and why there is none."""
     if all(run.status is None for run in arm.runs):
         is_never = all(run.why == NOT_BEGUN for run in arm.runs)
         return "not run" if is_never else "not ended", "No run of this arm has ended."

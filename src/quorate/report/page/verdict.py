@@ -1,4 +1,4 @@
-"""The verdict: a sentence, what to mind, the table of all arms, and the speed-ups drawn."""
+"""The verdict: a sentence, cautions, the table of all arms, and a chart of the speed-ups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONG = 150
 
 
 def verdict(view: View) -> Markup:
-    """Section 1 of the page."""
+    """Return section 1 of the page."""
     summary = view.summary
     return element(
         "section",
@@ -40,7 +40,6 @@ def verdict(view: View) -> Markup:
 
 
 def _sentence(verdict: str) -> Markup:
-    """The headline large (smaller where it is long), and a line for each other arm below it."""
     headline, *others = verdict.splitlines()
     kind = "verdict" if len(headline) <= _LONG else "verdict long"
     below = (element("p", line, class_="verdict-line") for line in others)
@@ -55,47 +54,48 @@ def _warnings(view: View) -> Markup:
 
 
 def _failures(view: View) -> Markup:
-    """Every run that did not end well, and why."""
     items = []
     for arm in view.summary.arms:
         for run in arm.runs:
             if run.status == 0 or run.why == NOT_BEGUN:
                 continue
-            what = "did not end" if run.status is None else f"ended with status {run.status}"
+            end = "did not end" if run.status is None else f"ended with status {run.status}"
             why = f": {run.why}" if run.why else ""
-            told = f", seed {run.seed}, {what}{why} ("
-            items.append(element("li", element("strong", arm.name), told, link(run.folder, run.folder), ")"))
+            details = f", seed {run.seed}, {end}{why} ("
+            items.append(element("li", element("strong", arm.name), details, link(run.folder, run.folder), ")"))
     if not items:
         return Markup()
     return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
 
 
 def _meanings(view: View) -> Markup:
-    """What the columns are, and what was not measured at all."""
     shown = columns_of(view)
-    terms = [joined((element("dt", head_in_full(view, one)), element("dd", one.meaning))) for one in shown]
+    terms = [joined((element("dt", head_in_full(view, column)), element("dd", column.meaning))) for column in shown]
     rule = (
         "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
         "narrower than the digits shown. Bold: significantly better than the baseline."
     )
-    gone = [one.head for one in COLUMNS if one not in shown and one.field not in NEEDS_TARGET | AGAINST_BASELINE]
+    unmeasured = [
+        column.head for column in COLUMNS if column not in shown and column.field not in NEEDS_TARGET | AGAINST_BASELINE
+    ]
     notes = [] if view.is_single else [element("p", rule, class_="note")]
-    if gone:
-        notes.append(element("p", f"Not measured: {', '.join(gone)}.", class_="note"))
+    if unmeasured:
+        notes.append(element("p", f"Not measured: {', '.join(unmeasured)}.", class_="note"))
     if view.summary.target is None:
         notes.append(element("p", "No target was set, so there is no time to one.", class_="note"))
     return joined([*notes, element("details", element("summary", "What the columns mean"), element("dl", *terms))])
 
 
 def _ratios(view: View) -> Markup:
-    """The speed-ups as a chart, where there are any."""
     charts = []
     captions = {"target_speedup": "Speed-up to the target", "speedup": "Speed-up in examples per second"}
     for field, caption in captions.items():
-        found: list[tuple[ArmSummary, Estimate | None]] = [(arm, getattr(arm, field)) for arm in view.summary.arms]
-        known = [(arm, one) for arm, one in found if one is not None and 0.0 < one.mean < math.inf]
-        words = ratios_alike(one.mean for _, one in known)
-        rows = [_ratio(arm, view.looks[arm.name], one, words) for arm, one in known]
+        estimates: list[tuple[ArmSummary, Estimate | None]] = [(arm, getattr(arm, field)) for arm in view.summary.arms]
+        pairs = [
+            (arm, estimate) for arm, estimate in estimates if estimate is not None and 0.0 < estimate.mean < math.inf
+        ]
+        words = ratios_alike(estimate.mean for _, estimate in pairs)
+        rows = [_ratio(arm, view.looks[arm.name], estimate, words) for arm, estimate in pairs]
         if rows:
             charts.append(_ratio_figure(view, rows, caption))
     return element("div", *charts, class_="figures") if charts else Markup()

@@ -1,8 +1,8 @@
-"""The workers' clocks as one: what to add to the times of each rank, and how far that may be wrong.
+"""The workers' clocks as one: the shift of the times of each rank, and its uncertainty.
 
-Between hosts workers have measured how far their clocks are apart (rows `clock`). Ranks on one machine have one clock,
-so what any of them measured counts for all of them. Where nothing was measured, hosts are held side by side by their
-time of day, which is as right as they agree on it; nobody knows how right that is.
+Workers on several hosts have measured how far their clocks are apart (rows `clock`). Ranks on one machine have one
+clock, so a measurement of any of them counts for all of them. Hosts without measurements are compared by their time
+of day, whose uncertainty is not known.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from quorate.records.rows import ClockOffset
 from quorate.report.reading.sound import has_numbers
 
 DRIFT = 200e-6
-"""By which two clocks drift apart at most, in seconds per second: 100 ppm each."""
+"""The most by which two clocks drift apart, in seconds per second: 100 ppm each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is to be added to a clock when it shows `time`, and by how much that is wrong at most."""
+class Shift:
+    """The shift of a clock when it shows `time`, and its greatest error."""
 
     time: float
     shift: float
@@ -31,37 +31,37 @@ class Known:
 
 
 class RunClock:
-    """What one machine's clock showed, on the clock of the run. Between two of the `known` it goes evenly."""
+    """A map from one machine's clock to the clock of the run. Between two `shifts` it is linear."""
 
-    def __init__(self, known: Sequence[Known]) -> None:
-        self._known = known
-        self._times = [one.time for one in known]
+    def __init__(self, shifts: Sequence[Shift]) -> None:
+        self._shifts = shifts
+        self._times = [shift.time for shift in shifts]
 
     @property
     def is_reference(self) -> bool:
-        """Whether nothing is ever to be added."""
-        return all(one.shift == 0.0 for one in self._known)
+        """Whether the shift is always 0."""
+        return all(shift.shift == 0.0 for shift in self._shifts)
 
     def at(self, time: float) -> float:
-        """The same moment on the clock of the run."""
+        """Return `time` on the clock of the run."""
         return time + self._between(time).shift
 
     def uncertainty(self, time: float) -> float:
-        """Seconds by which `at` is wrong at most; infinite where nothing was measured."""
+        """Return the greatest error of `at` in seconds; infinite without measurements."""
         return self._between(time).uncertainty
 
-    def _between(self, time: float) -> Known:
+    def _between(self, time: float) -> Shift:
         number = bisect_right(self._times, time)
-        if not self._known:
-            return Known(time, 0.0, 0.0)
-        if number in (0, len(self._known)):
-            nearest = self._known[max(0, number - 1)]
+        if not self._shifts:
+            return Shift(time, 0.0, 0.0)
+        if number in (0, len(self._shifts)):
+            nearest = self._shifts[max(0, number - 1)]
             away = abs(time - nearest.time) * DRIFT if nearest.uncertainty else 0.0
-            return Known(time, nearest.shift, nearest.uncertainty + away)
-        early, late = self._known[number - 1], self._known[number]
+            return Shift(time, nearest.shift, nearest.uncertainty + away)
+        early, late = self._shifts[number - 1], self._shifts[number]
         share = (time - early.time) / (late.time - early.time)
         shift = early.shift + share * (late.shift - early.shift)
-        return Known(time, shift, max(early.uncertainty, late.uncertainty))
+        return Shift(time, shift, max(early.uncertainty, late.uncertainty))
 
 
 SAME = RunClock(())
@@ -70,70 +70,70 @@ SAME = RunClock(())
 def run_clocks(
     starts: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, Sequence[ClockOffset]]
 ) -> dict[int, RunClock]:
-    """By rank; `starts` are the `start` rows of all, and `offsets` the `clock` rows of those that have some."""
-    known = {rank: [row for row in own if row.reference <= rank] for rank, own in offsets.items()}
-    rows = [row for own in known.values() for row in own]
-    machines = {rank: own[0].machine for rank, own in known.items() if own}
+    """Return clocks by rank; `starts` are the `start` rows of all, and `offsets` the `clock` rows of some."""
+    to_lower = {rank: [row for row in rank_rows if row.reference <= rank] for rank, rank_rows in offsets.items()}
+    rows = [row for rank_rows in to_lower.values() for row in rank_rows]
+    machines = {rank: rank_rows[0].machine for rank, rank_rows in to_lower.items() if rank_rows}
     measured = _measured(rows, machines) if rows else {}
     clocks = {rank: measured[machines[rank]] for rank in starts if machines.get(rank) in measured}
     return {**_by_the_time_of_day(starts, clocks), **clocks}
 
 
 def _measured(rows: Sequence[ClockOffset], machines: Mapping[int, str]) -> dict[str, RunClock]:
-    """By machine. The lowest rank that anyone measured against has the clock of the run.
+    """Return clocks by machine. The lowest rank that anyone measured against has the clock of the run.
 
-    A machine that measured against another one, after the first was lost, is as uncertain as both together.
+    A machine that measured against another one, after the first was lost, has the uncertainty of both together.
     """
     root = machines.get(min(row.reference for row in rows))
-    direct: dict[str, list[Known]] = {}
+    direct: dict[str, list[Shift]] = {}
     for row in rows:
         if machines.get(row.reference) == root and row.machine != root:
-            direct.setdefault(row.machine, []).append(Known(row.time, row.offset, row.uncertainty))
-    found = {machine: RunClock(_best(known)) for machine, known in direct.items()}
+            direct.setdefault(row.machine, []).append(Shift(row.time, row.offset, row.uncertainty))
+    by_machine = {machine: RunClock(_best(shifts)) for machine, shifts in direct.items()}
     for row in rows:
-        by = found.get(machines.get(row.reference, ""))
+        by = by_machine.get(machines.get(row.reference, ""))
         if by is not None and row.machine not in (root, machines.get(row.reference)):
-            there = row.time + row.offset
-            shift, uncertainty = by.at(there) - row.time, row.uncertainty + by.uncertainty(there)
-            direct.setdefault(row.machine, []).append(Known(row.time, shift, uncertainty))
-    clocks = {machine: RunClock(_best(known)) for machine, known in direct.items()}
+            middle = row.time + row.offset
+            shift, uncertainty = by.at(middle) - row.time, row.uncertainty + by.uncertainty(middle)
+            direct.setdefault(row.machine, []).append(Shift(row.time, shift, uncertainty))
+    clocks = {machine: RunClock(_best(shifts)) for machine, shifts in direct.items()}
     return clocks if root is None else {**clocks, root: SAME}
 
 
-def _best(known: Iterable[Known]) -> list[Known]:
-    """Without those of which others, and the drift, say as much: what is left is in order, and uneven in nothing."""
-    found = sorted(known, key=attrgetter("time"))
+def _best(measured: Iterable[Shift]) -> list[Shift]:
+    """Drop shifts that others, and the drift, bound as closely; the remaining ones are in order, at different times."""
+    shifts = sorted(measured, key=attrgetter("time"))
     for _ in range(2):
-        kept, bound, before = list[Known](), math.inf, 0.0
-        for one in found:
-            bound += abs(one.time - before) * DRIFT
-            if one.uncertainty <= bound and not (kept and kept[-1].time == one.time):
-                kept.append(one)
-            bound, before = min(bound, one.uncertainty), one.time
-        found = kept[::-1]
-    return found
+        kept, bound, before = list[Shift](), math.inf, 0.0
+        for shift in shifts:
+            bound += abs(shift.time - before) * DRIFT
+            if shift.uncertainty <= bound and not (kept and kept[-1].time == shift.time):
+                kept.append(shift)
+            bound, before = min(bound, shift.uncertainty), shift.time
+        shifts = kept[::-1]
+    return shifts
 
 
 def _by_the_time_of_day(
     starts: Mapping[int, Mapping[str, Any]], measured: Mapping[int, RunClock]
 ) -> dict[int, RunClock]:
-    """Of those that have measured nothing: as their host's others, else by what their clocks showed when.
+    """Return clocks of ranks without measurements: those of others on their host, else by the time of day.
 
-    The clock of the run is that of a rank with which nothing is to be added, else that of the first host.
+    The clock of the run is that of a rank without a shift, else that of the first host.
     """
     hosts: dict[Any, float] = {}
-    known: dict[Any, RunClock] = {}
+    by_host: dict[Any, RunClock] = {}
     for rank, start in starts.items():
         if rank in measured:
-            known.setdefault(start.get("host"), measured[rank])
+            by_host.setdefault(start.get("host"), measured[rank])
         if has_numbers(start, "wall", "now"):
             hosts.setdefault(start.get("host"), start["wall"] - start["now"])
     references = [starts[rank].get("host") for rank, clock in measured.items() if clock.is_reference]
     first = next((host for host in references if host in hosts), next(iter(hosts), None))
-    found = {}
+    clocks = {}
     for rank, start in starts.items():
         host = start.get("host")
         shift = hosts.get(host, hosts.get(first, 0.0)) - hosts.get(first, 0.0)
-        by_day = RunClock([Known(0.0, shift, math.inf)]) if host != first and host in hosts else SAME
-        found[rank] = known.get(host, by_day)
-    return found
+        by_day = RunClock([Shift(0.0, shift, math.inf)]) if host != first and host in hosts else SAME
+        clocks[rank] = by_host.get(host, by_day)
+    return clocks

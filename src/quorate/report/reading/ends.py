@@ -1,4 +1,4 @@
-"""The first and the last rows of a file that is too long to be read whole in passing."""
+"""The first and the last rows of a file that is too long to be read in full in passing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD_BYTES = 8 << 10
 
 
 def first_and_last_rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """Those in the first `HEAD_BYTES` and the last `most_bytes`; the two that are cut are skipped."""
+    """Yield the rows in the first `HEAD_BYTES` and the last `most_bytes`; the two that are cut are skipped."""
     with open(path, "rb") as file:
         lines = file.read(HEAD_BYTES).splitlines()
         file.seek(-most_bytes, os.SEEK_END)

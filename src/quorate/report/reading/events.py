@@ -1,4 +1,4 @@
-"""What happened to workers at moments of a run, as several ranks tell it: each once, on one clock."""
+"""Deaths and joins during a run, as several ranks record them: each once, on one clock."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ T = TypeVar("T", Gone, Joined)
 R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
 
 
-def each_once(found: Iterable[Sequence[T]]) -> list[T]:
-    """Of all ranks' rows, each once, in order: two ranks may have told of one where the first died as well."""
-    known: dict[int, T] = {}
-    for event in (event for one in found for event in one):
-        there = known.get(event.rank)
-        known[event.rank] = event if there is None or event.time < there.time else there
-    return sorted(known.values(), key=lambda event: event.time)
+def each_once(rows: Iterable[Sequence[T]]) -> list[T]:
+    """Return the rows of all ranks in order, one for each event: a second rank may have recorded it as well."""
+    by_rank: dict[int, T] = {}
+    for event in (event for rank_rows in rows for event in rank_rows):
+        other = by_rank.get(event.rank)
+        by_rank[event.rank] = event if other is None or event.time < other.time else other
+    return sorted(by_rank.values(), key=lambda event: event.time)
 
 
 def moved(events: Sequence[R], clock: RunClock) -> list[R]:
-    """The same on the clock of the run."""
+    """Return the same events on the clock of the run."""
     return [replace(event, time=clock.at(event.time)) for event in events]
 
 
 def standstill(death: Gone, steps: Mapping[int, Sequence[Step]]) -> float | None:
-    """The longest time between the ends of two steps that lies around the noticing, of those that went on; seconds.
+    """Return the longest time in seconds between two steps of a surviving rank around the notice of a death.
 
-    None where nobody stepped on both sides of it.
+    None if nobody stepped on both sides of it.
     """
     longest = [
         late.end - early.end
-        for rank, some in steps.items()
+        for rank, rank_steps in steps.items()
         if rank != death.rank
-        for early, late in pairwise(some)
+        for early, late in pairwise(rank_steps)
         if early.end <= death.time + 1.0 and late.end >= death.time - 1.0
     ]
     return max(longest, default=None)

@@ -1,4 +1,4 @@
-"""Whose gradients were left out of the means of a run, as its workers have told."""
+"""Gradients that were left out of the means of a run, as its workers have recorded it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from quorate.report.reading.run import RunRecords
 
 @dataclass
 class LeftOut:
-    """Of one rank, for one reason."""
+    """The exclusions of one rank, for one reason."""
 
     rank: int
     why: str
     count: int = 0
-    """In how many sums."""
+    """The number of sums."""
     times: list[float] = field(default_factory=list)
-    """When it was told of; seconds of training time."""
+    """Times of records, in seconds of training time."""
 
 
 def left_out_of(run: RunRecords) -> tuple[list[LeftOut], int]:
-    """By rank and reason, and how many sums there were."""
-    found: dict[tuple[int, str], LeftOut] = {}
-    rows = sorted((row for one in run.ranks for row in one.exclusions), key=lambda row: row.time)
+    """Return exclusions by rank and reason, and the number of sums."""
+    exclusions: dict[tuple[int, str], LeftOut] = {}
+    rows = sorted((row for rank in run.ranks for row in rank.exclusions), key=lambda row: row.time)
     for row in rows:
-        for told in row.ranks:
-            if len(told) == 3 and isinstance(told[0], int) and isinstance(told[2], int):
-                one = found.setdefault((told[0], str(told[1])), LeftOut(told[0], str(told[1])))
-                one.count += told[2]
-                one.times.append(run.training_seconds(row.time))
+        for entry in row.ranks:
+            if len(entry) == 3 and isinstance(entry[0], int) and isinstance(entry[2], int):
+                exclusion = exclusions.setdefault((entry[0], str(entry[1])), LeftOut(entry[0], str(entry[1])))
+                exclusion.count += entry[2]
+                exclusion.times.append(run.training_seconds(row.time))
     newest = defaultdict[str, int](int)
-    for step in (step for one in run.ranks for step in one.steps):
+    for step in (step for rank in run.ranks for step in rank.steps):
         newest[step.optimizer] = max(newest[step.optimizer], step.round)
-    sums = max(1, sum(newest.values()), *(one.count for one in found.values()))
-    return [one for _, one in sorted(found.items())], sums
+    sums = max(1, sum(newest.values()), *(exclusion.count for exclusion in exclusions.values()))
+    return [exclusion for _, exclusion in sorted(exclusions.items())], sums

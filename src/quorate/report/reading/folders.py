@@ -1,4 +1,4 @@
-"""Finding the folder of a run by what a user calls it."""
+"""Search for the folder of a run by a path or a name."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _SHOWN = 10
 
 
 def find_folder(name: str, runs: Path = RUNS) -> Path:
-    """The folder of a run or a comparison: a path, or the name of a folder in `runs`.
+    """Return the folder of a run or a comparison: a path, or the name of a folder in `runs`.
 
-    Raises `ConfigurationError` where there is none: with the nearest name, and the newest ones.
+    Raises `ConfigurationError` if there is none, with the nearest name and the newest ones.
     """
     for folder in (Path(name), runs / name):
         with suppress(OSError, ValueError):  # what can be no name is none
             if name and folder.is_dir():
                 return folder
-    known = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    near = difflib.get_close_matches(name, [path.name for path in known], n=1)
+    folders = sorted((path for path in runs.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    near = difflib.get_close_matches(name, [path.name for path in folders], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."
-    newest = ", ".join(path.name for path in reversed(known[-_SHOWN:])) or "none"
+    newest = ", ".join(path.name for path in reversed(folders[-_SHOWN:])) or "none"
     raise ConfigurationError(f'there is no run "{name}", as a folder or in {runs}{hint} The newest: {newest}.')
 
 
 def find_run(name: str, runs: Path = RUNS) -> Path:
-    """The folder of one run, which has left rows.
+    """Return the folder of one run that has left rows.
 
-    Raises `ConfigurationError` where there is none, where it holds a comparison (its runs are listed), and where no
-    worker has left records.
+    Raises `ConfigurationError` if there is none, if it holds a comparison (its runs are listed), and if no worker has
+    left records.
     """
     folder = find_folder(name, runs)
     if (folder / COMPARISON).is_file():
@@ -45,5 +45,5 @@ def find_run(name: str, runs: Path = RUNS) -> Path:
 
 
 def runs_of(comparison: Path) -> list[Path]:
-    """The folders of a comparison's runs that have left rows, sorted; the search for learning rates is left out."""
+    """Return the folders of a comparison's runs that have left rows, sorted, without the search for learning rates."""
     return sorted(path for path in comparison.glob("*/seed-*") if ranks_in(path))

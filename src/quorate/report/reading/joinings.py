@@ -1,4 +1,4 @@
-"""Workers that joined a run under way: who, when, and in place of whom."""
+"""Workers that joined a run under way, with times, and the workers that they replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quorate.report.wording import seconds_in_words
 
 
 def is_newcomer(start: Mapping[str, Any]) -> bool:
-    """Whether the worker with this `start` row was not there at the start of the run: those have the ranks below."""
+    """Return whether the worker with this `start` row joined after the start: ranks of the start are below the size."""
     is_further = is_count(start.get("rank")) and is_count(start.get("size")) and bool(start["rank"] >= start["size"])
     return is_further and not start.get("server")
 
@@ -19,24 +19,23 @@ def is_newcomer(start: Mapping[str, Any]) -> bool:
 def replaced_by(
     joining: Joined, deaths: Sequence[Gone], starts: Mapping[int, Mapping[str, Any]], size: int
 ) -> Gone | None:
-    """Whose place it has: of those that died before and had this seat, the last; None for one that was asked for.
+    """Return the last death of a worker with the same seat; None for a worker that replaced none.
 
-    `starts` are the `start` rows by rank; of those that joined they say the seat.
+    `starts` are the `start` rows by rank, which have the seats of newcomers.
     """
     seat = starts.get(joining.rank, {}).get("seat")
     before = [
-        one
-        for one in deaths
-        if one.time <= joining.time
-        and one.rank != joining.rank
-        and seat == (one.rank if one.rank < size else starts.get(one.rank, {}).get("seat"))
+        death
+        for death in deaths
+        if death.time <= joining.time
+        and death.rank != joining.rank
+        and seat == (death.rank if death.rank < size else starts.get(death.rank, {}).get("seat"))
     ]
     return before[-1] if before and seat is not None else None
 
 
 def seconds_to_join(joining: Joined, replaced: Gone | None, start: Mapping[str, Any]) -> float | None:
-    """Since the death of the one whose place it has was noticed, else since it called `quorate.join()`; None where
-    neither is known."""
+    """Return the seconds since the replaced worker's death was noticed, else since `quorate.join()`, or None."""
     now = start.get("now")
     since = replaced.time if replaced is not None else now if is_number(now) else None
     return None if since is None else max(0.0, joining.time - since)
@@ -53,9 +52,9 @@ def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
 def comparable(
     steps: Mapping[int, Sequence[Step]], newcomers: Collection[int], distributed: Iterable[Mapping[str, Any]]
 ) -> dict[int, Sequence[Step]]:
-    """Those steps, by rank, whose numbers can be held side by side: where replicas step apart, not those of newcomers.
+    """Return the steps, by rank, that can be compared by number: without newcomers if replicas step independently.
 
     `distributed` are the ranks' `distribute` rows.
     """
     left_out = newcomers if any(row.get("replicas_differ", False) for row in distributed) else ()
-    return {rank: own for rank, own in steps.items() if rank not in left_out}
+    return {rank: rank_steps for rank, rank_steps in steps.items() if rank not in left_out}

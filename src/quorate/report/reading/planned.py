@@ -1,4 +1,4 @@
-"""What a comparison was meant to be, as `compare.json` says; one run alone is read as a comparison of one arm."""
+"""The plan of a comparison, from `compare.json`; a single run is read as a comparison of one arm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorate.report.wording import counted
 from quorate.workloads import workloads
 
 OWN = "the script's own"
-"""What an arm is called whose strategy nobody named."""
+"""The name of an arm whose strategy nobody named."""
 TRAINS_WORKLOADS = "train_workload.py"
 """The script of the comparisons of workloads."""
 _MACHINE = ("host", "cores", "system", "python", "interpreter", "folder")
@@ -30,7 +30,7 @@ _APART = frozenset((*_MACHINE, "format", "command", "started", "versions", "git"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedArm:
-    """One side: its name, and where its runs are."""
+    """One side: its name, and the places of its runs."""
 
     name: str
     strategy: str | None
@@ -38,17 +38,17 @@ class PlannedArm:
     is_baseline: bool
     learning_rate_factor: float | None
     runs: dict[int, Path]
-    """The folder by seed; it need not be there yet."""
+    """The folder by seed; it need not exist yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What was asked for, and on what machine."""
+    """The settings of a comparison, and its machine."""
 
     folder: Path
     title: str
     is_single: bool
-    """One run, not a comparison: it is reported however it ended."""
+    """Whether it is one run, not a comparison: it is reported however it ended."""
     world: Literal["real", "virtual"]
     workers: int
     arms: tuple[PlannedArm, ...]
@@ -56,41 +56,41 @@ class Planned:
     metric: Metric | None
     target: float | None
     equal: str | None
-    """What was equal by plan: "examples", "seconds", or None."""
+    """The equal quantity by plan: "examples", "seconds", or None."""
     warm_up_steps: int
     is_under_way: bool = False
-    """Whether a launcher is at work on it."""
+    """Whether a launcher is running it."""
     about: dict[str, Any]
-    """The whole of the file."""
+    """All of the file."""
 
     @property
     def baseline(self) -> PlannedArm | None:
-        """The arm that the others are held against; None where there is none."""
+        """The arm to which the others are compared; None if there is none."""
         return next((arm for arm in self.arms if arm.is_baseline), None)
 
     @property
     def hosts(self) -> str | None:
-        """`a:2,b:2`; None where all workers were on the machine they were started on, or nothing says so."""
+        """`a:2,b:2`; None if all workers were on the launcher's machine, or nothing is recorded."""
         return self.text("hosts")
 
     @property
     def machine(self) -> dict[str, object]:
-        """What is known of it."""
+        """The recorded facts about the machine."""
         return {key: self.about[key] for key in _MACHINE if key in self.about}
 
     @property
     def settings(self) -> dict[str, object]:
-        """Everything that was chosen, by name."""
+        """All settings, by name."""
         return {key: value for key, value in self.about.items() if key not in _APART}
 
     def text(self, key: str) -> str | None:
-        """A value as text, None where it is not set."""
+        """Return a value as text; None if it is not set."""
         value = self.about.get(key)
         return None if value is None else str(value)
 
 
 def planned_in(folder: Path) -> Planned:
-    """The plan of what lies in `folder`. Raises `ConfigurationError` where that is no comparison and no run."""
+    """Return the plan of the comparison or run in `folder`. Raises `ConfigurationError` for anything else."""
     path = folder / COMPARISON
     if path.is_file():
         about = read_json(path)
@@ -109,7 +109,7 @@ def planned_in(folder: Path) -> Planned:
 
 
 def _checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """`about` without what is not of its kind. Raises `ConfigurationError` where the grid of runs is not known."""
+    """Return `about` without values of wrong types. Raises `ConfigurationError` if the grid of runs is not known."""
     arms, seeds = about["arms"], about.get("seeds")
     is_whole = (
         isinstance(arms, list)
@@ -125,13 +125,13 @@ def _checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
     if about.get("workers") is None:
         raise ConfigurationError(f'{path} is damaged: "workers" should be a whole number')
     chosen = about.get("chosen_learning_rates")
-    factors = {name: one for name, one in chosen.items() if is_number(one)} if isinstance(chosen, dict) else {}
+    factors = {name: factor for name, factor in chosen.items() if is_number(factor)} if isinstance(chosen, dict) else {}
     plain = [{**arm, "settings": arm["settings"] if isinstance(arm.get("settings"), dict) else {}} for arm in arms]
     return {**about, "arms": plain, "chosen_learning_rates": factors}
 
 
 def _is_inside(name: object) -> bool:
-    """Whether it is the name of a folder right there: records say nothing of what lies elsewhere."""
+    """Return whether it names a folder right in the comparison's: records must not lead elsewhere."""
     return isinstance(name, str) and 0 < len(name) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
@@ -172,14 +172,14 @@ def _run(folder: Path) -> Planned:
     run = read_run(folder)
     about, seed = {**_of_workload(run.about), **run.about}, _seed(run)
     name = (about.get("subject") or {}).get("name") or Path(str(about.get("script") or folder.resolve().name)).name
-    own = next((one.distributed for one in run.ranks if one.distributed), {})
-    strategy = about.get("strategy") or own.get("strategy")
+    distributed = next((rank.distributed for rank in run.ranks if rank.distributed), {})
+    strategy = about.get("strategy") or distributed.get("strategy")
     if str(strategy).endswith(".py"):  # a file: workers record the name that it registers
-        strategy = own.get("strategy") or Path(str(strategy)).name
+        strategy = distributed.get("strategy") or Path(str(strategy)).name
     arm = PlannedArm(
         name=strategy or OWN,
         strategy=strategy if isinstance(strategy, str) else None,
-        settings=dict(about.get("settings") or own.get("settings") or {}),
+        settings=dict(about.get("settings") or distributed.get("settings") or {}),
         is_baseline=False,
         learning_rate_factor=about.get("learning_rate_factor"),
         runs={seed: folder},
@@ -201,7 +201,6 @@ def _run(folder: Path) -> Planned:
 
 
 def _of_workload(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is trained and what is good, where the script is the one that trains workloads."""
     name = next(iter(about.get("arguments") or ()), None)
     if Path(str(about.get("script"))).name != TRAINS_WORKLOADS or not isinstance(name, str) or name not in workloads:
         return {}
@@ -222,12 +221,11 @@ def _workers_in_words(count: int, about: Mapping[str, Any]) -> str:
 
 
 def _seed(run: RunRecords) -> int:
-    said = [run.about.get("seed"), *(one.start.get("seed") for one in run.ranks)]
-    return next((seed for seed in said if type(seed) is int), 0)
+    seeds = [run.about.get("seed"), *(rank.start.get("seed") for rank in run.ranks)]
+    return next((seed for seed in seeds if type(seed) is int), 0)
 
 
 def _metric(about: Mapping[str, Any]) -> Metric | None:
-    """What quality is, where the file says so."""
     try:
         return Metric.model_validate(about["metric"], strict=True)
     except (KeyError, ValueError):
@@ -235,7 +233,7 @@ def _metric(about: Mapping[str, Any]) -> Metric | None:
 
 
 def _world(about: Mapping[str, Any], run: RunRecords | None = None) -> Literal["real", "virtual"]:
-    said = about.get("world")
-    if said not in ("real", "virtual"):
-        said = "virtual" if run is not None and run.is_virtual else "real"
-    return cast(Literal["real", "virtual"], said)
+    world = about.get("world")
+    if world not in ("real", "virtual"):
+        world = "virtual" if run is not None and run.is_virtual else "real"
+    return cast(Literal["real", "virtual"], world)

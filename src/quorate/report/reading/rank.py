@@ -1,4 +1,4 @@
-"""What one rank left, as an object: its rows in order, on one clock."""
+"""The records of one rank as an object: its rows in order, on one clock."""
 
 from __future__ import annotations
 
@@ -39,57 +39,57 @@ from quorate.report.reading.spans import Spans
 
 @dataclass(slots=True)
 class RankRecords:
-    """What one rank left. Times are seconds on the clock of the run, the same for all ranks."""
+    """The records of one rank. Times are seconds on the clock of the run, the same for all ranks."""
 
     rank: int
     start: dict[str, Any] = field(default_factory=dict)
     distributed: dict[str, Any] = field(default_factory=dict)
-    """What the first optimizer was given to."""
+    """The `distribute` row of the first optimizer."""
     steps: list[Step] = field(default_factory=list)
-    """Of the first optimizer, in order; evaluation is not within any of them."""
+    """Steps of the first optimizer, in order; evaluation is not within any of them."""
     others: list[Step] = field(default_factory=list)
-    """Of further optimizers."""
+    """Steps of further optimizers."""
     rounds: list[RoundRecord] = field(default_factory=list)
-    """Of the first optimizer; only the first rank that is left records them, under strategies with a quorum."""
+    """Rounds of the first optimizer; only the lowest live rank records them, under strategies with a quorum."""
     logs: list[Log] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
     outers: list[Outer] = field(default_factory=list)
     noises: list[Noise] = field(default_factory=list)
     exclusions: list[Excluded] = field(default_factory=list)
     layers: Layers | None = None
-    """Of the first optimizer that has said something of them."""
+    """The row of the first optimizer that has recorded layers."""
     served: list[Served] = field(default_factory=list)
-    """What its server did for the first optimizer."""
+    """The work of its server for the first optimizer."""
     offsets: list[ClockOffset] = field(default_factory=list)
-    """What it measured of its clock."""
+    """Measurements of its clock."""
     clock: RunClock = SAME
-    """What its own clock showed, on that of the run."""
+    """The map from its own clock to that of the run."""
     clock_uncertainty: float = 0.0
-    """Seconds by which that is wrong at most, of its steps."""
+    """The greatest error of that map at its steps, in seconds."""
     deaths: list[Gone] = field(default_factory=list)
-    """Of other ranks, as this one told them."""
+    """Deaths of other ranks, as this one recorded them."""
     joinings: list[Joined] = field(default_factory=list)
-    """Likewise."""
+    """Joins of other ranks, as this one recorded them."""
     memory: list[Memory] = field(default_factory=list)
     foreseen: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Bytes that it was to hold, by optimizer."""
+    """Forecasts of its bytes, by optimizer."""
     evaluations: Spans = field(default_factory=Spans)
     after_evaluation: set[int] = field(default_factory=set)
-    """The numbers of the steps that came next after an evaluation: they wait for others who still evaluate."""
+    """The numbers of the steps next after an evaluation: they wait for others who still evaluate."""
     end: dict[str, Any] | None = None
-    """None where the worker did not live to write it."""
+    """The last row; None if the worker died before it."""
 
     @property
     def is_newcomer(self) -> bool:
-        """Whether it joined when the run was under way: its step 1 is none of the others'."""
+        """Whether it joined when the run was under way: its step 1 is not that of the others."""
         return is_newcomer(self.start)
 
     def training_seconds(self, time: float, origin: float) -> float:
-        """From `origin` to `time`, without this rank's evaluations."""
+        """Return the seconds from `origin` to `time`, without this rank's evaluations."""
         return max(0.0, time - origin - (self.evaluations.before(time) - self.evaluations.before(origin)))
 
     def move(self, clock: RunClock) -> None:
-        """Put it on the clock of the run; `clock` is its own."""
+        """Move all times to the clock of the run; `clock` maps its own."""
         self.clock = clock
         self.clock_uncertainty = max((clock.uncertainty(step.end) for step in self.steps), default=0.0)
         if clock.is_reference:
@@ -102,14 +102,14 @@ class RankRecords:
         self.distances, self.outers = moved(self.distances, clock), moved(self.outers, clock)
         self.noises, self.exclusions = moved(self.noises, clock), moved(self.exclusions, clock)
         self.deaths, self.joinings = moved(self.deaths, clock), moved(self.joinings, clock)
-        for said, name in ((self.start, "now"), (self.end or {}, "time")):
-            if has_numbers(said, name):
-                said[name] = clock.at(said[name])
+        for row, name in ((self.start, "now"), (self.end or {}, "time")):
+            if has_numbers(row, name):
+                row[name] = clock.at(row[name])
 
 
 def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
-    """Read its file in `folder`; of one longer than `most_bytes` only the first rows, and the last `most_bytes`."""
-    found = RankRecords(rank)
+    """Read a rank's file in `folder`; if longer than `most_bytes`, only the first rows, and the last `most_bytes`."""
+    records = RankRecords(rank)
     spans: list[tuple[float, float]] = []
     fresh: list[RoundRecord] = []
     sessions = Sessions()
@@ -118,46 +118,48 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
     for row in first_and_last_rows(path, most_bytes) if is_long and most_bytes is not None else rows(path):
         row, kind = sessions.row(row), row["kind"]
         if kind == "step" and (step := row_of(Step, row)) is not None:
-            pause = sessions.step(step, found)
+            pause = sessions.step(step, records)
             spans += [pause] if pause else []
-            found.steps.append(step)
-            number_updates([one for one in fresh if one.optimizer in (None, step.optimizer)], step)
-            fresh = [one for one in fresh if one.optimizer not in (None, step.optimizer)]
+            records.steps.append(step)
+            number_updates([record for record in fresh if record.optimizer in (None, step.optimizer)], step)
+            fresh = [record for record in fresh if record.optimizer not in (None, step.optimizer)]
         elif kind == "round" and (merged := round_of(row)) is not None:
-            for rounds in (found.rounds, fresh):
+            for rounds in (records.rounds, fresh):
                 take_back(rounds, merged)
                 rounds.append(merged)
         elif kind == "log" and (log := row_of(Log, row)) is not None:
-            found.logs.append(log)
+            records.logs.append(log)
         elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
-            found.distances.append(distance)
+            records.distances.append(distance)
         elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
-            found.outers.append(outer)
+            records.outers.append(outer)
         elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
-            found.noises.append(noise)
+            records.noises.append(noise)
         elif kind == "excluded" and (excluded := row_of(Excluded, row)) is not None:
-            found.exclusions.append(excluded)
+            records.exclusions.append(excluded)
         elif kind == "layers" and (layers := row_of(Layers, row)) is not None:
-            found.layers = found.layers or layers
+            records.layers = records.layers or layers
         elif kind == "served" and (served := served_of(row)) is not None:
-            found.served.append(served)
+            records.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:
-            found.offsets.append(offset)
+            records.offsets.append(offset)
         elif kind == "gone" and (death := row_of(Gone, row)) is not None:
-            found.deaths.append(death)
+            records.deaths.append(death)
         elif kind == "joined" and (joining := row_of(Joined, row)) is not None:
-            found.joinings.append(joining)
+            records.joinings.append(joining)
         elif kind == "evaluate" and (evaluate := row_of(Evaluate, row)) is not None:
             spans.append((evaluate.begin, evaluate.end))
-        elif kind == "start" and not found.start:
-            found.start = sound_parts(row, Start)
+        elif kind == "start" and not records.start:
+            records.start = sound_parts(row, Start)
         elif kind == "memory" and (memory := row_of(Memory, row)) is not None:
-            found.memory.append(memory)
+            records.memory.append(memory)
         elif kind == "distribute":
-            told = sound_parts(row, Distribute)
-            found.distributed = found.distributed or told
-            found.foreseen |= {str(told.get("optimizer")): told["foreseen"]} if told.get("foreseen") else {}
+            distributed = sound_parts(row, Distribute)
+            records.distributed = records.distributed or distributed
+            records.foreseen |= (
+                {str(distributed.get("optimizer")): distributed["foreseen"]} if distributed.get("foreseen") else {}
+            )
         elif kind == "end":
-            found.end = sound_parts(row, End)
-    found.evaluations = Spans(spans)
-    return found
+            records.end = sound_parts(row, End)
+    records.evaluations = Spans(spans)
+    return records

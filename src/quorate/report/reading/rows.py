@@ -1,4 +1,4 @@
-"""Rows of records as objects of their kind: a row in which something is missing, or of another type, is left out."""
+"""Rows of records as objects of their kind; rows with missing values, or of other types, are left out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BETWEEN = {"workers": (0, 10**6), "status": (1 - 2**31, 2**31 - 1)}
-"""Whole numbers that are believed of some fields, whatever row they are in."""
+"""Bounds of whole numbers in some fields, whatever row they are in."""
 _MODELS: dict[type, type[BaseModel]] = {}
 _CHECKERS: dict[type, dict[str, TypeAdapter[Any]]] = {}
 
 
 def row_of(kind: type[T], row: Mapping[str, Any]) -> T | None:
-    """`row` as an object of its kind; None where something is missing, or is none. Later formats may say more."""
+    """Return `row` as an object of its kind; None if a value is missing or damaged. Further keys are ignored."""
     if kind not in _MODELS:
         _MODELS[kind] = _model(kind)
     try:
@@ -28,12 +28,12 @@ def row_of(kind: type[T], row: Mapping[str, Any]) -> T | None:
         return None
 
 
-def sound_parts(said: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """`said` without what is not of its type in the dataclass `kind`; keys that it does not have stay."""
+def sound_parts(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return the values of the right types in the dataclass `kind`, and those of keys that it does not have."""
     if kind not in _CHECKERS:
         _CHECKERS[kind] = _checkers(kind)
-    known = _CHECKERS[kind]
-    return {key: x for key, x in said.items() if key not in known or x is None or _fits(known[key], x)}
+    checkers = _CHECKERS[kind]
+    return {key: x for key, x in values.items() if key not in checkers or x is None or _fits(checkers[key], x)}
 
 
 def _fits(checker: TypeAdapter[Any], value: object) -> bool:
@@ -45,11 +45,12 @@ def _fits(checker: TypeAdapter[Any], value: object) -> bool:
 
 
 def _model(kind: Any) -> type[BaseModel]:
-    """Of whole rows: types are taken strictly, whole numbers are numbers too."""
     from pydantic import ConfigDict, create_model  # 0.1 s, which a closing line without rows does not take
 
     hints = _believed(kind)
-    wanted: Any = {one.name: (hints[one.name], ... if one.default is MISSING else one.default) for one in fields(kind)}
+    wanted: Any = {
+        entry.name: (hints[entry.name], ... if entry.default is MISSING else entry.default) for entry in fields(kind)
+    }
     return create_model(kind.__name__, __config__=ConfigDict(strict=True), **wanted)
 
 
@@ -60,15 +61,15 @@ def _checkers(kind: Any) -> dict[str, TypeAdapter[Any]]:
 
 
 def _believed(kind: Any) -> dict[str, Any]:
-    """By field, its type with what is believed of numbers: whole ones are counts, ranks and seeds; a loss is any."""
+    """Return the types by field, with bounds of numbers: whole ones are counts, ranks and seeds; a loss is any."""
     from pydantic import Field
 
     believed: dict[object, Any] = {
         float: Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)],
         int: Annotated[int, Field(ge=0, le=int(MOST))],
     }
-    believed |= {one | None: Union[as_believed, None] for one, as_believed in believed.items()}  # type: ignore[operator]  # noqa: UP007
-    own = {"loss": get_type_hints(kind).get("loss")}
-    own |= {name: Annotated[int, Field(ge=least, le=most)] for name, (least, most) in _BETWEEN.items()}
-    hints = {name: own.get(name, believed.get(hint, hint)) for name, hint in get_type_hints(kind).items()}
-    return {one.name: hints[one.name] for one in fields(kind)}
+    believed |= {kind_of_number | None: Union[as_believed, None] for kind_of_number, as_believed in believed.items()}  # type: ignore[operator]  # noqa: UP007
+    special = {"loss": get_type_hints(kind).get("loss")}
+    special |= {name: Annotated[int, Field(ge=least, le=most)] for name, (least, most) in _BETWEEN.items()}
+    hints = {name: special.get(name, believed.get(hint, hint)) for name, hint in get_type_hints(kind).items()}
+    return {entry.name: hints[entry.name] for entry in fields(kind)}

@@ -1,7 +1,7 @@
 """One run's folder as an object: `run.json`, `outcome.json`, and the rows of every rank on one clock.
 
-Nothing here fails on what a run left behind: a file that is missing counts as empty, a row that is damaged or cut off
-is skipped, ranks may have any number of steps. Cost: some 10 µs a row.
+Reading never fails on the files of a run: a missing file counts as empty, a row that is damaged or cut off is
+skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 """
 
 from __future__ import annotations
@@ -33,179 +33,176 @@ class RunRecords:
 
     folder: Path
     about: dict[str, Any]
-    """`run.json`; empty where there is none."""
+    """`run.json`; empty if there is none."""
     outcome: dict[str, Any] | None
-    """`outcome.json`; None where the run has not ended, or nobody watched it end."""
+    """`outcome.json`; None if the run has not ended, or nobody watched its end."""
     ranks: tuple[RankRecords, ...]
-    """Those that have left rows, by rank."""
+    """The ranks that have left rows, in order."""
 
     @property
     def size(self) -> int:
-        """How many workers the run had."""
-        said = [self.about.get("workers"), *(one.start.get("size") for one in self.ranks)]
-        return next((number for number in said if type(number) is int), len(self.ranks))
+        """The number of workers of the run."""
+        sizes = [self.about.get("workers"), *(rank.start.get("size") for rank in self.ranks)]
+        return next((number for number in sizes if type(number) is int), len(self.ranks))
 
     @property
     def status(self) -> int | None:
-        """The exit status, as far as it is known."""
+        """The exit status, if known."""
         return (self.outcome or {}).get("status")
 
     @property
     def has_steps(self) -> bool:
-        """Whether any rank took one."""
-        return any(one.steps for one in self.ranks)
+        """Whether any rank took a step."""
+        return any(rank.steps for rank in self.ranks)
 
     @property
     def is_virtual(self) -> bool:
         """Whether it was made in a virtual world."""
-        return any(one.start.get("clock") == "virtual" for one in self.ranks)
+        return any(rank.start.get("clock") == "virtual" for rank in self.ranks)
 
     @property
     def clock_uncertainty(self) -> float:
-        """Seconds by which the times of two ranks' steps, side by side, are wrong at most; infinite if not known."""
-        by_clock = {id(one.clock): one.clock_uncertainty for one in self.ranks if one.steps}
+        """The greatest error between the times of two ranks' steps, in seconds; infinite if not known."""
+        by_clock = {id(rank.clock): rank.clock_uncertainty for rank in self.ranks if rank.steps}
         return sum(sorted(by_clock.values())[-2:])
 
     @property
     def deaths(self) -> list[Gone]:
-        """Of workers that the others have outlived."""
-        return each_once([one.deaths for one in self.ranks])
+        """The deaths of workers that were outlived."""
+        return each_once([rank.deaths for rank in self.ranks])
 
     @property
     def joinings(self) -> list[Joined]:
-        """Of workers that were not there at the start."""
-        return each_once([one.joinings for one in self.ranks])
+        """The joins of workers after the start."""
+        return each_once([rank.joinings for rank in self.ranks])
 
     @property
     def starts(self) -> dict[int, dict[str, Any]]:
         """The `start` rows by rank."""
-        return {one.rank: one.start for one in self.ranks}
+        return {rank.rank: rank.start for rank in self.ranks}
 
     @property
     def replacements(self) -> list[tuple[Joined, Gone | None]]:
-        """Those that joined, each with the death of the one in whose place it was started."""
-        return [(one, replaced_by(one, self.deaths, self.starts, self.size)) for one in self.joinings]
+        """The joins, each with the death of the replaced worker."""
+        return [(joining, replaced_by(joining, self.deaths, self.starts, self.size)) for joining in self.joinings]
 
     @property
     def newcomers(self) -> frozenset[int]:
-        """The ranks of those that have left rows."""
-        return frozenset(one.rank for one in self.ranks if one.is_newcomer)
+        """The ranks of newcomers that have left rows."""
+        return frozenset(rank.rank for rank in self.ranks if rank.is_newcomer)
 
     @property
     def steps(self) -> dict[int, list[Step]]:
-        """By rank, of those that took any."""
-        return {one.rank: one.steps for one in self.ranks if one.steps}
+        """The steps by rank, of ranks that took any."""
+        return {rank.rank: rank.steps for rank in self.ranks if rank.steps}
 
     @property
     def pauses(self) -> Spans:
-        """The evaluations of all."""
-        return Spans(span for one in self.ranks for span in one.evaluations.spans)
+        """The evaluations of all ranks."""
+        return Spans(span for rank in self.ranks for span in rank.evaluations.spans)
 
     def training_seconds(self, time: float) -> float:
-        """Of training up to `time`, as the lowest rank that took steps has it. There is one."""
-        return next(one for one in self.ranks if one.steps).training_seconds(time, self.begin)
+        """Return the seconds of training up to `time`, by the lowest rank that took steps. The run has one."""
+        return next(rank for rank in self.ranks if rank.steps).training_seconds(time, self.begin)
 
     def merged(self) -> list[Merged]:
-        """The rounds that were applied, with their gradients; none under strategies without a quorum."""
-        told = {one.number: one for rank in self.ranks for one in rank.rounds}  # by the first rank that was left
-        shards = max((_shards(one) for one in self.ranks), default=1)
-        rounds = [of_workers(told[number], shards) for number in sorted(told)]
-        moved_on = {one.rank: one.after_evaluation | ({1} if one.is_newcomer else set()) for one in self.ranks}
+        """Return the rounds that were applied, with their gradients; none under strategies without a quorum."""
+        records = {record.number: record for rank in self.ranks for record in rank.rounds}  # by the lowest live rank
+        shards = max((_shards(rank) for rank in self.ranks), default=1)
+        rounds = [of_workers(records[number], shards) for number in sorted(records)]
+        moved_on = {rank.rank: rank.after_evaluation | ({1} if rank.is_newcomer else set()) for rank in self.ranks}
         return merged_in(rounds, self.steps, moved_on)
 
     @property
     def usual_warm_up(self) -> int:
-        """The first steps that are no measure of the others: `WARM_UP_STEPS`, but no more than a tenth of all."""
-        longest = max((len(one.steps) for one in self.ranks), default=0)
+        """The number of first steps that do not represent the others: `WARM_UP_STEPS`, at most a tenth of all."""
+        longest = max((len(rank.steps) for rank in self.ranks), default=0)
         return min(WARM_UP_STEPS, int(WARM_UP_SHARE * longest))
 
     @property
     def begin(self) -> float:
-        """When training began: the first step of the lowest rank that took any. There is one."""
-        return next(one.steps[0].begin for one in self.ranks if one.steps)
+        """The begin of the first step of the lowest rank that took any. The run has one."""
+        return next(rank.steps[0].begin for rank in self.ranks if rank.steps)
 
     def warm(self, warm_up: int) -> dict[int, list[Step]]:
-        """By rank, the steps after the warm-up; only ranks that took any."""
-        found = {one.rank: [step for step in one.steps if step.step > warm_up] for one in self.ranks}
-        return {rank: steps for rank, steps in found.items() if steps}
+        """Return the steps after the warm-up, by rank; only ranks that took any."""
+        steps_after = {rank.rank: [step for step in rank.steps if step.step > warm_up] for rank in self.ranks}
+        return {rank: steps for rank, steps in steps_after.items() if steps}
 
     def after(self, warm_up: int) -> dict[int, list[Step]]:
-        """By rank, the steps that measure: after the warm-up, and not next after an evaluation.
+        """Return the steps that measure, by rank: after the warm-up, and not next after an evaluation.
 
-        Where evaluations are so frequent that this would leave out half of the steps, those after them count as well.
+        If evaluations are so frequent that this would leave out half of the steps, those after them count as well.
         """
         warm = self.warm(warm_up)
-        paused = {one.rank: one.after_evaluation for one in self.ranks}
+        paused = {rank.rank: rank.after_evaluation for rank in self.ranks}
         calm = {rank: [step for step in steps if step.step not in paused[rank]] for rank, steps in warm.items()}
         is_most = 2 * sum(map(len, calm.values())) > sum(map(len, warm.values()))
         return {rank: steps for rank, steps in (calm if is_most else warm).items() if steps}
 
 
 def read_run(folder: Path, *, only: Collection[int] | None = None, most_bytes: int | None = None) -> RunRecords:
-    """Read the run in `folder`, whatever is there; of all ranks, or of some `only`.
+    """Read the run in `folder`, complete or not; of all ranks, or of some `only`.
 
     Of files longer than `most_bytes` only the first rows are read, and the last `most_bytes`.
     """
     ranks = [read_rank(folder, rank, most_bytes) for rank in ranks_in(folder) if only is None or rank in only]
     _align(ranks)
     _keep_first_optimizer(ranks)
-    for one in ranks:
-        _leave_out_evaluation(one)
-    _leave_out_what_was_before(ranks)
+    for records in ranks:
+        _leave_out_evaluation(records)
+    _exclude_before_joining(ranks)
     about, outcome = read_json(folder / "run.json") or {}, read_json(folder / "outcome.json")
     ended = None if outcome is None else sound_parts(outcome, OutcomeFile)
     return RunRecords(folder, sound_parts(about, RunFile), ended, tuple(ranks))
 
 
 def _align(ranks: list[RankRecords]) -> None:
-    """Put all ranks on one clock."""
-    clocks = run_clocks({one.rank: one.start for one in ranks}, {one.rank: one.offsets for one in ranks})
-    for one in ranks:
-        one.move(clocks[one.rank])
+    clocks = run_clocks({rank.rank: rank.start for rank in ranks}, {rank.rank: rank.offsets for rank in ranks})
+    for rank in ranks:
+        rank.move(clocks[rank.rank])
 
 
 def _keep_first_optimizer(ranks: list[RankRecords]) -> None:
-    """Where a script distributes several optimizers, the steps of the first one are *the* steps."""
-    names = [str(one.distributed["optimizer"]) for one in ranks if "optimizer" in one.distributed]
-    names += [step.optimizer for one in ranks for step in one.steps[:1]]
+    names = [str(rank.distributed["optimizer"]) for rank in ranks if "optimizer" in rank.distributed]
+    names += [step.optimizer for rank in ranks for step in rank.steps[:1]]
     if not names:
         return
     first = names[0]
-    for one in ranks:
-        one.others = [step for step in one.steps if step.optimizer != first]
-        if one.others:
-            one.steps = [step for step in one.steps if step.optimizer == first]
-        one.rounds = [merged for merged in one.rounds if merged.optimizer in (None, first)]
-        one.served = [served for served in one.served if served.optimizer == first]
-        number_the_rest(one.rounds)
+    for rank in ranks:
+        rank.others = [step for step in rank.steps if step.optimizer != first]
+        if rank.others:
+            rank.steps = [step for step in rank.steps if step.optimizer == first]
+        rank.rounds = [merged for merged in rank.rounds if merged.optimizer in (None, first)]
+        rank.served = [served for served in rank.served if served.optimizer == first]
+        number_the_rest(rank.rounds)
 
 
-def _leave_out_evaluation(one: RankRecords) -> None:
-    """Let steps begin after the evaluations before them; what was computed then is no part of the step."""
-    if not one.evaluations:
+def _leave_out_evaluation(rank: RankRecords) -> None:
+    """Let steps begin after the evaluations before them; computing during those is no part of the step."""
+    if not rank.evaluations:
         return
     before = None
-    for step in one.steps:
+    for step in rank.steps:
         since = step.begin if before is None else min(before, step.begin)
-        inside = one.evaluations.between(step.begin, step.arrive)
+        inside = rank.evaluations.between(step.begin, step.arrive)
         if inside > 0.0:
             step.begin += inside
             step.compute = max(0.0, min(step.compute, step.arrive - step.begin - step.data - step.delay))
-        if inside > 0.0 or one.evaluations.between(since, step.arrive) > 0.0:
-            one.after_evaluation.add(step.step)
+        if inside > 0.0 or rank.evaluations.between(since, step.arrive) > 0.0:
+            rank.after_evaluation.add(step.step)
         before = step.end
 
 
-def _leave_out_what_was_before(ranks: list[RankRecords]) -> None:
-    """While the first rank evaluated no worker trained, also where one had not joined yet."""
-    for one in ranks:
-        if one.is_newcomer and one.steps:
-            first = one.steps[0].begin
+def _exclude_before_joining(ranks: list[RankRecords]) -> None:
+    """Add evaluations of the first rank before a newcomer joined to its own: no worker trained then."""
+    for rank in ranks:
+        if rank.is_newcomer and rank.steps:
+            first = rank.steps[0].begin
             before = [(begin, min(end, first)) for begin, end in ranks[0].evaluations.spans if begin < first]
-            one.evaluations = Spans([*before, *one.evaluations.spans])
+            rank.evaluations = Spans([*before, *rank.evaluations.spans])
 
 
-def _shards(one: RankRecords) -> int:
-    """Over how many workers its replica is spread."""
-    found: Any = one.distributed.get("shards")
-    return found if is_count(found) and found > 0 else 1
+def _shards(rank: RankRecords) -> int:
+    value: Any = rank.distributed.get("shards")
+    return value if is_count(value) and value > 0 else 1

@@ -1,4 +1,4 @@
-"""What servers did, as their rows say it."""
+"""The work of servers, from their rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from quorate.report.reading.sound import is_count, is_number
 
 
 def served_of(row: Mapping[str, Any]) -> Served | None:
-    """A `served` row as an object; None where something is missing, or is none."""
-    found = row_of(Served, row)
-    if found is None or found.seconds < 0.0 or found.busy < 0.0:
+    """Return a `served` row as an object; None if a value is missing or damaged."""
+    served = row_of(Served, row)
+    if served is None or served.seconds < 0.0 or served.busy < 0.0:
         return None
-    counts = ((found.taken or (), 2), (found.dropped or (), 2), (found.given or (), 3))
-    is_sound = all(len(one) == length and all(map(is_count, one)) for rows, length in counts for one in rows)
-    counted = found.counted or ()
-    is_sound &= len(counted) == len(found.taken or ()) and all(is_number(one) and one >= 0.0 for one in counted)
-    return found if is_sound else None
+    counts = ((served.taken or (), 2), (served.dropped or (), 2), (served.given or (), 3))
+    is_sound = all(len(values) == length and all(map(is_count, values)) for rows, length in counts for values in rows)
+    counted = served.counted or ()
+    is_sound &= len(counted) == len(served.taken or ()) and all(
+        is_number(weight) and weight >= 0.0 for weight in counted
+    )
+    return served if is_sound else None

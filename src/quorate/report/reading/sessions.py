@@ -1,4 +1,4 @@
-"""The rows of a run that was resumed, as if it had not been interrupted: what was done again counts once."""
+"""The rows of a run that was resumed, as if it had not been interrupted: repeated steps count once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SAME_CLOCK_SECONDS = 1.0
 
 
 class Found(Protocol):
-    """What was read of one rank so far."""
+    """The rows of one rank that have been read so far."""
 
     steps: list[Step]
     logs: list[Any]
 
 
 class Sessions:
-    """Those of one rank's file, each of which begins with a row `start`."""
+    """The sessions of one rank's file, each of which begins with a row `start`."""
 
     def __init__(self) -> None:
         self._begun: Mapping[str, Any] | None = None
@@ -30,11 +30,11 @@ class Sessions:
 
     @property
     def is_moved(self) -> bool:
-        """Whether this session's clock is another one than the first session's, of which it has measured nothing."""
+        """Whether this session's clock is another than the first session's, to which nothing was measured."""
         return self._shift != 0.0
 
     def row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The same row with its times on the first session's clock."""
+        """Return the row with its times on the first session's clock."""
         if row["kind"] == "start":
             self._start(row)
         if not self._shift:
@@ -46,15 +46,15 @@ class Sessions:
             self._begun = row
             return
         self._is_resuming = not is_newcomer(row)  # that one is another worker, with a step 1 of its own
-        if all(is_number(one.get(name)) for one in (row, self._begun) for name in ("wall", "now")):
+        if all(is_number(session.get(name)) for session in (row, self._begun) for name in ("wall", "now")):
             shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
             self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started anew
 
-    def step(self, new: Step, found: Found) -> tuple[float, float] | None:
-        """Forget what is done again from `new` on; the time that this and the pause took, where there was one."""
+    def step(self, new: Step, records: Found) -> tuple[float, float] | None:
+        """Drop the steps that are repeated from `new` on; return the time of the gap, if there was one."""
         if not self._is_resuming:
             return None
         self._is_resuming = False
-        found.steps = [step for step in found.steps if step.step < new.step]
-        found.logs = [log for log in found.logs if log.step < new.step]
-        return (found.steps[-1].end, new.begin) if found.steps else None
+        records.steps = [step for step in records.steps if step.step < new.step]
+        records.logs = [log for log in records.logs if log.step < new.step]
+        return (records.steps[-1].end, new.begin) if records.steps else None

@@ -1,4 +1,4 @@
-"""Stretches of time, such as evaluations, and how much of them lies before a moment."""
+"""Spans of time, such as evaluations, and sums of their parts before a moment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from quorate.report.reading.clocks import RunClock
 
 
 class Spans:
-    """Spans of time (begin, end) in any order; where they overlap they count once.
+    """Spans of time (begin, end) in any order; overlaps count once.
 
-    Asking costs time in proportion to the logarithm of their number.
+    A query costs time in proportion to the logarithm of their number.
     """
 
     def __init__(self, spans: Iterable[tuple[float, float]] = ()) -> None:
@@ -28,7 +28,7 @@ class Spans:
         return bool(self.spans)
 
     def before(self, time: float) -> float:
-        """Seconds of them that lie before `time`."""
+        """Return the seconds of spans before `time`."""
         number = bisect_right(self._begins, time)
         if not number:
             return 0.0
@@ -36,9 +36,9 @@ class Spans:
         return self._totals[number - 1] + min(end, time) - begin
 
     def between(self, begin: float, end: float) -> float:
-        """Seconds of them that lie from `begin` to `end`."""
+        """Return the seconds of spans from `begin` to `end`."""
         return self.before(end) - self.before(begin)
 
     def moved(self, clock: RunClock) -> Spans:
-        """The same ones, on the clock of the run."""
+        """Return the same spans on the clock of the run."""
         return Spans((clock.at(begin), clock.at(end)) for begin, end in self.spans)

@@ -1,8 +1,8 @@
-"""The speed-up of more workers, taken apart: time per pass times passes to the target. Pure.
+"""The speed-up of more workers in two parts: time per pass times passes to the target. Pure.
 
 speed-up(n) = T(n0) / T(n) with T = (seconds per pass) x (passes to the target), so it is the product of two ratios. The
 first suffers where workers wait, bytes move, or each computes slower; the second where the batch grows and each example
-teaches less. `losses` say where the time of n workers goes that n / n0 times the speed would have saved.
+teaches less. `losses` divide the time of n workers that n / n0 times the speed would have saved.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from quorate.core.gradient_noise import example_factor
 from quorate.report.scaling.schema import Limit, Regime, ScalingRow
 
 NAMED = 0.1
-"""The share of the time from which on a loss is said to be what limits."""
+"""The share of the time from which on a loss is said to limit the speed-up."""
 WORTH = 0.5
-"""What more workers have to bring to be worth having, as a share of what they would bring at best."""
+"""The least gain from more workers worth having, as a share of the best possible gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What is known of one number of workers."""
+    """The measurements of one number of workers."""
 
     regime: Regime
     workers: int
@@ -30,7 +30,7 @@ class Measured:
     rates: Sequence[float] = ()
     """Examples per second, by seed."""
     examples: Sequence[float] = ()
-    """To the target, by seed; of the runs that reached it."""
+    """Examples to the target, by seed; of the runs that reached it."""
     batch: float | None = None
     """Examples of a step of one worker."""
     step: Mapping[str, float]
@@ -49,43 +49,43 @@ class _Known:
 
 
 def rows_of(measured: Sequence[Measured], pass_examples: float, price: float | None) -> tuple[ScalingRow, ...]:
-    """Regime by regime. `price` is that of a worker and hour."""
-    found: list[ScalingRow] = []
-    for regime in dict.fromkeys(one.regime for one in measured):
-        own = sorted((one for one in measured if one.regime == regime), key=lambda one: one.workers)
-        known = [_known(one, own, pass_examples) for one in own]
-        found += [_row(one, known[0], pass_examples, price) for one in known]
-    return tuple(found)
+    """Return the rows regime by regime. `price` is that of a worker and hour."""
+    rows: list[ScalingRow] = []
+    for regime in dict.fromkeys(entry.regime for entry in measured):
+        of_regime = sorted((entry for entry in measured if entry.regime == regime), key=lambda entry: entry.workers)
+        means = [_known(entry, of_regime, pass_examples) for entry in of_regime]
+        rows += [_row(mean, means[0], pass_examples, price) for mean in means]
+    return tuple(rows)
 
 
-def _known(one: Measured, own: Sequence[Measured], pass_examples: float) -> _Known:
-    seconds = pass_examples / statistics.fmean(one.rates) if one.rates else None
-    examples = statistics.fmean(one.examples) if one.examples else _foreseen(one, own)
-    return _Known(one, seconds, None if examples is None else examples / pass_examples)
+def _known(entry: Measured, of_regime: Sequence[Measured], pass_examples: float) -> _Known:
+    seconds = pass_examples / statistics.fmean(entry.rates) if entry.rates else None
+    examples = statistics.fmean(entry.examples) if entry.examples else _foreseen(entry, of_regime)
+    return _Known(entry, seconds, None if examples is None else examples / pass_examples)
 
 
-def _foreseen(one: Measured, own: Sequence[Measured]) -> float | None:
-    """Examples to the target, by those of the most workers that were measured and the noise of their gradients."""
-    if not one.is_simulated:
+def _foreseen(entry: Measured, of_regime: Sequence[Measured]) -> float | None:
+    """Predict the examples to the target from those of the most measured workers and the noise of their gradients."""
+    if not entry.is_simulated:
         return None
-    most = max((x for x in own if not x.is_simulated), key=lambda x: x.workers, default=None)
+    most = max((x for x in of_regime if not x.is_simulated), key=lambda x: x.workers, default=None)
     if most is None or not most.examples or most.noise is None:
         return None
     if most.noise <= 0:
-        return statistics.fmean(most.examples) * one.workers / most.workers
-    ratio = example_factor(most.noise, one.workers) / example_factor(most.noise, most.workers)
+        return statistics.fmean(most.examples) * entry.workers / most.workers
+    ratio = example_factor(most.noise, entry.workers) / example_factor(most.noise, most.workers)
     return statistics.fmean(most.examples) * ratio
 
 
-def _row(one: _Known, first: _Known, pass_examples: float, price: float | None) -> ScalingRow:
-    of, times = one.of, one.of.workers / first.of.workers
-    time = _ratio(first.pass_seconds, one.pass_seconds)
-    passes = _ratio(first.passes, one.passes)
+def _row(mean: _Known, first: _Known, pass_examples: float, price: float | None) -> ScalingRow:
+    of, times = mean.of, mean.of.workers / first.of.workers
+    time = _ratio(first.pass_seconds, mean.pass_seconds)
+    passes = _ratio(first.passes, mean.passes)
     both = None if time is None or passes is None else time * passes
-    losses = _losses(one, first, time, times)
+    losses = _losses(mean, first, time, times)
     limit = max(losses, key=lambda name: losses[name], default=None)
-    to_target = None if one.pass_seconds is None or one.passes is None else one.pass_seconds * one.passes
-    spent = one.pass_seconds if one.passes is None else to_target
+    to_target = None if mean.pass_seconds is None or mean.passes is None else mean.pass_seconds * mean.passes
+    spent = mean.pass_seconds if mean.passes is None else to_target
     worker_seconds = None if spent is None else of.workers * spent
     gained = time if both is None else both
     return ScalingRow(
@@ -94,9 +94,9 @@ def _row(one: _Known, first: _Known, pass_examples: float, price: float | None) 
         is_simulated=of.is_simulated,
         seeds=len(of.rates),
         batch=None if of.batch is None else of.batch * of.workers,
-        examples_per_second=None if one.pass_seconds is None else pass_examples / one.pass_seconds,
-        pass_seconds=one.pass_seconds,
-        passes=one.passes,
+        examples_per_second=None if mean.pass_seconds is None else pass_examples / mean.pass_seconds,
+        pass_seconds=mean.pass_seconds,
+        passes=mean.passes,
         target_seconds=to_target,
         time_speedup=time,
         pass_speedup=passes,
@@ -110,34 +110,38 @@ def _row(one: _Known, first: _Known, pass_examples: float, price: float | None) 
     )
 
 
-def _ratio(first: float | None, one: float | None) -> float | None:
-    return first / one if first is not None and one else None
+def _ratio(first: float | None, other: float | None) -> float | None:
+    return first / other if first is not None and other else None
 
 
-def _losses(one: _Known, first: _Known, time: float | None, times: float) -> dict[Limit, float]:
-    """Of the time per pass, what is beyond that of the fewest workers over how many times as many there are, dealt out
-    by how much longer each part of a step takes for an example; of the passes, what is beyond those of the fewest."""
-    found: dict[Limit, float] = {}
-    if one.of.workers == first.of.workers:
-        return found
-    if one.passes and first.passes:
-        found["batch"] = max(0.0, 1 - first.passes / one.passes)
-    if time is None or not one.of.step or not first.of.step or not one.of.batch or not first.of.batch:
-        return found
+def _losses(mean: _Known, first: _Known, time: float | None, times: float) -> dict[Limit, float]:
+    """Return the lost shares of the time, and of the passes.
+
+    Of the time per pass, the loss is beyond that of the fewest workers over the factor of workers, divided by how much
+    longer each part of a step takes for an example; of the passes, it is beyond those of the fewest.
+    """
+    losses: dict[Limit, float] = {}
+    if mean.of.workers == first.of.workers:
+        return losses
+    if mean.passes and first.passes:
+        losses["batch"] = max(0.0, 1 - first.passes / mean.passes)
+    if time is None or not mean.of.step or not first.of.step or not mean.of.batch or not first.of.batch:
+        return losses
     lost = max(0.0, 1 - time / times)
     names: dict[str, Limit] = {"compute": "computing", "waiting": "waiting", "communication": "wire"}
     more = {
-        limit: max(0.0, one.of.step.get(name, 0.0) / one.of.batch - first.of.step.get(name, 0.0) / first.of.batch)
+        limit: max(0.0, mean.of.step.get(name, 0.0) / mean.of.batch - first.of.step.get(name, 0.0) / first.of.batch)
         for name, limit in names.items()
     }
     whole = sum(more.values())
-    return {**found, **{limit: lost * value / whole if whole else 0.0 for limit, value in more.items()}}
+    return {**losses, **{limit: lost * value / whole if whole else 0.0 for limit, value in more.items()}}
 
 
 def worth_having(rows: Sequence[ScalingRow]) -> ScalingRow:
-    """The most workers up to which each step up has brought at least half of what it could, of one regime.
+    """Return the row with the most workers up to which each step up has brought at least half of what it could.
 
-    `(s2 / s1 - 1) / (n2 / n1 - 1)` is 1 where the speed-up grows as the workers do, and 0 where it stays.
+    Of one regime: `(s2 / s1 - 1) / (n2 / n1 - 1)` is 1 where the speed-up grows as the workers do, and 0 where it
+    stays.
     """
     best = rows[0]
     for row in rows[1:]:
@@ -149,5 +153,5 @@ def worth_having(rows: Sequence[ScalingRow]) -> ScalingRow:
 
 
 def gained_by(row: ScalingRow) -> float | None:
-    """The speed-up; of the time alone, where passes are not known."""
+    """Return the speed-up; of the time alone, if passes are not known."""
     return row.time_speedup if row.speedup is None else row.speedup

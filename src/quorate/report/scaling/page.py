@@ -1,4 +1,4 @@
-"""The page of a training with several numbers of workers: the verdict, curves, and where the time goes."""
+"""The page of a training with several numbers of workers: the verdict, curves, and the parts of the time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Figure = Callable[[ScalingRow], float | None]
 
 
 def scaling_page(summary: ScalingSummary, view: View) -> str:
-    """The whole file. `view` is of a comparison of it."""
+    """Return the whole file. `view` is of one of its comparisons."""
     sections = [
         ("verdict", "Verdict", _verdict(summary, view)),
         ("curves", "Speed-up", _curves(summary, view)),
@@ -71,7 +71,7 @@ def scaling_page(summary: ScalingSummary, view: View) -> str:
         chips.append(chip(f"{summary.price:g} a worker and hour"))
     footer = element("footer", element("p", "Made by Quorate from the records of these runs. ", _command(summary)))
     return document(
-        summary.title, heading("workers", summary.title, chips), [one for one in sections if one[2]], footer,
+        summary.title, heading("workers", summary.title, chips), [part for part in sections if part[2]], footer,
         is_virtual=view.is_virtual,
     )  # fmt: skip
 
@@ -81,9 +81,9 @@ def _command(summary: ScalingSummary) -> Markup:
 
 
 def _verdict(summary: ScalingSummary, view: View) -> Markup:
-    said = [element("p", summary.verdict, class_="finding"), paragraphs(*(f"Caution: {x}." for x in summary.warnings))]
+    lines = [element("p", summary.verdict, class_="finding"), paragraphs(*(f"Caution: {x}." for x in summary.warnings))]
     tables = [_table(summary, view, regime) for regime in _regimes(summary)]
-    return section("verdict", "Verdict", VERDICT, *said, *tables)
+    return section("verdict", "Verdict", VERDICT, *lines, *tables)
 
 
 def _regimes(summary: ScalingSummary) -> list[Regime]:
@@ -92,15 +92,15 @@ def _regimes(summary: ScalingSummary) -> list[Regime]:
 
 def _table(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
     heads = [*HEADS, *(["cost"] if summary.price is not None else [])]
-    own = [row for row in summary.rows if row.regime == regime]
-    figures = alike([_figures(row) for row in own], _WAYS)
-    rows = [_cells(summary, row, some) for row, some in zip(own, figures, strict=True)]
+    of_regime = [row for row in summary.rows if row.regime == regime]
+    figures = alike([_figures(row) for row in of_regime], _FORMS)
+    rows = [_cells(summary, row, words) for row, words in zip(of_regime, figures, strict=True)]
     note = f"A pass is {summary.pass_words}. Passes are to {summary.target or 'no target: runs left no quality'}."
     scaling = f"{regime.capitalize()} scaling, {REGIMES[regime]}"
     return framed(view, scaling, table(heads, rows), paragraphs(note, LOSSES))
 
 
-_WAYS: tuple[Alike, ...] = (
+_FORMS: tuple[Alike, ...] = (
     seconds_alike, numbers_alike, seconds_alike, numbers_alike, numbers_alike, numbers_alike, shares_alike,
     numbers_alike, numbers_alike,
 )  # fmt: skip
@@ -114,7 +114,6 @@ def _figures(row: ScalingRow) -> list[float | None]:
 
 
 def _cells(summary: ScalingSummary, row: ScalingRow, figures: Sequence[str]) -> list[str]:
-    """`figures` are those of `_figures`, in words."""
     *first, worker_seconds, cost = figures
     cells = [
         f"{row.workers}{', simulated' if row.is_simulated else ''}",
@@ -138,8 +137,8 @@ def _curves(summary: ScalingSummary, view: View) -> Markup:
 
 
 def _speedups(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
-    own = [row for row in summary.rows if row.regime == regime]
-    ideal = [(float(row.workers), row.workers / own[0].workers) for row in own]
+    of_regime = [row for row in summary.rows if row.regime == regime]
+    ideal = [(float(row.workers), row.workers / of_regime[0].workers) for row in of_regime]
     lines = [
         Line(name="ideal", look=3, curves=[ideal], is_of_runs=False),
         *_lines(summary, regime, "time per pass", 1, lambda row: row.time_speedup),
@@ -149,15 +148,15 @@ def _speedups(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
 
 
 def _lines(summary: ScalingSummary, regime: Regime, name: str, look: int, of: Figure) -> list[Line]:
-    """What was measured; and from its last point on, with another look, what was simulated."""
-    own = [row for row in summary.rows if row.regime == regime]
-    measured = _points([row for row in own if not row.is_simulated], of)
-    simulated = _points([row for row in own if row.is_simulated], of)
-    found = [Line(name=name, look=look, curves=[measured], is_of_runs=False)] if measured else []
+    """Return a line of measured rows; and from its last point on, with another look, one of simulated rows."""
+    of_regime = [row for row in summary.rows if row.regime == regime]
+    measured = _points([row for row in of_regime if not row.is_simulated], of)
+    simulated = _points([row for row in of_regime if row.is_simulated], of)
+    lines = [Line(name=name, look=look, curves=[measured], is_of_runs=False)] if measured else []
     if simulated:
         curve = [*measured[-1:], *simulated]
-        found.append(Line(name=f"{name}, simulated", look=look + 4, curves=[curve], is_of_runs=False))
-    return found
+        lines.append(Line(name=f"{name}, simulated", look=look + 4, curves=[curve], is_of_runs=False))
+    return lines
 
 
 def _points(rows: Sequence[ScalingRow], of: Figure) -> list[tuple[float, float]]:
@@ -165,13 +164,13 @@ def _points(rows: Sequence[ScalingRow], of: Figure) -> list[tuple[float, float]]
 
 
 def _chart(view: View, caption: str, y: str, lines: Sequence[Line]) -> Markup:
-    ends = [(one.name, one.curves[0][0][1], one.curves[0][-1][1]) for one in lines]
-    told = " ".join(f"{name}: from {number_in_words(a)} to {number_in_words(b)}." for name, a, b in ends)
+    ends = [(line.name, line.curves[0][0][1], line.curves[0][-1][1]) for line in lines]
+    described = " ".join(f"{name}: from {number_in_words(a)} to {number_in_words(b)}." for name, a, b in ends)
     axes = Axes(x="workers", x_kind="count", y=y)
     return figure(
         view,
         caption,
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {told}"),
+        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {described}"),
         wide=HALF,
     )
 
@@ -190,10 +189,10 @@ def _time(view: View, regime: Regime, rows: Sequence[ScalingRow]) -> Markup:
         Spending(f"{counted(row.workers, 'worker')}{', simulated' if row.is_simulated else ''}", row.step)
         for row in rows
     ]
-    told = " ".join(f"{one.name}: {seconds_in_words(one.total)}." for one in steps)
+    described = " ".join(f"{spending.name}: {seconds_in_words(spending.total)}." for spending in steps)
     title = view.time("time of the mean step")
     return figure(
         view,
         f"Where the mean step went, {REGIMES[regime]}",
-        lambda width: share_chart(steps, title=title, width=width, label=f"Stacked bars of the mean step. {told}"),
+        lambda width: share_chart(steps, title=title, width=width, label=f"Stacked bars of the mean step. {described}"),
     )

@@ -1,4 +1,4 @@
-"""What the folder of a training with several numbers of workers holds: comparisons of one strategy, one for each."""
+"""The folder of a training with several numbers of workers: comparisons of one strategy, one for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = {"waiting": "waiting", "communication": "communication", "encode": "com
 
 @dataclass(frozen=True)
 class Trained:
-    """One number of workers: where its comparison is, its plan, and the figures of its runs."""
+    """One number of workers: the place of its comparison, its plan, and the figures of its runs."""
 
     regime: Regime
     workers: int
@@ -34,20 +34,20 @@ class Trained:
 
 @dataclass(frozen=True)
 class Found:
-    """All of it."""
+    """The contents of the folder."""
 
     about: dict[str, Any]
     trained: Sequence[Trained]
     measured: Sequence[Measured]
-    """Simulated ones among them."""
+    """Measured and simulated numbers of workers."""
     target: str | None
-    """In words; None where runs left neither quality nor losses."""
+    """The target in words; None if runs left neither quality nor losses."""
     pass_examples: float
     pass_words: str
 
 
 def read_scaling(folder: Path) -> Found:
-    """What lies in `folder`. Raises `ConfigurationError` where it is none of these, or has no run that ended well."""
+    """Read `folder`. Raises `ConfigurationError` if it is no such folder, or has no run that ended well."""
     about = read_json(folder / SCALING)
     if about is None or about.get("format") != SCALING_FORMAT:
         raise ConfigurationError(
@@ -57,11 +57,11 @@ def read_scaling(folder: Path) -> Found:
         trained = [_trained(folder, row) for row in about["rows"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{folder / SCALING} is damaged: {error}") from None
-    runs = [run for one in trained for run in one.runs]
+    runs = [run for entry in trained for run in entry.runs]
     if not any(run.examples_per_second for run in runs):
         raise ConfigurationError(f"no run in {folder} ended well and counted its examples, so that nothing is compared")
     aim = aim_of(trained)
-    measured = [_measured(one, aim) for one in trained]
+    measured = [_measured(entry, aim) for entry in trained]
     measured += _simulated(about, measured)
     examples, words = _pass(about, trained)
     return Found(about, trained, measured, None if aim is None else aim.words, examples, words)
@@ -76,7 +76,7 @@ def _trained(folder: Path, row: Mapping[str, Any]) -> Trained:
 
 @dataclass(frozen=True)
 class Aim:
-    """What passes are counted to."""
+    """The target to which passes are counted."""
 
     value: float
     is_quality: bool
@@ -84,11 +84,11 @@ class Aim:
     words: str
 
     def curve(self, run: RunFigures) -> Curve | None:
-        """What is held against it."""
+        """Return the curve that is compared with it."""
         return run.curve if self.is_quality else run.losses
 
     def examples(self, run: RunFigures) -> float | None:
-        """Until the curve first meets it, on a straight line from the point before; None where it never does."""
+        """Return the examples until the curve first meets it, interpolated; None if it never does."""
         curve = self.curve(run)
         if curve is None or not curve.examples:
             return None
@@ -104,8 +104,8 @@ class Aim:
 
 
 def aim_of(trained: Sequence[Trained]) -> Aim | None:
-    """The target, where one was given; else the best that every run has reached: in quality, or else in its loss."""
-    plan, runs = trained[0].plan, [run for one in trained for run in one.runs]
+    """Return the target, if there is one; else the best that every run has reached: in quality, or else in its loss."""
+    plan, runs = trained[0].plan, [run for entry in trained for run in entry.runs]
     metric = plan.metric
     if metric is not None and all(run.curve is not None for run in runs):
         best = [(max if metric.higher_is_better else min)(run.curve.quality) for run in runs if run.curve is not None]
@@ -118,35 +118,33 @@ def aim_of(trained: Sequence[Trained]) -> Aim | None:
     return None
 
 
-def _measured(one: Trained, aim: Aim | None) -> Measured:
-    reached = [] if aim is None else [aim.examples(run) for run in one.runs]
-    noise = noise_summary([run.noise for run in one.runs if run.noise is not None])
-    batches = [run.batch for run in one.runs if run.batch]
+def _measured(entry: Trained, aim: Aim | None) -> Measured:
+    reached = [] if aim is None else [aim.examples(run) for run in entry.runs]
+    noise = noise_summary([run.noise for run in entry.runs if run.noise is not None])
+    batches = [run.batch for run in entry.runs if run.batch]
     return Measured(
-        regime=one.regime,
-        workers=one.workers,
-        rates=[run.examples_per_second for run in one.runs if run.examples_per_second],
+        regime=entry.regime,
+        workers=entry.workers,
+        rates=[run.examples_per_second for run in entry.runs if run.examples_per_second],
         examples=[count for count in reached if count is not None] if None not in reached else [],
         batch=float(batches[0]) if batches else None,
-        step=_step(one.runs),
+        step=_step(entry.runs),
         noise=None if noise is None else noise.scale,
     )
 
 
 def _step(runs: Sequence[RunFigures]) -> dict[str, float]:
-    """Mean seconds of a step by what they went into."""
     count = sum(len(run.lengths) for run in runs)
     if not count:
         return {}
-    found = {"compute": 0.0, "waiting": 0.0, "communication": 0.0}
+    step = {"compute": 0.0, "waiting": 0.0, "communication": 0.0}
     for place, name in enumerate(ACTIVITIES):
-        found[_PARTS.get(name, "compute")] += sum(run.totals[place] for run in runs) / count
-    return found
+        step[_PARTS.get(name, "compute")] += sum(run.totals[place] for run in runs) / count
+    return step
 
 
 def _simulated(about: Mapping[str, Any], measured: Sequence[Measured]) -> Iterator[Measured]:
-    """What was simulated of numbers of workers that were not run, in the weak regime."""
-    most = max((one for one in measured if one.regime == "weak"), key=lambda one: one.workers, default=None)
+    most = max((entry for entry in measured if entry.regime == "weak"), key=lambda entry: entry.workers, default=None)
     for row in about.get("simulated") or ():
         batch = None if most is None else most.batch
         if batch is None or not has_numbers(row, "workers", "steps_per_second", "waiting_share", "communication_share"):
@@ -165,8 +163,7 @@ def _simulated(about: Mapping[str, Any], measured: Sequence[Measured]) -> Iterat
 
 
 def _pass(about: Mapping[str, Any], trained: Sequence[Trained]) -> tuple[float, str]:
-    """The examples of a pass, and what it is."""
-    examples = next(run.examples for one in trained for run in one.runs if run.examples is not None)
+    examples = next(run.examples for entry in trained for run in entry.runs if run.examples is not None)
     epochs: Any = about.get("epochs")
     if is_number(epochs) and epochs > 0 and examples:
         return examples / epochs, "a pass over the data"

@@ -12,13 +12,13 @@ from quorate.report.schema_parts import Part
 FORMAT = 1
 """Rises when a field changes its meaning or goes away."""
 Regime = Literal["weak", "strong"]
-"""What stays as workers are added: `weak`, the batch of each worker; `strong`, the batch of all together."""
+"""The constant as workers are added: `weak`, the batch of each worker; `strong`, the batch of all together."""
 Limit = Literal["computing", "waiting", "wire", "batch"]
-"""What keeps a number of workers from being as many times as fast."""
+"""The causes that keep a number of workers from being as many times as fast."""
 
 
 class ScalingRow(Part):
-    """One number of workers. What is compared is compared with the fewest workers of the same regime."""
+    """One number of workers. Comparisons are with the fewest workers of the same regime."""
 
     regime: Regime
     workers: int
@@ -30,9 +30,9 @@ class ScalingRow(Part):
     """Examples of a step, of all workers."""
     examples_per_second: float | None
     pass_seconds: float | None
-    """Of one pass."""
+    """Seconds of one pass."""
     passes: float | None
-    """To the target."""
+    """Passes to the target."""
     target_seconds: float | None
     """`pass_seconds` times `passes`."""
     time_speedup: float | None
@@ -42,22 +42,22 @@ class ScalingRow(Part):
     speedup: float | None
     """The product of both."""
     efficiency: float | None
-    """The speed-up, over how many times as many workers there are; of the time alone, where passes are not known."""
+    """The speed-up over the factor of workers; of the time alone, if passes are not known."""
     step: dict[str, float]
-    """Mean seconds of a step by what they went into: `compute` (and all that a worker does by itself), `waiting` (for
-    others), `communication` (bytes that move); empty where it is not known."""
+    """Mean seconds of a step by part: `compute` (and all that a worker does by itself), `waiting` (for others),
+    `communication` (bytes that move); empty if it is not known."""
     losses: dict[Limit, float]
-    """Which share of its time this number of workers loses to what, against the fewest."""
+    """The shares of its time that this number of workers loses against the fewest, by cause."""
     limit: Limit | None
-    """The greatest of these; null where all are below a tenth."""
+    """The greatest of these; null if all are below a tenth."""
     worker_seconds: float | None
-    """Workers times `target_seconds` (of one pass, where passes are not known)."""
+    """Workers times `target_seconds` (of one pass, if passes are not known)."""
     cost: float | None
-    """Of these, by the price."""
+    """The price of these."""
 
 
 class ScalingSummary(Part):
-    """All of it."""
+    """The summary of all numbers of workers."""
 
     format: int = FORMAT
     title: str
@@ -67,13 +67,13 @@ class ScalingSummary(Part):
     """One sentence."""
     warnings: tuple[str, ...]
     target: str | None
-    """What passes are counted to, in words: `top1 0.93`."""
+    """The target of passes, in words: `top1 0.93`."""
     pass_examples: float
     """Examples of a pass."""
     pass_words: str
-    """What a pass is."""
+    """The meaning of a pass."""
     price: float | None
-    """Of a worker and hour."""
+    """The price of a worker and hour."""
     rows: tuple[ScalingRow, ...]
     """Regime by regime, in order of workers."""
     command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is to be said of several numbers of workers: one sentence, and what a reader has to know."""
+"""The verdict on several numbers of workers: one sentence, and cautions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ REGIMES: dict[Regime, str] = {"weak": "with the same batch for each worker", "st
 
 
 def verdict_of(rows: Sequence[ScalingRow], target: str | None, price: float | None) -> str:
-    """One sentence, of the first regime."""
-    own = [row for row in rows if row.regime == rows[0].regime]
-    if gained_by(own[0]) is None:
-        return f"{counted(own[0].workers, 'worker')} left nothing to measure, so that nothing can be said."
-    best = worth_having(own)
-    numbers = listed([str(row.workers) for row in own])
-    if best.workers == own[0].workers:
+    """Return one sentence on the first regime."""
+    of_regime = [row for row in rows if row.regime == rows[0].regime]
+    if gained_by(of_regime[0]) is None:
+        return f"{counted(of_regime[0].workers, 'worker')} left nothing to measure, so that nothing can be said."
+    best = worth_having(of_regime)
+    numbers = listed([str(row.workers) for row in of_regime])
+    if best.workers == of_regime[0].workers:
         said = f"of {numbers} workers, more than {best.workers} are not worth having"
     else:
-        said = f"of {numbers} workers, {best.workers} are worth having: {_gain(best, own[0], target)}"
-    following = next((row for row in own if row.workers > best.workers), None)
+        said = f"of {numbers} workers, {best.workers} are worth having: {_gain(best, of_regime[0], target)}"
+    following = next((row for row in of_regime if row.workers > best.workers), None)
     if following is not None:
         said += f"; {_next(following)}"
-    return f"{said[0].upper()}{said[1:]}{_cost(own, best, price)}."
+    return f"{said[0].upper()}{said[1:]}{_cost(of_regime, best, price)}."
 
 
 def _gain(best: ScalingRow, first: ScalingRow, target: str | None) -> str:
@@ -83,7 +83,7 @@ def _cost(rows: Sequence[ScalingRow], best: ScalingRow, price: float | None) -> 
 
 
 def warnings_of(rows: Sequence[ScalingRow], cores: int | None) -> Iterator[str]:
-    """What a reader has to know besides."""
+    """Yield the cautions."""
     simulated = [str(row.workers) for row in rows if row.is_simulated]
     if simulated:
         yield (
@@ -103,7 +103,7 @@ def warnings_of(rows: Sequence[ScalingRow], cores: int | None) -> Iterator[str]:
 
 
 def lines_of(summary: ScalingSummary) -> Iterator[str]:
-    """The verdict, a table for each regime, and cautions, as plain lines."""
+    """Yield the verdict, a table for each regime, and cautions, as plain lines."""
     yield summary.verdict
     for regime in dict.fromkeys(row.regime for row in summary.rows):
         yield ""
@@ -114,14 +114,13 @@ def lines_of(summary: ScalingSummary) -> Iterator[str]:
         for line in (heads, *cells):
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
     yield ""
-    yield from (f"caution: {one}" for one in summary.warnings)
+    yield from (f"caution: {warning}" for warning in summary.warnings)
 
 
 def _cells(rows: Sequence[ScalingRow]) -> list[list[str]]:
-    """Row by row; each column in one unit."""
 
-    def column(values: Sequence[float | None], way: Callable[[Sequence[float | None]], Words]) -> list[str]:
-        words = way(values)
+    def column(values: Sequence[float | None], form: Callable[[Sequence[float | None]], Words]) -> list[str]:
+        words = form(values)
         return ["–" if value is None else words(value) for value in values]
 
     columns = [

@@ -1,4 +1,4 @@
-"""The report of several numbers of workers: `summary.json` and the page; and of each number its own."""
+"""The report of several numbers of workers: `summary.json` and the page; and the report of each number."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from quorate.report.write import PAGE, write_report
 
 
 def is_scaling(folder: Path) -> bool:
-    """Whether `folder` is of several numbers of workers."""
+    """Return whether `folder` is of several numbers of workers."""
     return (folder / SCALING).is_file()
 
 
-def scaling_summary(folder: Path, found: Found) -> ScalingSummary:
-    """Everything that is said of what was `found` in `folder`."""
-    about, price = found.about, found.about.get("price")
-    rows = rows_of(found.measured, found.pass_examples, price)
+def scaling_summary(folder: Path, contents: Found) -> ScalingSummary:
+    """Return the summary of the contents of `folder`."""
+    about, price = contents.about, contents.about.get("price")
+    rows = rows_of(contents.measured, contents.pass_examples, price)
     cores = about.get("cores") if isinstance(about.get("cores"), int) else None
-    plan = found.trained[0].plan
+    plan = contents.trained[0].plan
     return ScalingSummary(
         title=str(about.get("title") or folder.name),
         world=plan.world,
         strategy=plan.arms[0].name,
-        verdict=verdict_of(rows, found.target, price),
+        verdict=verdict_of(rows, contents.target, price),
         warnings=(*warnings_of(rows, cores), *about.get("cautions", ())),
-        target=found.target,
-        pass_examples=found.pass_examples,
-        pass_words=found.pass_words,
+        target=contents.target,
+        pass_examples=contents.pass_examples,
+        pass_words=contents.pass_words,
         price=price,
         rows=rows,
         command=tuple(str(word) for word in about.get("command") or ()),
@@ -42,14 +42,14 @@ def scaling_summary(folder: Path, found: Found) -> ScalingSummary:
 
 
 def write_scaling(folder: Path) -> Path:
-    """Write the reports of `folder`, and of each comparison in it; returns where the page of all is.
+    """Write the reports of `folder`, and of each comparison in it; return the path of the page of all.
 
     Raises as `read_scaling`.
     """
-    found = read_scaling(folder)
-    for one in found.trained:
-        write_report(one.plan.folder)
-    summary = scaling_summary(folder, found)
-    page = scaling_page(summary, View(summarize(found.trained[0].plan.folder)))
+    contents = read_scaling(folder)
+    for entry in contents.trained:
+        write_report(entry.plan.folder)
+    summary = scaling_summary(folder, contents)
+    page = scaling_page(summary, View(summarize(contents.trained[0].plan.folder)))
     write_files(folder, {SUMMARY: summary.model_dump_json(indent=1) + "\n", PAGE: page})
     return folder / PAGE

@@ -1,8 +1,8 @@
 """A trace of `torch.profiler` on the timeline of a run: its operators and kernels beside our steps.
 
-The profiler tells the time of day (`baseTimeNanoseconds` plus `ts`, which is in microseconds), our rows the clock of
-their worker, and a `start` row both at once. So the two are as near to each other as that row's two readings, some tens
-of microseconds, and as the time of day is steady.
+The profiler has the time of day (`baseTimeNanoseconds` plus `ts`, which is in microseconds), our rows the clock of
+their worker, and a `start` row both at once. So the two differ by that row's two readings, some tens of microseconds,
+and by changes of the time of day.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from quorate.report.reading.sound import has_numbers
 _PROCESSES = 1_000_000
 """The first process of the profiler: ranks are below."""
 _FOR_PLUGIN = ("schemaVersion", "deviceProperties", "distributedInfo")
-"""What TensorBoard's plug-in for profiles reads beside the events."""
+"""Keys that TensorBoard's plug-in for profiles reads beside the events."""
 
 Event = dict[str, Any]
 
 
 def _is_time(value: object) -> bool:
-    """Whether it is a number: a time of day in nanoseconds is more than our own rows are believed to say."""
+    """Return whether it is a number: a time of day in nanoseconds exceeds the bounds of our own rows."""
     return isinstance(value, int | float) and abs(value) < 1e19
 
 
 @dataclass
 class Profile:
-    """What the profiler has seen of `rank`; read whole, so it takes as much memory as it is long."""
+    """The profiler's trace of `rank`; read whole, so it takes as much memory as it is long."""
 
     rank: int
     about: dict[str, Any]
-    """Its document, but for the events."""
+    """The document without the events."""
     _events: list[Event]
     _numbers: dict[object, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, rank: int, path: Path) -> Profile:
-        """Raises `ConfigurationError` for what is no trace of the profiler."""
+        """Read a trace; raises `ConfigurationError` for a file that is none."""
         try:
             data = path.read_bytes()
             document = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
@@ -57,18 +57,18 @@ class Profile:
                 "baseTimeNanoseconds; export_chrome_trace of torch 2.4 or later writes both"
             )
         about = {key: value for key, value in document.items() if key != "traceEvents"}
-        return cls(rank, about, [one for one in events if isinstance(one, dict)])
+        return cls(rank, about, [event for event in events if isinstance(event, dict)])
 
     @property
     def for_plugin(self) -> dict[str, Any]:
-        """What of the document TensorBoard's plug-in asks for."""
+        """The keys of the document that TensorBoard's plug-in needs."""
         return {key: self.about[key] for key in _FOR_PLUGIN if key in self.about}
 
     def events(self, start: Mapping[str, Any], clock: RunClock, first: float, number: int) -> Iterator[Event]:
-        """Its events in microseconds after `first`; those that began before are left out.
+        """Yield its events in microseconds after `first`; those that began before are left out.
 
         `start` is the rank's `start` row, and `number` counts the profiles from 0: processes, and arrows between
-        events, have numbers of their own in each. Raises `ConfigurationError` for a virtual worker.
+        events, have their own numbers in each. Raises `ConfigurationError` for a virtual worker.
         """
         if not has_numbers(start, "now", "wall"):
             raise ConfigurationError(f"--profile: rank {self.rank} has no time of day in its records; is it virtual?")

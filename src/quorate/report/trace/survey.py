@@ -1,4 +1,4 @@
-"""What has to be known of all ranks before one of them can be put on a timeline: the clock, and who waited for whom."""
+"""Facts about all ranks that the timeline of each one needs: the clock, and who waited for whom."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from quorate.report.reading.sessions import Sessions
 from quorate.report.reading.sound import has_numbers
 
 Key = tuple[str, int, int]
-"""Who met: the optimizer, the round, and which of a rank's steps within that round."""
+"""A meeting: the optimizer, the round, and the number of a rank's step within that round."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What `survey` finds. Times are seconds on the clock of all ranks."""
+    """The result of `survey`. Times are seconds on the clock of all ranks."""
 
     first: float
-    """When the first thing happened."""
+    """The time of the first event."""
     last: Mapping[Key, tuple[float, int]]
-    """When the last one came that was waited for at each meeting, and who that was."""
+    """The last arrival that was waited for at each meeting, and its rank."""
     rounds: list[Merged]
-    """Under a quorum."""
+    """Rounds under a quorum."""
     has_steps: bool
 
 
@@ -41,7 +41,7 @@ class Keys:
     newest: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, step: Step) -> Key:
-        """Which meeting the next step of this rank goes with."""
+        """Return the meeting of the next step of this rank."""
         before, place = self.newest.get(step.optimizer, (None, 0))
         place = place + 1 if before == step.round else 0
         self.newest[step.optimizer] = (step.round, place)
@@ -49,7 +49,7 @@ class Keys:
 
 
 def heads_of(folder: Path) -> tuple[dict[int, dict[str, Any]], dict[int, RunClock]]:
-    """By rank the first `start` row, as far as it is sound, and its clock."""
+    """Return by rank the sound parts of the first `start` row, and its clock."""
     starts: dict[int, dict[str, Any]] = {}
     offsets: dict[int, list[ClockOffset]] = {}
     for rank in ranks_in(folder):
@@ -91,10 +91,9 @@ def survey(folder: Path, clocks: Mapping[int, RunClock]) -> Survey:
 
 
 def _last_of(rounds: list[Merged]) -> dict[Key, tuple[float, int]]:
-    """Of the optimizer that has the rounds; what others waited for is not known."""
     return {
-        (one.step.optimizer, round.round.update, 0): (one.step.arrive, one.rank)
+        (last.step.optimizer, round.round.update, 0): (last.step.arrive, last.rank)
         for round in rounds
-        if round.given and round.round.update is not None
-        for one in [max(round.given, key=lambda given: given.step.arrive)]
+        if round.gradients and round.round.update is not None
+        for last in [max(round.gradients, key=lambda gradient: gradient.step.arrive)]
     }

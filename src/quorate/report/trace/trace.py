@@ -1,12 +1,12 @@
 """The timeline of a run as Chrome trace JSON, which Perfetto and chrome://tracing show.
 
-One process per rank. Its track "steps" has a slice for every step, with what is known of it; its track "activity" says
-what the time went into; loss and bytes are counters; what the script logged are instants. Times are microseconds since
+One process per rank. Its track "steps" has a slice for every step with its figures; its track "activity" has the parts
+of the time; loss and bytes are counters; values that the script logged are instants. Times are microseconds since
 the first step began, of all ranks on one clock.
 
-Records say how long each activity of a step took, not when. It is laid out like this: data at the beginning, then delay
-and compute up to the arrival at the meeting point (a delay is really spent between forward and backward); then encode,
-waiting for others, communication, decode, update, and the rest up to the end.
+Records have the length of each activity of a step, not its time. It is laid out like this: data at the beginning, then
+delay and compute up to the arrival at the meeting point (a delay is really spent between forward and backward); then
+encode, waiting for others, communication, decode, update, and other time up to the end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LAYOUT = (
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""
-_TOLD = ("loss", "examples", "tokens", "bytes_out", "bytes_in", "contributors", "staleness")
+_SHOWN = ("loss", "examples", "tokens", "bytes_out", "bytes_in", "contributors", "staleness")
 _OF_STAGES = ("bubble", "stage_out", "stage_in")
-"""What is told of a step beside its numbers."""
+"""Further figures of the steps of pipelines."""
 _CHANGES = {"gone": "died", "joined": "joined"}
-"""What such a row says of its rank."""
+"""Words for the rows of changes of ranks."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _COMPRESSION = 5
@@ -52,25 +52,25 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Written:
-    """What has been written."""
+    """The file that was written."""
 
     path: Path
     ranks: int
     steps: int
-    """Of all ranks together."""
+    """Steps of all ranks together."""
     events: int
 
 
 def write_trace(folder: Path, path: Path, profiles: Sequence[Profile] = ()) -> Written:
     """Write the timeline of the run in `folder` to `path`: compressed if its name ends in .gz.
 
-    Reads the rows twice, one by one; what is kept in memory grows with the rounds, not with the ranks. The file is
-    there when it is whole. What torch's profiler has seen of some ranks (`profiles`) stands beside it. Raises
-    `ConfigurationError` where no step was recorded, and for a profile of a rank that has left no records.
+    Reads the rows twice, one by one; memory grows with the rounds, not with the ranks. The file appears when it is
+    complete. `profiles` of torch's profiler stand beside their ranks. Raises `ConfigurationError` if no step was
+    recorded, and for a profile of a rank that has left no records.
     """
     starts, clocks = heads_of(folder)
-    found = survey(folder, clocks)
-    if not found.has_steps:
+    facts = survey(folder, clocks)
+    if not facts.has_steps:
         raise ConfigurationError(f"there is nothing to show: no worker has recorded a step in {folder}")
     for profile in profiles:
         if profile.rank not in starts:
@@ -82,7 +82,7 @@ def write_trace(folder: Path, path: Path, profiles: Sequence[Profile] = ()) -> W
         head |= profiles[0].for_plugin if profiles else {}
         file.write(f'{_JSON.encode(head)[:-1]},"traceEvents":[\n')
         for rank, start in starts.items():
-            lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], found)
+            lane = _Lane(rank, str(start.get("host", "unknown host")), clocks[rank], facts)
             for event in lane.events(records_of(folder, rank)):
                 file.write(",\n" if events else "")
                 file.write(_JSON.encode(event))
@@ -90,7 +90,7 @@ def write_trace(folder: Path, path: Path, profiles: Sequence[Profile] = ()) -> W
             steps += lane.steps
         for number, profile in enumerate(profiles):
             rank = profile.rank
-            for event in profile.events(starts[rank], clocks[rank], found.first, number):
+            for event in profile.events(starts[rank], clocks[rank], facts.first, number):
                 file.write(",\n" if events else "")
                 file.write(json.dumps(event, separators=(",", ":")))
                 events += 1
@@ -99,10 +99,10 @@ def write_trace(folder: Path, path: Path, profiles: Sequence[Profile] = ()) -> W
 
 
 def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> list[tuple[str, int, int]]:
-    """What a step's time went into: (activity, begin, end) one after the other, in whole microseconds.
+    """Return the parts of a step's time: (activity, begin, end) one after the other, in whole microseconds.
 
-    `waiting` is how long the last one to come let wait. What does not fit (lengths are rounded) is cut off; what is
-    left over is "other"; what takes no time is left out.
+    `waiting` is the wait for the last to arrive. Parts that do not fit (lengths are rounded) are cut off; remaining
+    time is "other"; empty parts are left out.
     """
     data, delay, compute = _micro(step.data), _micro(step.delay), _micro(step.compute)
     data = min(data, arrive - begin)
@@ -111,8 +111,8 @@ def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> l
     bubble = min(_micro(step.bubble or 0.0), arrive - begin - data - delay - compute)
     wait = max(0, _micro(step.wait) - bubble)
     waiting = max(0, min(waiting, wait))
-    rest = arrive - begin - data - delay - compute - bubble
-    parts = [("data", data), ("other", rest), ("bubble", bubble), ("delay", delay), ("compute", compute)]
+    other = arrive - begin - data - delay - compute - bubble
+    parts = [("data", data), ("other", other), ("bubble", bubble), ("delay", delay), ("compute", compute)]
     after = {"encode": _micro(step.encode), "waiting": waiting, "communication": wait - waiting}
     left = end - arrive
     for name, length in (*after.items(), ("decode", _micro(step.decode)), ("update", _micro(step.update))):
@@ -127,9 +127,9 @@ def activities(begin: int, arrive: int, end: int, step: Step, waiting: int) -> l
     return spans
 
 
-def _age(given: tuple[int, int]) -> str:
-    """`2 fresh`, `1 of staleness 3`."""
-    staleness, count = given
+def _age(gradients: tuple[int, int]) -> str:
+    """Return `2 fresh`, `1 of staleness 3`."""
+    staleness, count = gradients
     return f"{count} of staleness {staleness}" if staleness else f"{count} fresh"
 
 
@@ -139,7 +139,7 @@ def _micro(seconds: float) -> int:
 
 @dataclass
 class _Lane:
-    """One rank on its way into the file."""
+    """The events of one rank."""
 
     rank: int
     host: str
@@ -151,11 +151,11 @@ class _Lane:
     _evaluates: bool = False
 
     def events(self, path: Path) -> Iterator[Event]:
-        """All events of the rank; on each track they are in order of time, and slices do not overlap."""
+        """Yield all events of the rank; on each track they are in order of time, and slices do not overlap."""
         yield self._named("process_name", 0, f"rank {self.rank} ({self.host})")
         yield {"ph": "M", "name": "process_sort_index", "pid": self.rank, "tid": 0, "args": {"sort_index": self.rank}}
-        for one in self.survey.rounds if self.rank == 0 else ():
-            yield self._round(one)
+        for update in self.survey.rounds if self.rank == 0 else ():
+            yield self._round(update)
         for row in rows(path):
             kind = row["kind"]
             step = row_of(Step, row) if kind == "step" else None
@@ -168,14 +168,12 @@ class _Lane:
             elif kind == "log" and has_numbers(row, "time") and isinstance(row.get("values"), dict):
                 yield self._instant("log", "p", self._at(row["time"]), finite(row["values"]))
 
-    def _round(self, one: Merged) -> Event:
-        """A line across all ranks, at the time at which the first of them had applied it."""
-        taken = {f"rank {rank}": ", ".join(map(_age, given)) for rank, given in one.round.taken.items()}
-        args = {"round": one.round.update, "contributors": len(taken), **taken}
-        return self._instant("round", "g", _micro(one.formed - self.survey.first), args)
+    def _round(self, update: Merged) -> Event:
+        taken = {f"rank {rank}": ", ".join(map(_age, counts)) for rank, counts in update.round.taken.items()}
+        args = {"round": update.round.update, "contributors": len(taken), **taken}
+        return self._instant("round", "g", _micro(update.formed - self.survey.first), args)
 
     def _changed(self, row: Mapping[str, Any]) -> Event:
-        """A line across all ranks, when a worker had died, or has joined."""
         args = finite({name: value for name, value in row.items() if name not in ("kind", "time")})
         name = f"rank {row['rank']} {_CHANGES[row['kind']]}"
         return self._instant(name, "g", self._at(row["time"]), args)
@@ -190,12 +188,12 @@ class _Lane:
         begin, arrive, end = (self._at(time) for time in (step.begin, step.arrive, step.end))
         alone = (self.clock.at(step.arrive), self.rank)  # rows that came while this is being read are known to nobody
         latest, who = self.survey.last.get(self._keys.of(step), alone)
-        known = {"step": step.step, "round": step.round}
-        names = _TOLD if step.bubble is None else (*_TOLD, *_OF_STAGES)
-        told = {name.replace("_", " "): getattr(step, name) for name in names}
-        yield self._slice(f"step {step.step}", track, begin, end, {**known, **finite(told)})
+        numbers = {"step": step.step, "round": step.round}
+        names = _SHOWN if step.bubble is None else (*_SHOWN, *_OF_STAGES)
+        shown = {name.replace("_", " "): getattr(step, name) for name in names}
+        yield self._slice(f"step {step.step}", track, begin, end, {**numbers, **finite(shown)})
         for name, start, stop in activities(begin, arrive, end, step, _micro(latest - self.survey.first) - arrive):
-            args = {**known, "waited for": f"rank {who}"} if name == "waiting" else known
+            args = {**numbers, "waited for": f"rank {who}"} if name == "waiting" else numbers
             yield self._slice(name, track + 1, start, stop, args)
         counted = {"ph": "C", "pid": self.rank, "tid": 0, "ts": end}
         if step.loss is not None and math.isfinite(step.loss):
@@ -218,8 +216,8 @@ class _Lane:
         yield self._named("thread_name", track, f"steps{suffix}")
         yield self._named("thread_name", track + 1, f"activity{suffix}")
 
-    def _named(self, what: str, track: int, name: str) -> Event:
-        return {"ph": "M", "name": what, "pid": self.rank, "tid": track, "args": {"name": name}}
+    def _named(self, kind: str, track: int, name: str) -> Event:
+        return {"ph": "M", "name": kind, "pid": self.rank, "tid": track, "args": {"name": name}}
 
     def _instant(self, name: str, scope: str, at: int, args: Event) -> Event:
         return {"ph": "i", "s": scope, "name": name, "pid": self.rank, "tid": 0, "ts": at, "args": args}
@@ -234,7 +232,7 @@ class _Lane:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """A text file for `path` that takes its place at the end; equal contents are equal bytes, compressed or not."""
+    """Open a text file that replaces `path` at the end; equal contents are equal bytes, compressed or not."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as raw:
