@@ -167,7 +167,10 @@ def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
     if not skew.is_together:
         return [_pace(skew)] if slow else []
     if not slow:
-        return ["no rank was significantly slower", f"{waited} of the time was waiting for others"]
+        return [
+            "no rank was significantly slower",
+            *([f"{waited} of the time was waiting for others"] if waited else []),
+        ]
     often = share_in_words(max(rank.last_share for rank in skew.slow))
     late = seconds_in_words(statistics.median(rank.median for rank in skew.slow))
     last = "arrived last" if len(slow) == 1 else "were late, the last ones"

@@ -33,6 +33,13 @@ def test_nobody_held_the_others_up(tmp_path: Path) -> None:
     )
 
 
+def test_no_share_is_told_of_steps_that_took_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "waiting_share", lambda spent: None)
+    said = closing_line(make_run(tmp_path, slow_rank=None, one_of=0.03))
+    assert said is not None
+    assert "no rank was significantly slower" in said and "of the time" not in said
+
+
 def test_where_nobody_waits(tmp_path: Path) -> None:
     said = closing_line(make_run(tmp_path / "x", waits=False))
     assert said is not None
