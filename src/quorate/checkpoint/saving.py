@@ -74,15 +74,15 @@ class Saving(StepObserver):
 
     def save(self, extras: Mapping[str, Any]) -> None:
         """See `quorate.save`."""
-        found = self._trained
-        if not found.optimizers:
+        training = self._trained
+        if not training.optimizers:
             raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
-        found.add_extras(extras)
-        check_state(found)
+        training.add_extras(extras)
+        check_state(training)
         self._root()
         self.boundary()
-        in_rounds = [one for one in found.optimizers.values() if one.is_in_rounds]
-        if in_rounds and len(found.optimizers) > 1:
+        in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
+        if in_rounds and len(training.optimizers) > 1:
             self._save_at_rest()
             return
         if in_rounds:
@@ -94,7 +94,7 @@ class Saving(StepObserver):
         with self._all_met():
             moment = self._moment()
             self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
-            apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
+            apart = training.ordered[0].is_apart  # several saves may lie between two of its exchanges
             self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
     def _save_at_rest(self) -> None:
@@ -102,14 +102,18 @@ class Saving(StepObserver):
 
         All workers come here, as to a pause, and nothing is in flight; each optimizer is at the same round on all.
         """
-        everyone = [one for one in self._trained.ordered if one.worker is not None and not one.worker.finished]
-        for one in everyone:
-            one.pause()
+        everyone = [
+            optimizer
+            for optimizer in self._trained.ordered
+            if optimizer.worker is not None and not optimizer.worker.finished
+        ]
+        for optimizer in everyone:
+            optimizer.pause()
         moment, _ = self._step_of(self._trained.ordered[0])
         self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
         self._take(*self._since, writes_shared=True)
-        for one in everyone:
-            one.resume()
+        for optimizer in everyone:
+            optimizer.resume()
 
     @contextmanager
     def _all_met(self) -> Iterator[None]:
@@ -117,13 +121,17 @@ class Saving(StepObserver):
 
         Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
         """
-        everyone = [(one, one.worker) for one in self._trained.ordered]
-        waiting = [one for one, worker in everyone if worker and not worker.finished and steps_apart(worker.strategy)]
-        for one in waiting:
-            one.pause()
+        everyone = [(optimizer, optimizer.worker) for optimizer in self._trained.ordered]
+        waiting = [
+            optimizer
+            for optimizer, worker in everyone
+            if worker and not worker.finished and steps_apart(worker.strategy)
+        ]
+        for optimizer in waiting:
+            optimizer.pause()
         yield
-        for one in waiting:
-            one.resume()
+        for optimizer in waiting:
+            optimizer.resume()
 
     def _root(self) -> Path:
         root = checkpoint_context(self._place).root
@@ -219,7 +227,7 @@ class Saving(StepObserver):
             return  # a checkpoint is of the workers that there were at the start
         self._taken = number, term
         self.flush()
-        wire, found = self._place.wire, self._trained
+        wire, training = self._place.wire, self._trained
         part = partial(
             Part,
             root=self._root(),
@@ -232,26 +240,26 @@ class Saving(StepObserver):
             opened=self.opened,
         )
         with ExitStack() as inside:
-            for one in found.ordered:
-                inside.enter_context(one.ahead())
+            for optimizer in training.ordered:
+                inside.enter_context(optimizer.ahead())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
         tell = checkpoint_context(self._place).tell or _silently
-        mine = part(files=files, shared=shared)
-        self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
+        own_part = part(files=files, shared=shared)
+        self._writing = wire.spawn(lambda channel: write(own_part, channel.board, tell), "checkpoint")
 
     def _copied(
         self, key: str, drawn: dict[str, Any] | None, *, writes_shared: bool
     ) -> tuple[list[TensorFile], dict[str, Any] | None]:
         """Copies of all that is kept here, and what the manifest says of what is shared."""
-        found, board = self._trained, self._place.wire.board
+        training, board = self._trained, self._place.wire.board
         self._memory.begin()
-        files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
+        files = [own_file(self._place, training, drawn or generators.states(), self._memory)]
         shared = None
-        seat = next((one.seat for one in found.ordered if one.seat is not None), None)
-        if writes_shared and (claims(board, key) if seat is None else seat.replica == 0):
-            more, about = shared_files(found, self._memory)
+        coordinates = next((optimizer.seat for optimizer in training.ordered if optimizer.seat is not None), None)
+        if writes_shared and (claims(board, key) if coordinates is None else coordinates.replica == 0):
+            more, about = shared_files(training, self._memory)
             files += more
-            step, in_rounds = self._step_of(found.ordered[0])
+            step, in_rounds = self._step_of(training.ordered[0])
             shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}
         self._memory.end()
         return files, shared

@@ -73,17 +73,17 @@ def _steps(algorithm: type[ByMessages], workers: int) -> Iterator[tuple[Sent, ..
         )
 
 
-def lines_of_steps(one: DrawnSteps, width: int) -> Iterator[str]:
+def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
     """The steps as a table, and the figures below it."""
-    cut = "in 1 piece" if one.pieces == 1 else f"in {one.pieces} pieces"
-    yield f"{one.reducer} among {one.workers} worker{'s' if one.workers > 1 else ''}: the vector travels {cut}"
-    if one.steps:
+    cut = "in 1 piece" if drawn.pieces == 1 else f"in {drawn.pieces} pieces"
+    yield f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}: the vector travels {cut}"
+    if drawn.steps:
         yield ""
-        yield from _table(one, one.steps, width)
+        yield from _table(drawn, drawn.steps, width)
         yield ""
         yield "  +2>3  sends piece 2 to worker 3, which adds it to its own"
         yield "  =2>3  sends piece 2, of which the sum is complete, to worker 3, which takes it"
-    cost = one.cost
+    cost = drawn.cost
     yield ""
     yield f"  messages one after the other  {cost.messages}"
     yield f"  bytes out of one worker       {_figure(cost.sent)} n at most, for a vector of n bytes"
@@ -93,16 +93,16 @@ def lines_of_steps(one: DrawnSteps, width: int) -> Iterator[str]:
     yield f"  with 50 us and 10 Gbit/s      {times}"
 
 
-def _table(one: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
+def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
     """A row for each step and a column for each worker, in blocks of columns that fit."""
     cells = [{sent.source: _cell(sent) for sent in step} for step in steps]
     wide = max(len(cell) for row in cells for cell in row.values())
-    wide = max(wide, len(str(one.workers - 1)))
+    wide = max(wide, len(str(drawn.workers - 1)))
     fitting = max(1, (width - 10) // (wide + 2))
-    for begin in range(0, one.workers, fitting):
+    for begin in range(0, drawn.workers, fitting):
         if begin:
             yield ""
-        ranks = range(begin, min(one.workers, begin + fitting))
+        ranks = range(begin, min(drawn.workers, begin + fitting))
         yield ("  worker  " + "".join(f"{rank:<{wide}}  " for rank in ranks)).rstrip()
         for number, row in enumerate(cells, start=1):
             yield (f"  step{number:>3} " + " ".join(f"{row.get(rank, '.'):<{wide}} " for rank in ranks)).rstrip()

@@ -43,7 +43,7 @@ class ConfiguredCommand(PlainCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As its base; then what the file says is left out where it does not go with what was typed."""
-        rest = list(super().parse_args(ctx, args))
+        remaining = list(super().parse_args(ctx, args))
         said = ctx.default_map or {}
         typed = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
         for name in typed:
@@ -56,7 +56,7 @@ class ConfiguredCommand(PlainCommand):
                 ctx.params[name] = [*said[name], *ctx.params[name]]
         if another and "settings" in said and "settings" not in typed:
             ctx.params["settings"] = None
-        return rest
+        return remaining
 
 
 def read_config(context: typer.Context, path: str | None) -> str | None:
@@ -88,7 +88,7 @@ def config_text(context: typer.Context) -> str:
             continue
         if name in _TABLES:
             pairs = settings_from(value)
-            tables += ["", f"[{key}]", *(f"{_toml_key(name)} = {_toml(one)}" for name, one in pairs.items())]
+            tables += ["", f"[{key}]", *(f"{_toml_key(name)} = {_toml(setting)}" for name, setting in pairs.items())]
         else:
             lines.append(f"{key} = {_toml(list(value) if isinstance(value, tuple) else value)}")
     return "\n".join([*lines, *tables])
@@ -101,12 +101,12 @@ def _options(context: typer.Context) -> Any:
 
 def _keys(context: typer.Context) -> dict[str, str]:
     """By key, the field of the option that it stands for: the long flag without dashes, or the field's own name."""
-    found = {}
-    for one in fields(_options(context)):
-        if one.name not in _NOT_IN_FILES:
-            longest = max(flags_of(one), key=len, default="").partition("/")[0]
-            found[longest.removeprefix("--") if longest.startswith("--") else one.name] = one.name
-    return found
+    names_by_key = {}
+    for option in fields(_options(context)):
+        if option.name not in _NOT_IN_FILES:
+            longest = max(flags_of(option), key=len, default="").partition("/")[0]
+            names_by_key[longest.removeprefix("--") if longest.startswith("--") else option.name] = option.name
+    return names_by_key
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _table(key: str, value: object, path: str) -> list[str]:
     """A table as it would be typed."""
-    if isinstance(value, dict) and all(is_plain(one) for one in value.values()):
-        return [f"{name}={_toml(one)}" for name, one in value.items()]
+    if isinstance(value, dict) and all(is_plain(item) for item in value.values()):
+        return [f"{name}={_toml(item)}" for name, item in value.items()]
     raise _wrong(key, value, path, "a table of plain values, such as wait_for = 1")
 
 
@@ -136,7 +136,7 @@ def _checked(key: str, kind: Any, value: object, path: str) -> object:
     from pydantic import TypeAdapter, ValidationError
 
     numbers = value if isinstance(value, list) else [value]
-    if kind is str and numbers and all(type(one) in (int, float) for one in numbers):
+    if kind is str and numbers and all(type(number) in (int, float) for number in numbers):
         # A list of numbers is typed as a text, such as 1,2,5; `[7]` is `7,`, one seed and not seven.
         return ",".join(map(str, numbers)) + "," * (isinstance(value, list) and len(numbers) == 1)
     try:

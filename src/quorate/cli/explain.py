@@ -49,14 +49,17 @@ def explain(
                 f'-n draws topologies and all-reduce algorithms; "{name}" is a {cards[0].kind}, which has no picture'
             )
     if as_json:
-        told = [_as_json(card) | ({} if one is None else one.told) for card, one in zip(cards, pictures, strict=True)]
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        objects = [
+            _as_json(card) | ({} if drawing is None else drawing.as_json)
+            for card, drawing in zip(cards, pictures, strict=True)
+        ]
+        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False))
         return
     blocks = []
-    for card, one in zip(cards, pictures, strict=True):
+    for card, drawing in zip(cards, pictures, strict=True):
         blocks.append("\n".join(_lines(card, width)))
-        if one is not None:
-            blocks.append("\n".join(one.lines))
+        if drawing is not None:
+            blocks.append("\n".join(drawing.lines))
     typer.echo("\n\n".join(blocks))
 
 

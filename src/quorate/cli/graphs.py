@@ -70,39 +70,43 @@ def _edges(topology: Topology, workers: int, round: int) -> Iterator[tuple[int, 
             yield rank, peer, weight
 
 
-def lines(one: Drawn) -> Iterator[str]:
+def lines(graph: Drawn) -> Iterator[str]:
     """The picture, and the figures below it."""
-    ways = "one way" if one.is_directed else "both ways"
-    yield f"{one.topology} among {one.workers} workers: edges lead {ways}"
-    if one.workers <= MOST_DRAWN:
+    ways = "one way" if graph.is_directed else "both ways"
+    yield f"{graph.topology} among {graph.workers} workers: edges lead {ways}"
+    if graph.workers <= MOST_DRAWN:
         yield ""
-        yield from _picture(one)
-    exact = "never" if one.exact_after is None else f"after {one.exact_after} round{'s' if one.exact_after > 1 else ''}"
-    to_1 = "never" if one.rounds_to_1_percent is None else f"{one.rounds_to_1_percent:.1f}"
+        yield from _picture(graph)
+    exact = (
+        "never"
+        if graph.exact_after is None
+        else f"after {graph.exact_after} round{'s' if graph.exact_after > 1 else ''}"
+    )
+    to_1 = "never" if graph.rounds_to_1_percent is None else f"{graph.rounds_to_1_percent:.1f}"
     yield ""
-    yield f"  rounds in a cycle              {one.cycle}"
-    yield f"  spectral gap, per round        {one.gap:.4f}"
+    yield f"  rounds in a cycle              {graph.cycle}"
+    yield f"  spectral gap, per round        {graph.gap:.4f}"
     yield f"  exact mean                     {exact}"
     yield f"  rounds to 1 % of the distance  {to_1}"
-    yield f"  messages of a worker           {one.messages:g} a round, {one.most_messages} at the busiest"
+    yield f"  messages of a worker           {graph.messages:g} a round, {graph.most_messages} at the busiest"
 
 
-def _picture(one: Drawn) -> Iterator[str]:
+def _picture(graph: Drawn) -> Iterator[str]:
     """A row for each worker that gives, a column for each that gets."""
-    given: dict[tuple[int, int], list[int]] = {}
-    for number, edges in enumerate(one.edges):
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for number, edges in enumerate(graph.edges):
         for rank, peer, _ in edges:
-            given.setdefault((rank, peer), []).append(number)
-    wide = len(str(one.workers - 1))
-    yield f"  {'':>{wide}} " + "".join(str(rank % 10) for rank in range(one.workers)) + "  gets"
-    for rank in range(one.workers):
+            rounds.setdefault((rank, peer), []).append(number)
+    wide = len(str(graph.workers - 1))
+    yield f"  {'':>{wide}} " + "".join(str(rank % 10) for rank in range(graph.workers)) + "  gets"
+    for rank in range(graph.workers):
         yield f"  {rank:>{wide}} " + "".join(
-            _OWN if rank == peer else _mark(given.get((rank, peer), []), one.cycle) for peer in range(one.workers)
+            _OWN if rank == peer else _mark(rounds.get((rank, peer), []), graph.cycle) for peer in range(graph.workers)
         )
-    if one.cycle == 1:
+    if graph.cycle == 1:
         yield f"  {_EVERY} gives in every round"
     else:
-        yield f"  1 2 ... gives in that round of the cycle of {one.cycle}, {_EVERY} in every one, {_MORE} in several"
+        yield f"  1 2 ... gives in that round of the cycle of {graph.cycle}, {_EVERY} in every one, {_MORE} in several"
 
 
 def _mark(rounds: list[int], cycle: int) -> str:

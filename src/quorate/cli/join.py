@@ -73,7 +73,7 @@ def _wait(board: Board, rank: int, until: float) -> str | None:
             return None
         if has_ended(board, rank):
             return "has ended before it could join"
-        if any(one.rank == rank for one in gone_in(written)):
+        if any(death.rank == rank for death in gone_in(written)):
             return "has died"
         if time.monotonic() > until:
             return "has not joined yet; it goes on trying"

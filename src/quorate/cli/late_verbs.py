@@ -28,11 +28,11 @@ class Verb:
         """Its command."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         more: Any = {"context_settings": {"allow_interspersed_args": False}} if self.has_script else {}
-        app.command(name, cls=_found(self.command), short_help=self.summary, **more)(_found(self.function))
+        app.command(name, cls=_imported(self.command), short_help=self.summary, **more)(_imported(self.function))
         return typer.main.get_command(app)
 
 
-def _found(path: str) -> Any:
+def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -66,6 +66,6 @@ def group_of(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             with formatter.section("Commands"):
-                formatter.write_dl([(name, one.summary) for name, one in verbs.items()])
+                formatter.write_dl([(name, verb.summary) for name, verb in verbs.items()])
 
     return Verbs

@@ -14,7 +14,7 @@ class Picture:
     """The same twice."""
 
     lines: list[str]
-    told: dict[str, Any]
+    as_json: dict[str, Any]
     """For JSON, by the field it has on the card."""
 
 

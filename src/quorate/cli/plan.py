@@ -131,17 +131,17 @@ class RunPlan:
         strategy = chosen.strategy or "the script's own"
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
-        told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
+        details = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.chaos is not None:
-            told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
+            details += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
         if self.room.all:
-            told += f", up to {counted(self.room.all, 'more worker')}"
+            details += f", up to {counted(self.room.all, 'more worker')}"
         beside_them = f" and {counted(request.servers, 'server')}" if request.servers else ""
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
         return (
             f"{counted(request.size, kind)}{beside_them}{where} of {request.script}, strategy: {strategy}"
-            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
+            f"{f' ({settings})' if settings else ''}{details}{threads}; records in {request.folder}"
         )
 
     @property

@@ -56,7 +56,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """As the options' own defaults would be given; what another type has than it should is left out."""
     arguments = about.get("arguments")
     said: dict[str, Any] = {"script": _script(about)}
-    said["arguments"] = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    said["arguments"] = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
     said |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
     is_virtual = about["world"] == "virtual"
     numbers = {
@@ -71,7 +71,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     if is_virtual:
         said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
     if isinstance(about.get("env"), list):
-        said["env"] = [str(one) for one in about["env"]]
+        said["env"] = [str(variable) for variable in about["env"]]
     if about.get("is_module") is True:
         said["is_module"] = True
     settings = about.get("settings")

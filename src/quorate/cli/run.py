@@ -17,7 +17,7 @@ from quorate.cli.chaos import chaos_of, room_of
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import command, given
+from quorate.cli.options import command, flags_given
 from quorate.cli.plan import RunOptions, RunPlan
 from quorate.cli.resume import note_resumption
 from quorate.cli.scripts import check_module, check_script
@@ -63,7 +63,7 @@ def _planned(options: RunOptions) -> RunPlan:
     check_workers(options.workers, options.virtual)
     if is_virtual and options.is_module:
         raise ConfigurationError("--virtual runs a script, not a module; give the file in place of -m")
-    of_virtual = given(options, "compute", "latency", "bandwidth")
+    of_virtual = flags_given(options, "compute", "latency", "bandwidth")
     if not is_virtual and of_virtual:
         raise ConfigurationError(f"{' and '.join(of_virtual)} can be given with --virtual N only")
     check_module(options.script) if options.is_module else check_script(options.script)

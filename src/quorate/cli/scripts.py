@@ -26,8 +26,8 @@ def check_script(name: str) -> None:
     """
     if not is_file(name):
         is_folder = bool(name) and len(name) < 256 and Path(name).is_dir()
-        what = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
-        raise ConfigurationError(f"{what} (looked in {Path.cwd()})")
+        reason = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
+        raise ConfigurationError(f"{reason} (looked in {Path.cwd()})")
     if name.endswith(".pyc") or zipfile.is_zipfile(name):
         return
     try:

@@ -27,10 +27,10 @@ def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
 def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, not") -> dict[str, Value]:
     """`key=value` pairs; a value is what TOML makes of it, or the text itself. The last of equal keys counts."""
     settings = {}
-    for one in written:
-        key, equals, text = one.partition("=")
+    for pair in written:
+        key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise ConfigurationError(f'{wrong} "{one}"')
+            raise ConfigurationError(f'{wrong} "{pair}"')
         settings[key.strip().replace("-", "_")] = _value(text.strip())
     return settings
 

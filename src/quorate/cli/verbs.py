@@ -69,9 +69,9 @@ def quorate(
 
 def status_of(arguments: Sequence[str] | None) -> int:
     """The exit status of the command line with these arguments (None: those of this process)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = app(args=given or ["--help"], prog_name="quorate", standalone_mode=False)
+        status = app(args=words or ["--help"], prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -88,14 +88,14 @@ def status_of(arguments: Sequence[str] | None) -> int:
 
 
 def _sentence_of(error: BaseException) -> str:
-    told = str(getattr(error, "format_message", error.__str__)())
-    place, of_type, wanted = told.partition(": Input should be ")
+    message = str(getattr(error, "format_message", error.__str__)())
+    place, of_type, wanted = message.partition(": Input should be ")
     if of_type:
         option = place.removeprefix("Invalid value for ").strip("'")
         words = wanted_in_words(wanted.rstrip("."))
         verb = "must be" if words.startswith(("at ", "above ", "below ")) else "takes"
         return f"{option} {verb} {words}; see quorate --help"
-    return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see quorate --help"
 
 
 def _say(sentence: str, status: int) -> int:

@@ -62,9 +62,9 @@ def receive(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
     """What `send` has written, and the file of the function; modules and source are found as they were there."""
     import cloudpickle
 
-    told, _, written = path.read_bytes().partition(b"\n")
-    about = json.loads(told)
-    sys.path[:] = [*sys.path, *(one for one in about["path"] if one not in sys.path)]
+    header, _, written = path.read_bytes().partition(b"\n")
+    about = json.loads(header)
+    sys.path[:] = [*sys.path, *(folder for folder in about["path"] if folder not in sys.path)]
     if about["lines"]:
         linecache.cache[about["file"]] = (sum(map(len, about["lines"])), None, about["lines"], about["file"])
     function, args = cloudpickle.loads(written)
@@ -99,10 +99,10 @@ def put_result(folder: Path, rank: int, value: Any) -> None:
         tensors[name] = x.cpu()
         return name
 
-    told = json.dumps(encoded(value, "result", put, cannot=_CANNOT))
+    text = json.dumps(encoded(value, "result", put, cannot=_CANNOT))
     path = folder / f"result-{rank}.safetensors"
     path.unlink(missing_ok=True)
-    write_tensors(path, tensors, {"value": told})
+    write_tensors(path, tensors, {"value": text})
 
 
 def result_in(folder: Path, rank: int) -> Any:
@@ -110,8 +110,8 @@ def result_in(folder: Path, rank: int) -> Any:
     path = folder / f"result-{rank}.safetensors"
     if not path.is_file():
         return None
-    tensors, told = read_tensors(path)
-    return decoded(told["value"], tensors)
+    tensors, metadata = read_tensors(path)
+    return decoded(metadata["value"], tensors)
 
 
 def put_raised(folder: Path, rank: int, error: BaseException, file: str) -> None:
@@ -126,4 +126,4 @@ def put_raised(folder: Path, rank: int, error: BaseException, file: str) -> None
 def raised_in(folder: Path) -> list[Raised]:
     """What has ended workers, the earliest first."""
     read = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("raised-*.json")]
-    return sorted((Raised(**one) for one in read), key=lambda one: one.time)
+    return sorted((Raised(**failure) for failure in read), key=lambda failure: failure.time)

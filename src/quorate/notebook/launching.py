@@ -84,9 +84,9 @@ def launch(
     if place is not None and place.wire.size > 1:
         raise ConfigurationError("quorate.launch cannot be called in a process that is already one of several workers")
     of_virtual = {"compute": compute, "latency": latency, "bandwidth": bandwidth}
-    given = [word for word, value in of_virtual.items() if value is not None]
-    if virtual is None and given:
-        raise ConfigurationError(f"{' and '.join(given)} can be given with virtual= only")
+    excluded = [word for word, value in of_virtual.items() if value is not None]
+    if virtual is None and excluded:
+        raise ConfigurationError(f"{' and '.join(excluded)} can be given with virtual= only")
     size = n or virtual or 1
     overrides = Overrides(
         strategy=strategy,
@@ -211,7 +211,7 @@ class _Launch:
             functions.Raised(rank, 0.0, type(error).__name__, str(error), functions.traceback_from(error, file))
             for rank, error in self._errors.items()
         ]  # fmt: skip
-        first = next((one for one in raised if one.kind != _SECONDARY), raised[0] if raised else None)
+        first = next((failure for failure in raised if failure.kind != _SECONDARY), raised[0] if raised else None)
         if first is None:
             sentence = ended.why or f"the run ended with status {ended.status}"
             raise WorkerFailed(sentence)
@@ -223,12 +223,12 @@ class _Launch:
 
 
 @contextmanager
-def _environment(told: dict[str, str]) -> Iterator[None]:
+def _environment(variables: dict[str, str]) -> Iterator[None]:
     """Inside, of what Quorate reads in the environment there is only this."""
     before = {name: value for name, value in os.environ.items() if name.startswith("QUORATE_")}
     for name in before:
         del os.environ[name]
-    os.environ.update(told)
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -24,8 +24,8 @@ class Report:
     @property
     def summary(self) -> dict[str, Any]:
         """What the page is drawn from: `summary.json`, whose keys docs/reference/summary.md describes."""
-        found: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
-        return found
+        contents: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        return contents
 
     def _repr_html_(self) -> str:
         return framed(self.path.read_text(encoding="utf-8"), _TALL)

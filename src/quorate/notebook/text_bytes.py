@@ -9,8 +9,8 @@ from typing import BinaryIO, TextIO
 
 def bytes_of(stream: TextIO) -> BinaryIO:
     """Its own bytes, where it has some."""
-    found: BinaryIO = getattr(stream, "buffer", None) or _TextBytes(stream)
-    return found
+    binary: BinaryIO = getattr(stream, "buffer", None) or _TextBytes(stream)
+    return binary
 
 
 class _TextBytes(io.BytesIO):

@@ -36,11 +36,13 @@ def apart(trainings: Iterable[_Training]) -> Iterator[None]:
 
     What is written into them inside, the same on all workers, stays.
     """
-    found = [one.common for one in trainings if one.common is not None and not one.worker.finished]
-    for common in found:
+    in_common = [
+        training.common for training in trainings if training.common is not None and not training.worker.finished
+    ]
+    for common in in_common:
         common.detach()
     try:
         yield
     finally:
-        for common in found:
+        for common in in_common:
             common.reattach()

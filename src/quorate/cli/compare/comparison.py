@@ -139,9 +139,9 @@ def in_words(plan: Comparison) -> str:
     workers = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
     chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
-    told = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
+    changes = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
     where = "" if plan.reached is None else f" on {plan.reached.layout.in_words}"
-    return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{told}"
+    return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{changes}"
 
 
 def _arm(text: str) -> Arm:

@@ -198,7 +198,7 @@ class _Bar:
         from rich.table import Table
         from rich.text import Text
 
-        told = Table.grid(padding=(0, 1))
+        grid = Table.grid(padding=(0, 1))
         words = f"run {number} of {of}" + ("" if left is None else f", about {seconds_in_words(left)} left")
-        told.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
-        self.live.update(Group(told, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)
+        grid.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
+        self.live.update(Group(grid, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)

@@ -16,7 +16,7 @@ import typer
 
 from quorate.cli.choices import MOST_PROCESSES, MOST_VIRTUAL
 from quorate.cli.listing import registry
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.compare.plan import Comparison
 from quorate.compare.scaling import Regime, Scaling, cells_of, keep
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -37,20 +37,20 @@ def numbers_of_workers(text: str) -> tuple[int, ...]:
         raise ConfigurationError(
             f'--workers "{text}": give several numbers from 1 to {MOST_VIRTUAL:,}, such as 1,2,4,8'
         )
-    found = tuple(sorted({int(part) for part in parts}))
-    if len(found) < 2:
+    counts = tuple(sorted({int(part) for part in parts}))
+    if len(counts) < 2:
         raise ConfigurationError(f'--workers "{text}": give several numbers, such as 1,2,4,8; a single one is -n 4')
-    return found
+    return counts
 
 
 def check_beside(options: Any) -> None:
     """Raises `ConfigurationError` for options that go with several numbers of workers only, or not with them."""
     if options.numbers is None:
-        alone = given(options, *_ONLY_HERE)
+        alone = flags_given(options, *_ONLY_HERE)
         if alone:
             raise ConfigurationError(f"{listed(alone)} can be given with several numbers of workers: --workers 1,2,4,8")
         return
-    others = given(options, *_NOT_HERE)
+    others = flags_given(options, *_NOT_HERE)
     if others:
         raise ConfigurationError(
             f"--workers compares numbers of workers on this machine; it cannot be combined with {listed(others)}"
@@ -187,11 +187,11 @@ def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
     tell(f"quorate: simulating {which} workers, like {most.folder}\n")
     run = folder / most.folder / most.plan.arms[0].name / f"seed-{most.plan.seeds[0]}"
     try:
-        found = more_workers(str(run), scaling.simulated)
+        predictions = more_workers(str(run), scaling.simulated)
     except ConfigurationError as error:
         return {"simulated": [], "cautions": [f"{which} workers could not be simulated: {error}"]}
     names = ("steps_per_second", "waiting_share", "communication_share")
-    rows = [{"workers": row.workers, **{name: getattr(row.figures, name) for name in names}} for row in found]
+    rows = [{"workers": row.workers, **{name: getattr(row.figures, name) for name in names}} for row in predictions]
     return {"simulated": rows, "cautions": []}
 
 

@@ -57,13 +57,13 @@ class Far:
         begun, self._unsent = self._unsent, b""
         self._write(begun + json.dumps({"do": do, **arguments}).encode() + b"\n")
         until = time.monotonic() + within
-        told: Any = None
-        while not isinstance(told, dict):  # a shell may greet first
+        answer: Any = None
+        while not isinstance(answer, dict):  # a shell may greet first
             with suppress(ValueError):
-                told = json.loads(self._line(until, within))
-        if "failed" in told:
-            raise OSError(str(told["failed"]))
-        return told
+                answer = json.loads(self._line(until, within))
+        if "failed" in answer:
+            raise OSError(str(answer["failed"]))
+        return answer
 
     def close(self) -> None:
         """End it."""
@@ -80,9 +80,9 @@ class Far:
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._process.stdin.write(rest) or 0 :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[self._process.stdin.write(remaining) or 0 :]
         except BrokenPipeError:
             raise OSError(self._why()) from None
 

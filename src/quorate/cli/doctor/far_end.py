@@ -19,7 +19,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    Told = dict[str, Any]
+    Answer = dict[str, Any]
 
 SECONDS = 1.0
 """That a measurement of bandwidth takes."""
@@ -33,7 +33,7 @@ _DISCOVER, _PROBE = 10, 3
 """IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: nothing is cut into pieces, whatever was learnt about the way."""
 
 
-def about(packages: Sequence[str]) -> Told:
+def about(packages: Sequence[str]) -> Answer:
     """What is installed here."""
     versions: dict[str, str | None] = {}
     for package in packages:
@@ -49,33 +49,33 @@ def about(packages: Sequence[str]) -> Told:
     }
 
 
-def day() -> Told:
+def day() -> Answer:
     """The time of day, in seconds since 1970."""
     return {"day": time.time()}
 
 
-def resolve(name: str) -> Told:
+def resolve(name: str) -> Answer:
     """The address that a name has here."""
     return {"address": socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]}
 
 
-def towards(address: str) -> Told:
+def towards(address: str) -> Answer:
     """Our own address on the way there, and the MTU of its interface (None: not known)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
-        own = probe.getsockname()[0]
+        local_address = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             wanted = struct.pack("256s", name.encode()[:15])
             try:
-                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, wanted)[20:24]) == own:
-                    told = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, wanted)
-                    return {"address": own, "interface": name, "mtu": struct.unpack("I", told[16:20])[0]}
+                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, wanted)[20:24]) == local_address:
+                    reply = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, wanted)
+                    return {"address": local_address, "interface": name, "mtu": struct.unpack("I", reply[16:20])[0]}
             except OSError:
                 continue
-    return {"address": own, "interface": None, "mtu": None}
+    return {"address": local_address, "interface": None, "mtu": None}
 
 
-def listen(address: str, port: int) -> Told:
+def listen(address: str, port: int) -> Answer:
     """Listen there for connections, and at the same port for datagrams; port 0 is a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -97,11 +97,11 @@ def _accept(listener: socket.socket) -> None:
 def _serve(sock: socket.socket) -> None:
     with sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        what = sock.recv(1)
-        while what == b"?":
+        request = sock.recv(1)
+        while request == b"?":
             sock.sendall(b"!")
-            what = sock.recv(1)
-        if what == b"#":
+            request = sock.recv(1)
+        if request == b"#":
             begin, count = time.monotonic(), 0
             sock.settimeout(2 * SECONDS)
             try:
@@ -117,11 +117,11 @@ def _serve(sock: socket.socket) -> None:
 
 def _answer(datagrams: socket.socket) -> None:
     while True:
-        told, source = datagrams.recvfrom(1 << 16)
-        datagrams.sendto(struct.pack("!I", len(told)), source)
+        datagram, source = datagrams.recvfrom(1 << 16)
+        datagrams.sendto(struct.pack("!I", len(datagram)), source)
 
 
-def connect(address: str, port: int) -> Told:
+def connect(address: str, port: int) -> Answer:
     """Connect, and close: seconds, or the error."""
     begin = time.monotonic()
     try:
@@ -133,9 +133,9 @@ def connect(address: str, port: int) -> Told:
         return {"error": os.strerror(error.errno) if error.errno else str(error)}
 
 
-def ping(address: str, port: int, times: int) -> Told:
+def ping(address: str, port: int, times: int) -> Answer:
     """Seconds of a byte to and fro: the median, over one connection."""
-    found = []
+    times_taken = []
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(times):
@@ -143,11 +143,11 @@ def ping(address: str, port: int, times: int) -> Told:
             sock.sendall(b"?")
             if not sock.recv(1):
                 raise ConnectionResetError
-            found.append(time.monotonic() - begin)
-    return {"seconds": sorted(found)[len(found) // 2]}
+            times_taken.append(time.monotonic() - begin)
+    return {"seconds": sorted(times_taken)[len(times_taken) // 2]}
 
 
-def fill(address: str, port: int) -> Told:
+def fill(address: str, port: int) -> Answer:
     """Bytes a second that come there."""
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         until = time.monotonic() + SECONDS
@@ -165,17 +165,17 @@ def fill(address: str, port: int) -> Told:
         except OSError:
             pass  # it has closed already
         sock.settimeout(WITHIN + SECONDS)
-        told = b""
-        while len(told) < 16:
-            more = sock.recv(16 - len(told))
+        reply = b""
+        while len(reply) < 16:
+            more = sock.recv(16 - len(reply))
             if not more:
                 raise ConnectionResetError("the connection closed before the answer was complete")
-            told += more
-    count, seconds = struct.unpack("!Qd", told)
+            reply += more
+    count, seconds = struct.unpack("!Qd", reply)
     return {"rate": count / seconds}
 
 
-def datagrams(address: str, port: int, mtu: int) -> Told:
+def datagrams(address: str, port: int, mtu: int) -> Answer:
     """Whether a datagram of one byte comes there, and one that is as large as a packet may be."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
@@ -196,20 +196,20 @@ def _comes(sock: socket.socket, size: int) -> bool:
     return False
 
 
-DOES: dict[str, Callable[..., Told]] = {
-    one.__name__: one for one in (about, day, resolve, towards, listen, connect, ping, fill, datagrams)
+DOES: dict[str, Callable[..., Answer]] = {
+    function.__name__: function for function in (about, day, resolve, towards, listen, connect, ping, fill, datagrams)
 }
 
 
 def main() -> None:
     """Answer questions until there are no more."""
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        question = json.loads(line)
         try:
-            told = DOES[asked.pop("do")](**asked)
+            answer = DOES[question.pop("do")](**question)
         except OSError as error:
-            told = {"failed": os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)}
-        sys.stdout.write(json.dumps(told) + "\n")
+            answer = {"failed": os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

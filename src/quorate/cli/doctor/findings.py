@@ -31,19 +31,19 @@ class Finding:
     fix: str = ""
 
 
-def ok(name: str, found: str, fix: str = "") -> Finding:
+def ok(name: str, result: str, fix: str = "") -> Finding:
     """Nothing has to be done."""
-    return Finding(name=name, level=Level.OK, found=found, fix=fix)
+    return Finding(name=name, level=Level.OK, found=result, fix=fix)
 
 
-def warn(name: str, found: str, fix: str) -> Finding:
+def warn(name: str, result: str, fix: str) -> Finding:
     """It works, but."""
-    return Finding(name=name, level=Level.WARN, found=found, fix=fix)
+    return Finding(name=name, level=Level.WARN, found=result, fix=fix)
 
 
-def fail(name: str, found: str, fix: str) -> Finding:
+def fail(name: str, result: str, fix: str) -> Finding:
     """It does not work."""
-    return Finding(name=name, level=Level.FAIL, found=found, fix=fix)
+    return Finding(name=name, level=Level.FAIL, found=result, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True)

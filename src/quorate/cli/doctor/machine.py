@@ -26,7 +26,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 class Folder(NamedTuple):
     """One that is written to."""
 
-    what: str
+    purpose: str
     path: str
     error: str | None
     """Why nothing can be written there; None: it can."""
@@ -51,16 +51,16 @@ def judge_cores(facts: tuple[int, float | None, str | None]) -> Finding:
     """One core makes workers take turns; a number of threads beyond the cores makes them fight."""
     usable, quota, threads = facts
     cores = usable if quota is None else min(float(usable), quota)
-    found = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
-    told = "not set: quorate run gives each worker 1 thread" if threads is None else threads
-    found = f"{found}; OMP_NUM_THREADS {told}"
+    sentence = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
+    threads_in_words = "not set: quorate run gives each worker 1 thread" if threads is None else threads
+    sentence = f"{sentence}; OMP_NUM_THREADS {threads_in_words}"
     if threads is not None and not (threads.isdigit() and int(threads) > 0):
-        return warn("cores", found, "unset OMP_NUM_THREADS, or set it to a whole number of threads")
+        return warn("cores", sentence, "unset OMP_NUM_THREADS, or set it to a whole number of threads")
     if threads is not None and int(threads) > cores:
-        return warn("cores", found, f"set OMP_NUM_THREADS to at most the cores divided by the workers ({cores:g})")
+        return warn("cores", sentence, f"set OMP_NUM_THREADS to at most the cores divided by the workers ({cores:g})")
     if cores < 2:
-        return warn("cores", found, "workers take turns on one core: measure nothing here, or use --virtual")
-    return ok("cores", found)
+        return warn("cores", sentence, "workers take turns on one core: measure nothing here, or use --virtual")
+    return ok("cores", sentence)
 
 
 def probe_memory() -> tuple[int, int]:
@@ -82,12 +82,12 @@ def judge_memory(memory: tuple[int, int]) -> Finding:
     """Fewer than two workers' worth fails."""
     free, total = memory
     workers = free // A_WORKER
-    found = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
+    sentence = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
     if workers < 2:
-        return fail("memory", found, "end other programs, raise the container's limit, or use --virtual")
+        return fail("memory", sentence, "end other programs, raise the container's limit, or use --virtual")
     if workers < 4:
-        return warn("memory", found, "start no more workers than that, or use --virtual")
-    return ok("memory", found)
+        return warn("memory", sentence, "start no more workers than that, or use --virtual")
+    return ok("memory", sentence)
 
 
 def probe_shared_memory() -> int | None:
@@ -122,23 +122,25 @@ def probe_folders() -> list[Folder]:
     """Where records, sockets and caches go; something is written in each, and taken away again."""
     cache = cache_folder()
     places = [("records", Path("runs")), ("temporary files", Path(tempfile.gettempdir()))]
-    return [_tried(what, path) for what, path in [*places, *([("caches", cache)] if cache else [])]]
+    return [_tried(purpose, path) for purpose, path in [*places, *([("caches", cache)] if cache else [])]]
 
 
 def judge_folders(folders: Sequence[Folder]) -> Finding:
     """Records and sockets have to go somewhere; caches are a convenience."""
-    found = "; ".join(f"{one.what} in {one.path}: {one.error or f'{_in_words(one.free)} free'}" for one in folders)
-    shut = [one for one in folders if one.error]
-    if any(one.what != "caches" for one in shut):
+    sentence = "; ".join(
+        f"{folder.purpose} in {folder.path}: {folder.error or f'{_in_words(folder.free)} free'}" for folder in folders
+    )
+    shut = [folder for folder in folders if folder.error]
+    if any(folder.purpose != "caches" for folder in shut):
         fixes = {"records": "work in a folder you may write to", "temporary files": "set TMPDIR to such a folder"}
-        return fail("folders", found, "; ".join(fixes[one.what] for one in shut if one.what in fixes))
-    if any(one.free < GIB // 10 for one in folders if one.what != "caches"):
-        return fail("folders", found, "free some disk space")
+        return fail("folders", sentence, "; ".join(fixes[folder.purpose] for folder in shut if folder.purpose in fixes))
+    if any(folder.free < GIB // 10 for folder in folders if folder.purpose != "caches"):
+        return fail("folders", sentence, "free some disk space")
     if shut:
-        return warn("folders", found, "set XDG_CACHE_HOME to a folder that can be written to")
-    if any(one.free < GIB for one in folders):
-        return warn("folders", found, "free some disk space")
-    return ok("folders", found)
+        return warn("folders", sentence, "set XDG_CACHE_HOME to a folder that can be written to")
+    if any(folder.free < GIB for folder in folders):
+        return warn("folders", sentence, "free some disk space")
+    return ok("folders", sentence)
 
 
 def probe_clocks() -> tuple[float, int, float]:
@@ -149,11 +151,11 @@ def probe_clocks() -> tuple[float, int, float]:
     readings = [time.monotonic() for _ in range(10_000)]
     steps = [late - early for early, late in itertools.pairwise(readings)]
     before = time.monotonic()
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-S", "-c", "import time; print(time.monotonic())"], capture_output=True, check=False
     )
     after = time.monotonic()
-    other = float(told.stdout or "nan")
+    other = float(completed.stdout or "nan")
     resolution = min((step for step in steps if step > 0), default=float("inf"))
     return resolution, sum(step < 0 for step in steps), max(before - other, other - after, 0.0)
 
@@ -161,18 +163,18 @@ def probe_clocks() -> tuple[float, int, float]:
 def judge_clocks(facts: tuple[float, int, float]) -> Finding:
     """Times of processes on one host are held side by side: they must come from one clock, and a fine one."""
     resolution, backwards, offset = facts
-    found = f"steps of {resolution * 1e6:.2g} us"
+    sentence = f"steps of {resolution * 1e6:.2g} us"
     if backwards:
-        return fail("clocks", f"{found}, and went back {backwards} times", "records cannot be trusted here")
+        return fail("clocks", f"{sentence}, and went back {backwards} times", "records cannot be trusted here")
     if not offset <= 1e-3:
-        told = f"{found}; another process's clock is {offset:.3g} s off"
-        return warn("clocks", told, "do not read arrival skew off this machine's records")
+        warning = f"{sentence}; another process's clock is {offset:.3g} s off"
+        return warn("clocks", warning, "do not read arrival skew off this machine's records")
     if resolution > 1e-3:
-        return warn("clocks", found, "times below a millisecond mean nothing in records of this machine")
-    return ok("clocks", f"{found}; one clock for all processes")
+        return warn("clocks", sentence, "times below a millisecond mean nothing in records of this machine")
+    return ok("clocks", f"{sentence}; one clock for all processes")
 
 
-def _tried(what: str, path: Path) -> Folder:
+def _tried(purpose: str, path: Path) -> Folder:
     there = path.absolute()
     while not there.is_dir() and there.parent != there:
         there = there.parent  # a folder that is not there yet is made in the nearest one that is
@@ -183,7 +185,7 @@ def _tried(what: str, path: Path) -> Folder:
         error = None if there == path.absolute() or not path.exists() else f"{path} is no folder"
     except OSError as failed:
         error = f"not writable ({failed.strerror})"
-    return Folder(what, str(path), error, shutil.disk_usage(there).free)
+    return Folder(purpose, str(path), error, shutil.disk_usage(there).free)
 
 
 def _read(path: Path) -> str | None:

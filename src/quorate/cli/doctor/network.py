@@ -64,8 +64,8 @@ def judge_sockets(facts: tuple[str, str, str | None]) -> Finding:
     if error is not None:
         return fail("unix sockets", f"below {folder}: {error}", "set TMPDIR to a local folder")
     if folder != wanted:
-        found = f"below {folder}; {wanted} is too long for paths of {LONGEST_PATH} bytes"
-        return warn("unix sockets", found, "set TMPDIR to a shorter path, if it is not to be that one")
+        sentence = f"below {folder}; {wanted} is too long for paths of {LONGEST_PATH} bytes"
+        return warn("unix sockets", sentence, "set TMPDIR to a shorter path, if it is not to be that one")
     return ok("unix sockets", f"below {folder}")
 
 
@@ -107,8 +107,8 @@ def judge_torchrun(facts: tuple[bool, bool, str | None]) -> Finding:
         fix = "torchrun --standalone, or --master-port with another one"
         return warn("torchrun", f"its port {TORCHRUN_PORT} is taken", fix)
     if shared_store != "1":
-        told = "after a death, --max-restarts meets stale addresses in most cases"
-        return warn("torchrun", told, f"before torchrun --max-restarts: export {_SHARED_STORE}=1")
+        sentence = "after a death, --max-restarts meets stale addresses in most cases"
+        return warn("torchrun", sentence, f"before torchrun --max-restarts: export {_SHARED_STORE}=1")
     return ok("torchrun", f"port {TORCHRUN_PORT} is free; {_SHARED_STORE}=1")
 
 

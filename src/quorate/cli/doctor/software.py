@@ -66,11 +66,11 @@ def probe_python() -> tuple[int, int, int]:
 
 def judge_python(version: tuple[int, int, int]) -> Finding:
     """Too old a one fails."""
-    found = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
+    sentence = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
     if version[:2] < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        return fail("python", found, f"install Python {oldest} or later, and Quorate in it")
-    return ok("python", found)
+        return fail("python", sentence, f"install Python {oldest} or later, and Quorate in it")
+    return ok("python", sentence)
 
 
 def probe_packages() -> list[Package]:
@@ -90,12 +90,16 @@ def judge_packages(packages: Sequence[Package]) -> Finding:
 
 
 def _judged(name: str, packages: Sequence[Package]) -> Finding:
-    wrong = [one for one in packages if one.version is None or not admits(one.admitted, one.version)]
+    wrong = [
+        package for package in packages if package.version is None or not admits(package.admitted, package.version)
+    ]
     if wrong:
-        found = "; ".join(f"{one.name} {one.version or 'is missing'}, supported {one.admitted}" for one in wrong)
-        wanted = " ".join(f"'{one.name}{one.admitted}'" for one in wrong)
-        return fail(name, found, f"pip install {wanted}")
-    return ok(name, ", ".join(f"{one.name} {one.version}" for one in packages))
+        sentence = "; ".join(
+            f"{package.name} {package.version or 'is missing'}, supported {package.admitted}" for package in wrong
+        )
+        wanted = " ".join(f"'{package.name}{package.admitted}'" for package in wrong)
+        return fail(name, sentence, f"pip install {wanted}")
+    return ok(name, ", ".join(f"{package.name} {package.version}" for package in packages))
 
 
 def admits(admitted: str, version: str) -> bool:

@@ -171,10 +171,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _answer(path: Path) -> dict[str, Any] | None:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     try:
-        told = json.loads(lines[-1]) if lines else None
+        answer = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _why(process: subprocess.Popen[bytes], path: Path) -> str | None:

@@ -49,34 +49,34 @@ def timed(
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
     count = max(1, min(at_once, usable_cores()))
     each = _several(alone, count)
-    told = each[0]
-    told["times"], seconds = _together(each)
+    answer = each[0]
+    answer["times"], seconds = _together(each)
     many = round(count * min(crowd, _MOST_CROWDED))
     if many > count:
         tell(f"quorate: running it {many} times at once\n")
         crowd_times, seconds = _together(_several(alone, many))
-        told["times"]["crowding"] = max(1.0, _step(crowd_times) * count / many / _step(told["times"]))
-    told["times"]["spread"] = spread_of(seconds)
-    pieces = told["times"]["pieces"] = {}
+        answer["times"]["crowding"] = max(1.0, _step(crowd_times) * count / many / _step(answer["times"]))
+    answer["times"]["spread"] = spread_of(seconds)
+    pieces = answer["times"]["pieces"] = {}
     if usable_cores() > 1:
         for axis in axes:
-            if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
+            if axis == "tensor" and isinstance(answer["cuts"].get("2", ""), str):
                 continue
             tell(f"quorate: running it on two workers, {axis}=2\n")
             # Two workers may have half of the script's batches each, and take longer for a step.
-            steps = min(max(STEPS - 1, told["times"]["steps"] // 2), _MOST_STEPS)
-            found = answers(server, _IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
-            if isinstance(found, str):
-                tell(f"quorate: {axis}=2 was not timed: {found}\n")
+            steps = min(max(STEPS - 1, answer["times"]["steps"] // 2), _MOST_STEPS)
+            replies = answers(server, _IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
+            if isinstance(replies, str):
+                tell(f"quorate: {axis}=2 was not timed: {replies}\n")
             else:
-                pieces[axis] = found[0]
-    return told
+                pieces[axis] = replies[0]
+    return answer
 
 
 def _together(each: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Sequence[float]]]:
     """Means of `times` of runs, and the seconds of the steps of each."""
-    times = [dict(one["times"]) for one in each]
-    seconds = [one.pop("seconds", ()) for one in times]
+    times = [dict(run["times"]) for run in each]
+    seconds = [run.pop("seconds", ()) for run in times]
     return mean_of(times), seconds
 
 
@@ -93,24 +93,24 @@ def _several(does: Callable[[], T], count: int) -> list[T]:
         return [does()]
     asked = [Future[T]() for _ in range(count)]
 
-    def answer(one: Future[T]) -> None:
+    def answer(future: Future[T]) -> None:
         try:
-            one.set_result(does())
+            future.set_result(does())
         except BaseException as error:
-            one.set_exception(error)
+            future.set_exception(error)
 
-    for one in asked:
-        Thread(target=answer, args=(one,), daemon=True).start()
-    return [one.result() for one in asked]
+    for future in asked:
+        Thread(target=answer, args=(future,), daemon=True).start()
+    return [future.result() for future in asked]
 
 
 def mean_of(each: Sequence[Any]) -> Any:
     """Of numbers that are laid out alike; of what is none, the first."""
     first = each[0]
     if isinstance(first, Mapping):
-        return {name: mean_of([one[name] for one in each]) for name in first}
+        return {name: mean_of([item[name] for item in each]) for name in first}
     if isinstance(first, list):
-        return [mean_of(some) for some in zip(*each, strict=True)]
+        return [mean_of(group) for group in zip(*each, strict=True)]
     return sum(each) / len(each) if isinstance(first, float) else first
 
 

@@ -73,10 +73,10 @@ def tries(
     count = min(options.tries or 0, len(candidates(ranked)))
     with _Progress(count * TURNS) as progress:
         run = partial(_shown, server, progress, options.model, options.arguments, model)
-        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
-    if found[0].seconds is None:
-        raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
-    return found
+        results = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
+    if results[0].seconds is None:
+        raise QuorateError(f"no layout could be run; {results[0].foreseen.layout.in_words}: {results[0].why}")
+    return results
 
 
 def _shown(
@@ -89,9 +89,9 @@ def _shown(
     turn: int,
 ) -> Sequence[float] | str:
     progress.begins(f"turn {turn + 1}: {layout.in_words}")
-    found = steps_of(server, script, arguments, layout, model.begins(layout.stages * layout.chunks))
-    progress.ends(found)
-    return found
+    outcome = steps_of(server, script, arguments, layout, model.begins(layout.stages * layout.chunks))
+    progress.ends(outcome)
+    return outcome
 
 
 def steps_of(
@@ -121,8 +121,8 @@ def steps_of(
             is_divided=layout.workers > layout.replicas, settings=settings,
         )  # fmt: skip
 
-    found = answers(server, _PROGRAM, task, script, arguments, layout)
-    return found if isinstance(found, str) else [max(each) for each in zip(*found, strict=True)]
+    outcome = answers(server, _PROGRAM, task, script, arguments, layout)
+    return outcome if isinstance(outcome, str) else [max(each) for each in zip(*outcome, strict=True)]
 
 
 class _Progress:
@@ -157,10 +157,10 @@ class _Progress:
         else:
             self._bar.update(self._task, description=words)
 
-    def ends(self, found: Sequence[float] | str) -> None:
-        if self._bar is not None and not isinstance(found, str):
+    def ends(self, outcome: Sequence[float] | str) -> None:
+        if self._bar is not None and not isinstance(outcome, str):
             self._bar.advance(self._task)
-        if isinstance(found, str):
-            tell(f"quorate: failed: {found}\n")
+        if isinstance(outcome, str):
+            tell(f"quorate: failed: {outcome}\n")
         elif self._bar is None:
-            tell(f"quorate: {seconds_in_words(sorted(found)[len(found) // 2])} a step\n")
+            tell(f"quorate: {seconds_in_words(sorted(outcome)[len(outcome) // 2])} a step\n")

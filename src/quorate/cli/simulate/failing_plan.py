@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.cli.compare.comparison import arms_from
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import check_twice, numbers_from, parameters_from, seed_from
 from quorate.core.durations import Constant
@@ -83,7 +83,7 @@ class FailingPlan:
 
 def planned_failing(asked: SimulateOptions) -> FailingPlan:
     """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
-    others = given(asked, *_NOT_HERE)
+    others = flags_given(asked, *_NOT_HERE)
     if others:
         raise ConfigurationError(
             f"--failures and {listed(others)} cannot be combined: all steps are alike, apart from failures"

@@ -24,12 +24,12 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
     (folder / "run.json").replace(folder / FILE)
 
 
-def keep(folder: Path, also: Path | None, found: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
-    """Write what was `found` beside what was planned, and the picture, into `also` as well; returns the whole.
+def keep(folder: Path, also: Path | None, results: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
+    """Write the results beside the plan, and the picture, into `also` as well; return the plan with the results.
 
     Raises `QuorateError` where it cannot be written.
     """
-    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(found)
+    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(results)
     try:
         (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         drawn = draw()

@@ -82,10 +82,10 @@ def _or(value: float | None, words: Callable[[float], str]) -> str:
 
 def check_lines(held: Sequence[Held]) -> Iterator[str]:
     """`the run itself, rounds per second: recorded 6.81, simulated 6.87, off by 0.9%`."""
-    for one in held:
-        off = f"off by {abs(one.off):.1%}" + ("" if one.holds else ", which is more than 10%")
-        told = f"recorded {number_in_words(one.recorded)}, simulated {number_in_words(one.simulated)}, {off}"
-        yield f"the run itself, {one.name}: {told}"
+    for figure in held:
+        off = f"off by {abs(figure.off):.1%}" + ("" if figure.holds else ", which is more than 10%")
+        words = f"recorded {number_in_words(figure.recorded)}, simulated {number_in_words(figure.simulated)}, {off}"
+        yield f"the run itself, {figure.name}: {words}"
 
 
 class Shown:
