@@ -17,7 +17,7 @@ MOST_DRAWN = 64
 """Workers up to which the steps are shown."""
 MOST_TOLD = 1024
 _LATENCY, _BANDWIDTH = 50e-6, 1.25e9
-"""Of the links for which seconds are told: those that virtual workers have if nothing else is said."""
+"""Latency (s) and bandwidth (bytes/s) of the links in the figures: the defaults of virtual workers."""
 _LENGTHS = {"1 kB": 1e3, "1 MB": 1e6, "100 MB": 1e8}
 
 
@@ -29,25 +29,25 @@ class Sent:
     to: int
     pieces: tuple[int, ...]
     adds: bool
-    """Whether the receiver adds what comes to its own; otherwise it is complete, and taken."""
+    """Whether the receiver adds the pieces to its own; otherwise their sum is complete and replaces them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnSteps:
-    """What is said of an algorithm among so many workers."""
+    """The steps and the cost of a reducer for a number of workers."""
 
     reducer: str
     workers: int
     pieces: int
     steps: tuple[tuple[Sent, ...], ...] | None
-    """None where there are too many."""
+    """None for more than `MOST_DRAWN` workers."""
     cost: Cost
 
 
 def drawn_steps(name: str, workers: int) -> DrawnSteps | None:
-    """The steps of the reducer `name`; None where it is the wire that says them.
+    """Return the steps of the reducer `name`; None for a reducer whose steps the wire chooses.
 
-    Raises `ConfigurationError` for numbers of workers that nothing is told of.
+    Raises `ConfigurationError` for fewer than 1 worker, and more than `MOST_TOLD`.
     """
     if not 1 <= workers <= MOST_TOLD:
         raise ConfigurationError(f"-n is {workers}; an all-reduce can be shown for 1 to {MOST_TOLD} workers")
@@ -74,7 +74,7 @@ def _steps(algorithm: type[ByMessages], workers: int) -> Iterator[tuple[Sent, ..
 
 
 def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
-    """The steps as a table, and the figures below it."""
+    """Yield the lines of a table of the steps, and of the figures below it."""
     cut = "in 1 piece" if drawn.pieces == 1 else f"in {drawn.pieces} pieces"
     yield f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}: the vector travels {cut}"
     if drawn.steps:
@@ -94,7 +94,6 @@ def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
 
 
 def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
-    """A row for each step and a column for each worker, in blocks of columns that fit."""
     cells = [{sent.source: _cell(sent) for sent in step} for step in steps]
     wide = max(len(cell) for row in cells for cell in row.values())
     wide = max(wide, len(str(drawn.workers - 1)))

@@ -48,7 +48,7 @@ class Honesty:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One name, explained."""
+    """The explanation of one name."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ class Card:
     text: str
     """The documentation below its first line, outside of sections."""
     sections: dict[str, str]
-    """By title, those that are there, but for Honesty."""
+    """Text by title, without Honesty."""
     honesty: tuple[Honesty, ...]
     settings: tuple[Setting, ...]
     facts: dict[str, str]
@@ -65,7 +65,7 @@ class Card:
 
 
 def cards_of(name: str) -> list[Card]:
-    """The card of `name`, from each family that knows it; of a strategy's file, which is run, that of the strategy.
+    """Return the cards of `name`, one per family that has it; for a path, run the file and return its strategy's.
 
     Raises `ConfigurationError`, with all names, if no family knows it, and for a file that registers no strategy.
     """
@@ -92,7 +92,7 @@ def _card_of_file(path: str) -> Card:
 
 
 def sections_in(documentation: str) -> dict[str, str]:
-    """The text of every section by its title; what stands before the first one has the title ""."""
+    """Return the text of each section by title; the text before the first one has the title ""."""
     pieces = _TITLE.split(documentation)
     return {
         "": pieces[0].strip(),
@@ -101,7 +101,7 @@ def sections_in(documentation: str) -> dict[str, str]:
 
 
 def honesty_in(section: str) -> Iterator[Honesty]:
-    """The rows of the section Honesty."""
+    """Yield the rows of the section Honesty."""
     for row in re.split(r"\n(?=- )", section):
         match = _ROW.fullmatch(" ".join(row.split()))
         if match is not None:

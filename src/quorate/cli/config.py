@@ -35,14 +35,14 @@ _INSTEAD = {
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),
 }
-"""What a file says is left out where one of these is on the command line: they exclude each other."""
+"""Options of a file that are ignored when the key is on the command line: they exclude each other."""
 
 
 class ConfiguredCommand(PlainCommand):
     """A command whose options may stand in a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As its base; then what the file says is left out where it does not go with what was typed."""
+        """Parse the arguments; then drop options of the file that the typed ones exclude."""
         remaining = list(super().parse_args(ctx, args))
         said = ctx.default_map or {}
         typed = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
@@ -60,7 +60,7 @@ class ConfiguredCommand(PlainCommand):
 
 
 def read_config(context: typer.Context, path: str | None) -> str | None:
-    """The callback of `--config`: what the file says becomes the defaults of the other options.
+    """Make the options of a file the defaults of the others: the callback of `--config`.
 
     Raises `ConfigurationError` for a file that cannot be read, a key that is not known, and a value of another type.
     """
@@ -80,7 +80,7 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
 
 
 def config_text(context: typer.Context) -> str:
-    """What was chosen, as TOML for `--config`."""
+    """Return the options of this call as TOML for `--config`."""
     lines, tables = [], []
     for key, name in _keys(context).items():
         value = context.params.get(name)
@@ -95,12 +95,11 @@ def config_text(context: typer.Context) -> str:
 
 
 def _options(context: typer.Context) -> Any:
-    """The dataclass of the command's options."""
     return vars(context.command.callback)["options"]
 
 
 def _keys(context: typer.Context) -> dict[str, str]:
-    """By key, the field of the option that it stands for: the long flag without dashes, or the field's own name."""
+    """Return field names by key: the long flag without its dashes, or the field's own name."""
     names_by_key = {}
     for option in fields(_options(context)):
         if option.name not in _NOT_IN_FILES:
@@ -125,14 +124,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _table(key: str, value: object, path: str) -> list[str]:
-    """A table as it would be typed."""
+    """Return a table of the file as `key=value` texts."""
     if isinstance(value, dict) and all(is_plain(item) for item in value.values()):
         return [f"{name}={_toml(item)}" for name, item in value.items()]
     raise _wrong(key, value, path, "a table of plain values, such as wait_for = 1")
 
 
 def _checked(key: str, kind: Any, value: object, path: str) -> object:
-    """`value` as what would be typed. Raises `ConfigurationError` for another type than `kind`."""
+    """Return `value` as it would be typed. Raises `ConfigurationError` for another type than `kind`."""
     from pydantic import TypeAdapter, ValidationError
 
     numbers = value if isinstance(value, list) else [value]
@@ -155,7 +154,6 @@ def _toml_key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """A plain value as TOML has it."""
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool):

@@ -73,7 +73,7 @@ def _as_json(card: Card) -> dict[str, Any]:
 
 
 def _value(written: str) -> Any:
-    """What the source text stands for where JSON can say it, else the text."""
+    """Return the value of a source text if JSON can express it, else the text."""
     try:
         value = ast.literal_eval(written)
         json.dumps(value)
@@ -112,7 +112,7 @@ def _faults(card: Card, width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    """Paragraphs, filled anew; what is indented stays as it is."""
+    """Yield the lines of wrapped paragraphs; indented ones stay unchanged."""
     for number, paragraph in enumerate(re.split(r"\n\s*\n", text)):
         if number:
             yield ""
@@ -122,7 +122,6 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def _table(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
-    """Columns as wide as they have to be; the last one is wrapped into what is left."""
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     for row in rows:
         start = "  " + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row, widths, strict=False))

@@ -15,18 +15,18 @@ MOST_DRAWN = 64
 """Workers up to which there is a picture."""
 MOST_MEASURED = 1024
 _ROUNDS = string.digits[1:] + string.ascii_lowercase
-"""How rounds are called in a picture."""
+"""The characters for rounds in a picture."""
 _EVERY, _MORE, _NEVER, _OWN = "*", "+", ".", "\\"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What is said of a topology among so many workers."""
+    """The edges and the mixing of a topology for a number of workers."""
 
     topology: str
     workers: int
     edges: tuple[tuple[tuple[int, int, float], ...], ...]
-    """For each round of a cycle: who gives to whom, and what it counts there."""
+    """For each round of a cycle: source, target and weight of each edge."""
     cycle: int
     is_directed: bool
     gap: float
@@ -36,13 +36,13 @@ class Drawn:
     rounds_to_1_percent: float | None
     """Rounds until the distance from the mean is a hundredth of what it was."""
     messages: float
-    """Out of a worker in a round, in the mean."""
+    """Mean number of messages that a worker sends in a round."""
     most_messages: int
-    """Out of the busiest worker in a round, or to it."""
+    """Messages that the busiest worker sends or receives in a round."""
 
 
 def drawn(text: str, workers: int) -> Drawn:
-    """The topology that `text` says, among so many workers. Raises `ConfigurationError` where there is none."""
+    """Draw and measure the topology in `text`. Raises `ConfigurationError` where that is impossible."""
     if not 1 <= workers <= MOST_MEASURED:
         raise ConfigurationError(f"-n is {workers}; a topology can be measured for 1 to {MOST_MEASURED} workers")
     from quorate.gossip.topology.mixing import mixing_of
@@ -71,7 +71,7 @@ def _edges(topology: Topology, workers: int, round: int) -> Iterator[tuple[int, 
 
 
 def lines(graph: Drawn) -> Iterator[str]:
-    """The picture, and the figures below it."""
+    """Yield the lines of the picture, and of the figures below it."""
     ways = "one way" if graph.is_directed else "both ways"
     yield f"{graph.topology} among {graph.workers} workers: edges lead {ways}"
     if graph.workers <= MOST_DRAWN:
@@ -92,7 +92,6 @@ def lines(graph: Drawn) -> Iterator[str]:
 
 
 def _picture(graph: Drawn) -> Iterator[str]:
-    """A row for each worker that gives, a column for each that gets."""
     rounds: dict[tuple[int, int], list[int]] = {}
     for number, edges in enumerate(graph.edges):
         for rank, peer, _ in edges:

@@ -14,7 +14,7 @@ from quorate.wire.replicated.limits import Limits
 
 
 def hosts_of(options: Any) -> Hosts | None:
-    """Of the options of a verb: None where all workers are here. Raises `ConfigurationError` for what cannot be."""
+    """Return the hosts of `--hosts`, or None. Raises `ConfigurationError` for wrong options."""
     text: str | None = options.hosts
     if text is None:
         of_hosts = flags_given(options, "ssh", "env", "silence")

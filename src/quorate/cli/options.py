@@ -43,7 +43,7 @@ def option(
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
 ) -> Any:
-    """A field that is an option: `--` and the field's name, unless `flags` say otherwise.
+    """Return a field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
     `metavar` stands for the value in the help.
@@ -60,7 +60,7 @@ def option(
 
 
 def argument(help: str, metavar: str, default: Any = MISSING) -> Any:
-    """A field that is a word after the options; without a `default` it has to be given."""
+    """Return a field that is an argument after the options; without a `default` it is required."""
     return _field(default, shown=typer.Argument(... if default is MISSING else None, help=help, metavar=metavar))
 
 
@@ -71,7 +71,7 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
-    """`verb(context, options)` as Typer takes it: with a parameter for each field of the dataclass of `options`."""
+    """Return `verb(context, options)` as Typer takes it: with a parameter for each field of `options`."""
     kind = get_type_hints(verb)["options"]
     readers = {spec.name: spec.metadata["reads"] for spec in fields(kind) if spec.metadata.get("reads")}
 
@@ -91,14 +91,14 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
 
 
 def types_written(kind: type) -> dict[str, Any]:
-    """By field of a dataclass of options, the type of what is written for it: text where a reader makes its value."""
+    """Return the type of the text or value of each option; text where a reader makes the value."""
     hints = get_type_hints(kind)
     bare = {name: get_args(of)[0] if isinstance(of, UnionType) else of for name, of in hints.items()}
     return {spec.name: str if spec.metadata.get("reads") else bare[spec.name] for spec in fields(kind)}
 
 
 def flags_of(spec: Field[Any]) -> tuple[str, ...]:
-    """How an option is spelt; none for what stands after the options."""
+    """Return the flags of an option; none for an argument."""
     shown = spec.metadata["shown"]
     if isinstance(shown, ArgumentInfo):
         return ()
@@ -106,7 +106,7 @@ def flags_of(spec: Field[Any]) -> tuple[str, ...]:
 
 
 def flags_given(options: Any, *names: str) -> list[str]:
-    """How those of the options `names` are spelt that were given."""
+    """Return the flags of the options among `names` that the user has set."""
     named = [spec for spec in fields(options) if spec.name in names]
     said = [spec for spec in named if getattr(options, spec.name) not in ([], spec.default)]
     return [min(flags_of(spec), key=len, default=spec.metadata["shown"].metavar) for spec in said]

@@ -11,7 +11,7 @@ _PYTHON_TYPE = re.compile(r" <\S+>$")
 
 
 class PlainCommand(TyperCommand):
-    """A command with such a help."""
+    """A command whose help has no Python types and no brackets."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] SCRIPT [ARGS]...`"""
@@ -23,7 +23,7 @@ class PlainCommand(TyperCommand):
         return ["[OPTIONS]", *arguments]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options, with what they are for."""
+        """Write the arguments, then the options."""
         rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

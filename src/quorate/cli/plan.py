@@ -1,4 +1,4 @@
-"""What `quorate run` is asked for, as options and checked, and how it is told to people and to `run.json`."""
+"""The options of `quorate run`, and its plan: checked, in words, and as `run.json`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from quorate.report.wording import counted
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What `quorate run` can be told."""
+    """The options of `quorate run`."""
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
@@ -102,7 +102,7 @@ FORKED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What is to be started; all of it has been checked."""
+    """A checked run, ready to start."""
 
     request: RunRequest
     room: Room
@@ -124,7 +124,7 @@ class RunPlan:
 
     @property
     def in_words(self) -> str:
-        """The line that says what was chosen."""
+        """The run in one line."""
         request, chosen = self.request, self.request.overrides
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
@@ -146,5 +146,5 @@ class RunPlan:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What `run.json` keeps of it."""
+        """The contents of `run.json`."""
         return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "spare": self.room.more}

@@ -16,7 +16,7 @@ from quorate.train.compatibility import UNCONCERNED, Combination, check
 def settings_of_servers(
     options: RunOptions, strategy: str | None, settings: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """The settings of the strategy (None: the script's own) with those servers, if there are any.
+    """Return the settings of the strategy (None: the script's own), with the servers if there are any.
 
     Raises `ConfigurationError` for a number that cannot be, and for what does not go with them.
     """

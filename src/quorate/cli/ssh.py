@@ -1,4 +1,4 @@
-"""What hosts are reached by."""
+"""The command that reaches hosts."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def ssh_here(command: str | None = None) -> str:
-    """The command that stands in for ssh: as `command` by an option, else by `QUORATE_SSH`, else ssh itself."""
+    """Return the command in place of ssh: `command`, else `QUORATE_SSH`, else ssh."""
     return command or os.environ.get("QUORATE_SSH", "").strip() or "ssh"

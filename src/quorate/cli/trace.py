@@ -45,7 +45,6 @@ def trace(
 
 
 def _profile(written: str) -> Profile:
-    """Raises `ConfigurationError` for what is not `RANK=FILE`."""
     from quorate.report.trace.profile import Profile
 
     rank, equals, file = written.partition("=")

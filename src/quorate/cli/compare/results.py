@@ -1,4 +1,4 @@
-"""How a comparison ends on the console: the verdict, a short table, what a reader has to know, where the page is."""
+"""The results of a comparison on the console: verdict, table, cautions, and the path of the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNNAMED = (
 
 
 def show(folder: Path, page: Path, *, as_json: bool) -> None:
-    """What `summary.json` in `folder` says; `as_json`, the whole of it."""
+    """Print the verdict and a table of `summary.json` in `folder`; with `as_json`, the full text."""
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8")
     if as_json:
@@ -60,7 +60,6 @@ def _table(summary: Summary) -> list[str]:
 
 
 def _cells(estimates: Sequence[Estimate | None], formatter: Callable[[Sequence[float | None]], Words]) -> list[str]:
-    """A column, in one unit and with one number of digits."""
     words = formatter([None if estimate is None else estimate.mean for estimate in estimates])
     return [_cell(estimate, words) for estimate in estimates]
 
@@ -74,7 +73,6 @@ def _cell(estimate: Estimate | None, words: Words) -> str:
 
 
 def _time_to_target(arm: ArmSummary, time: str) -> str:
-    """A miss is a miss, not a number."""
     if arm.target_reached is None:
         return _NOTHING
     reached, of = arm.target_reached

@@ -74,7 +74,6 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
 
 
 def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
-    """Several numbers of workers."""
     scaling = planned(options, lambda base_options: _planned(name, base_options))
     folder = run_folder(options.name or usual_name(f"scale-{Path(name).stem}"))
     if options.print_config:
@@ -88,7 +87,6 @@ def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
 
 
 def _planned(name: str, options: CompareOptions) -> Comparison:
-    """Raises `ConfigurationError` for the first thing that is wrong."""
     subject = subject_from(name, options.arguments, options.workload_settings)
     hosts = hosts_of(options)
     _check(subject, options)
@@ -159,7 +157,7 @@ def _go_on(name: str, options: CompareOptions) -> int:
 
 
 def _check_hosts(plan: Comparison, folder: Path) -> None:
-    """Raises `ConfigurationError` where a run on the hosts of the plan would come to nothing."""
+    """Raise `ConfigurationError` where the hosts of the plan cannot run it."""
     if plan.reached is not None:
         from quorate.compare.grid import script_of
         from quorate.launch.hosts.survey import check_hosts

@@ -1,4 +1,4 @@
-"""What is looked at, in which order, and what one finding hands on to the next."""
+"""The examinations of this machine, in order, and the facts that later ones need from earlier ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_TORCH = ("gpu", "bfloat16", "backend gloo", "backend nccl", "backend mpi",
 
 
 def quick() -> list[Examination[Any]]:
-    """What is looked at without starting a training."""
+    """Return the examinations that start no training."""
     rows: dict[str, tuple[Callable[[], Any], Callable[[Any], Finding]]] = {
         "python": (software.probe_python, software.judge_python),
         "torch": (software.probe_packages, software.judge_torch),
@@ -38,12 +38,12 @@ def quick() -> list[Examination[Any]]:
 
 
 def names() -> list[str]:
-    """Every row there will be, in order."""
+    """Return the names of all rows, in order."""
     return [*(examination.name for examination in quick()), *_WITH_TORCH]
 
 
 def findings() -> Iterator[Finding]:
-    """All of them, each as soon as it is there. Where torch cannot be imported, nothing that needs it is tried."""
+    """Yield each finding as soon as it is known. If torch cannot be imported, skip the rows that need it."""
     for examination in quick():
         yield examination.finding()
     torch_facts: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What `quorate doctor --hosts` runs on each host. It is sent there as text, so it needs Python 3.8 and nothing else.
+"""The program of `quorate doctor --hosts` on each host. It is sent as text, and needs only Python 3.8.
 
 Reads a JSON object a line from stdin, `{"do": NAME, ...}`, and answers each with one; ends with stdin.
 """
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 SECONDS = 1.0
-"""That a measurement of bandwidth takes."""
+"""Duration of a measurement of bandwidth."""
 WITHIN = 3.0
-"""Seconds in which a connection is made, or is not."""
+"""Time limit of a connection, in seconds."""
 HEADERS = 28
-"""Bytes of a datagram over IPv4 that are not its own."""
+"""Bytes of the headers of a datagram over IPv4."""
 _CHUNK = bytes(1 << 18)
 _SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921
 _DISCOVER, _PROBE = 10, 3
-"""IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: nothing is cut into pieces, whatever was learnt about the way."""
+"""IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: packets are not fragmented, whatever path MTU is known."""
 
 
 def about(packages: Sequence[str]) -> Answer:
-    """What is installed here."""
+    """Return the versions of Python and of `packages` on this host; None for a package that is missing."""
     versions: dict[str, str | None] = {}
     for package in packages:
         try:
@@ -50,17 +50,17 @@ def about(packages: Sequence[str]) -> Answer:
 
 
 def day() -> Answer:
-    """The time of day, in seconds since 1970."""
+    """Return the time of day, in seconds since 1970."""
     return {"day": time.time()}
 
 
 def resolve(name: str) -> Answer:
-    """The address that a name has here."""
+    """Return the IPv4 address of a name on this host."""
     return {"address": socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]}
 
 
 def towards(address: str) -> Answer:
-    """Our own address on the way there, and the MTU of its interface (None: not known)."""
+    """Return this host's address towards `address`, its interface, and the MTU (None: unknown)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         local_address = probe.getsockname()[0]
@@ -76,7 +76,7 @@ def towards(address: str) -> Answer:
 
 
 def listen(address: str, port: int) -> Answer:
-    """Listen there for connections, and at the same port for datagrams; port 0 is a free one."""
+    """Listen for connections, and on the same port for datagrams; port 0 takes a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
@@ -122,7 +122,7 @@ def _answer(datagrams: socket.socket) -> None:
 
 
 def connect(address: str, port: int) -> Answer:
-    """Connect, and close: seconds, or the error."""
+    """Connect and close; return the seconds, or the error."""
     begin = time.monotonic()
     try:
         with socket.create_connection((address, port), timeout=WITHIN):
@@ -134,7 +134,7 @@ def connect(address: str, port: int) -> Answer:
 
 
 def ping(address: str, port: int, times: int) -> Answer:
-    """Seconds of a byte to and fro: the median, over one connection."""
+    """Return the median round trip of a byte over one connection, in seconds."""
     times_taken = []
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -148,7 +148,7 @@ def ping(address: str, port: int, times: int) -> Answer:
 
 
 def fill(address: str, port: int) -> Answer:
-    """Bytes a second that come there."""
+    """Return the bandwidth to `address`, in bytes per second, measured for `SECONDS`."""
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         until = time.monotonic() + SECONDS
         sock.sendall(b"#")
@@ -176,7 +176,7 @@ def fill(address: str, port: int) -> Answer:
 
 
 def datagrams(address: str, port: int, mtu: int) -> Answer:
-    """Whether a datagram of one byte comes there, and one that is as large as a packet may be."""
+    """Return whether a datagram of one byte arrives, and one of the size of the MTU."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
         sock.settimeout(0.3)
@@ -202,7 +202,7 @@ DOES: dict[str, Callable[..., Answer]] = {
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until the end of stdin."""
     for line in sys.stdin.buffer:
         question = json.loads(line)
         try:

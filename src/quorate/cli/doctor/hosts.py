@@ -1,4 +1,4 @@
-"""`quorate doctor --hosts`: what several hosts need to train together, looked at from each of them."""
+"""`quorate doctor --hosts`: the requirements of training on several hosts, checked from each of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _USUAL_MTU = 1500
 
 @dataclass
 class _Host:
-    """One that answers."""
-
     far: Far
     about: judged.About
     address: str = ""
@@ -35,12 +33,11 @@ class _Host:
 
     @property
     def name(self) -> str:
-        """As it was given."""
         return self.far.name
 
 
 def hosts_in(text: str) -> list[str]:
-    """The hosts of `--hosts a,b`. Raises `ConfigurationError` for fewer than two, or one that is there twice."""
+    """Return the hosts of `--hosts a,b`. Raises `ConfigurationError` for fewer than two, or a repeated one."""
     names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or not all(names) or any(name.startswith("-") for name in names) or len(set(names)) < len(names):
         raise ConfigurationError(f"--hosts {text}: name two hosts or more, each once, with commas between them")
@@ -48,14 +45,14 @@ def hosts_in(text: str) -> list[str]:
 
 
 def rows_of(hosts: Sequence[str]) -> list[str]:
-    """Every row there will be, in order; those that need what has failed are left out."""
+    """Return the names of all rows, in order; rows that need a failed one are skipped."""
     single = [f"host {name}" for name in hosts]
     pairs = [f"{row} {source} > {target}" for source, target in permutations(hosts, 2) for row in judged.BETWEEN]
     return [*single, "versions", "clocks of hosts", *(f"address {name}" for name in hosts), *pairs, "master port"]
 
 
 def findings(hosts: Sequence[str]) -> Iterator[Finding]:
-    """All of them, each as soon as it is there."""
+    """Yield each finding as soon as it is known."""
     with ExitStack() as stack:
         reached = []
         for name in hosts:
@@ -91,7 +88,7 @@ def _reached(name: str, stack: ExitStack) -> tuple[_Host | None, Finding]:
 
 
 def _day_of(far: Far) -> judged.Day:
-    """By how much its time of day is ahead of this machine's: of several round trips the shortest counts."""
+    """Return how far a host's time of day is ahead of this machine's: the shortest of several round trips counts."""
     best = judged.Day(0.0, float("inf"))
     for _ in range(_TRIPS):
         sent = time.time()
@@ -103,7 +100,7 @@ def _day_of(far: Far) -> judged.Day:
 
 
 def _located(host: _Host, all_of: Sequence[_Host]) -> Finding:
-    """Find the address at which the others reach it, as workers do: from which it reaches the first host."""
+    """Find the address of a host for the others: as in workers, the one from which it reaches the first host."""
     other = next(candidate for candidate in all_of if candidate is not host) if host is all_of[0] else all_of[0]
     row, name = f"address {host.name}", other.name.rpartition("@")[2]
     try:
@@ -121,7 +118,6 @@ def _located(host: _Host, all_of: Sequence[_Host]) -> Finding:
 
 
 def _between(source: _Host, target: _Host) -> Iterator[Finding]:
-    """What `source` finds of the way to `target`."""
     way = f"{source.name} > {target.name}"
 
     def ask(do: str, **more: object) -> dict[str, Any]:
@@ -145,7 +141,6 @@ def _between(source: _Host, target: _Host) -> Iterator[Finding]:
 
 
 def _master_port(hosts: Sequence[_Host]) -> Finding:
-    """Whether the others reach the port of the first host at which a launcher lets workers meet."""
     first, *others = hosts
     port = os.environ.get("MASTER_PORT", "")
     number = int(port) if port.isdecimal() and 0 < int(port) < 65536 else TORCHRUN_PORT

@@ -1,4 +1,4 @@
-"""What is made of the facts about several hosts: one sentence each, and what to do about it."""
+"""Findings from the facts about several hosts: one sentence each, and the fix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RARELY = (
 
 
 class About(NamedTuple):
-    """What is installed on one host."""
+    """The packages installed on one host."""
 
     name: str
     python: str
@@ -31,14 +31,14 @@ class About(NamedTuple):
 
 
 class Day(NamedTuple):
-    """By how many seconds the time of day is ahead of this machine's, and by how many that may be wrong."""
+    """The seconds by which a host's time of day is ahead of this machine's, and their uncertainty."""
 
     ahead: float
     uncertainty: float
 
 
 def judge_reach(name: str, answer: About | str) -> Finding:
-    """`answer`: what is installed there, or why it could not be asked."""
+    """Judge `answer`: the packages of a host, or why it could not be asked."""
     row = f"host {name}"
     if isinstance(answer, str) and answer.startswith(OLD_PYTHON):
         return fail(row, answer, _NEWER_PYTHON)
@@ -49,7 +49,7 @@ def judge_reach(name: str, answer: About | str) -> Finding:
 
 
 def judge_versions(all_of: Sequence[About]) -> Finding:
-    """What differs, or is missing."""
+    """Judge whether the hosts have the same versions, and all packages."""
     old = [host for host in all_of if tuple(int(part) for part in host.python.split(".")[:2]) < OLDEST_PYTHON]
     if old:
         sentence = "; ".join(f"Python is {host.python} on {host.name}" for host in old)
@@ -73,7 +73,7 @@ def judge_versions(all_of: Sequence[About]) -> Finding:
 
 
 def judge_days(days: Sequence[tuple[str, Day]]) -> Finding:
-    """Times of day that are far apart confuse logs and certificates; records go by clocks of their own."""
+    """Judge times of day: differences confuse logs and certificates; records use other clocks."""
     row = "clocks of hosts"
     first, last = min(days, key=lambda host: host[1].ahead), max(days, key=lambda host: host[1].ahead)
     apart, wrong = last[1].ahead - first[1].ahead, first[1].uncertainty + last[1].uncertainty
@@ -86,7 +86,7 @@ def judge_days(days: Sequence[tuple[str, Day]]) -> Finding:
 
 
 def judge_address(name: str, address: str, interface: str | None, other: str) -> Finding:
-    """Where others reach it."""
+    """Judge the address at which other hosts reach a host."""
     row = f"address {name}"
     if address.startswith("127."):
         fix = f"let {other} lead to its own address in /etc/hosts there, or name it by its address"
@@ -95,7 +95,7 @@ def judge_address(name: str, address: str, interface: str | None, other: str) ->
 
 
 def judge_connection(way: str, where: str, error: str | None) -> Finding:
-    """Whether a port that is listened at can be reached."""
+    """Judge whether a port on which a host listens can be reached."""
     row = f"ports {way}"
     if error is None:
         return ok(row, "a free port is reached")
@@ -106,7 +106,7 @@ def judge_connection(way: str, where: str, error: str | None) -> Finding:
 
 
 def judge_master_port(first: str, port: int, taken: str | None, errors: Mapping[str, str | None]) -> Finding:
-    """`taken`: why nobody can listen there; `errors`: by host why it does not reach it."""
+    """Judge a port; `taken`: why it cannot be opened; `errors`: by host, why it does not reach the port."""
     if taken is not None:
         return warn("master port", f"{port} cannot be listened at on {first} ({taken})", "set MASTER_PORT to another")
     shut = [name for name, error in errors.items() if error is not None]
@@ -117,13 +117,13 @@ def judge_master_port(first: str, port: int, taken: str | None, errors: Mapping[
 
 
 def judge_latency(way: str, seconds: float) -> Finding:
-    """Of a byte to and fro."""
+    """Judge the round trip of a byte, in seconds."""
     row, sentence = f"latency {way}", f"{1e3 * seconds:.3g} ms to and fro"
     return warn(row, sentence, _RARELY) if seconds > FAR_SECONDS else ok(row, sentence)
 
 
 def judge_bandwidth(way: str, rate: float) -> Finding:
-    """Of one connection, one way; bytes a second."""
+    """Judge the bandwidth of one connection in one direction, in bytes per second."""
     row = f"bandwidth {way}"
     sentence = f"{8e-6 * rate:.3g} Mbit/s" if 8 * rate < 1e9 else f"{8e-9 * rate:.3g} Gbit/s"
     if 8 * rate < 1e4:
@@ -132,7 +132,7 @@ def judge_bandwidth(way: str, rate: float) -> Finding:
 
 
 def judge_mtu(way: str, mtus: tuple[int | None, int | None], arrived: Mapping[str, Any]) -> Finding:
-    """Of the interfaces at both ends; `arrived` says whether a small datagram comes through, and the largest."""
+    """Judge the MTUs at both ends; `arrived`: whether a small datagram arrives, and the largest."""
     row, (mtu, other) = f"mtu {way}", mtus
     if arrived["small"] and not arrived["large"]:
         less = min(1500, (mtu or 1500) - 80)
@@ -146,7 +146,7 @@ def judge_mtu(way: str, mtus: tuple[int | None, int | None], arrived: Mapping[st
 
 
 def _public(version: str) -> str:
-    """Without what tells builds apart, such as `+cpu`."""
+    """Return a version without its build, such as `+cpu`."""
     return version.partition("+")[0]
 
 

@@ -24,7 +24,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class Folder(NamedTuple):
-    """One that is written to."""
+    """A folder that a run writes to."""
 
     purpose: str
     path: str
@@ -35,12 +35,12 @@ class Folder(NamedTuple):
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def probe_cores() -> tuple[int, float | None, str | None]:
-    """Cores this process may run on, cores' worth of time that a container grants (None: no limit), OMP_NUM_THREADS."""
+    """Return the usable cores, the container's quota in cores (None: no limit), and OMP_NUM_THREADS."""
     usable = usable_cores()
     allowed, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
     quota = int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
@@ -48,7 +48,7 @@ def probe_cores() -> tuple[int, float | None, str | None]:
 
 
 def judge_cores(facts: tuple[int, float | None, str | None]) -> Finding:
-    """One core makes workers take turns; a number of threads beyond the cores makes them fight."""
+    """Judge the cores: workers on one core take turns, and more threads than cores slow each other down."""
     usable, quota, threads = facts
     cores = usable if quota is None else min(float(usable), quota)
     sentence = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
@@ -64,7 +64,7 @@ def judge_cores(facts: tuple[int, float | None, str | None]) -> Finding:
 
 
 def probe_memory() -> tuple[int, int]:
-    """Bytes that are available, and bytes in all, of the machine or of its container."""
+    """Return the available and the total bytes of the machine or its container."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def probe_memory() -> tuple[int, int]:
 
 
 def judge_memory(memory: tuple[int, int]) -> Finding:
-    """Fewer than two workers' worth fails."""
+    """Judge the memory; less than two workers need is a failure."""
     free, total = memory
     workers = free // A_WORKER
     sentence = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
@@ -91,12 +91,12 @@ def judge_memory(memory: tuple[int, int]) -> Finding:
 
 
 def probe_shared_memory() -> int | None:
-    """Free bytes of /dev/shm; None where there is none (macOS needs none)."""
+    """Return the free bytes of /dev/shm; None on systems without it."""
     return shutil.disk_usage("/dev/shm").free if sys.platform.startswith("linux") else None
 
 
 def judge_shared_memory(free: int | None) -> Finding:
-    """Containers get 64 MiB by default; workers of a DataLoader die of it."""
+    """Judge /dev/shm: containers have 64 MiB by default, too little for the workers of a DataLoader."""
     if free is None:
         return ok("/dev/shm", "not used on this system")
     if free < 64 * 2**20:
@@ -105,12 +105,12 @@ def judge_shared_memory(free: int | None) -> Finding:
 
 
 def probe_open_files() -> int:
-    """How many descriptors a process may have."""
+    """Return the limit of open file descriptors of a process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def judge_open_files(limit: int) -> Finding:
-    """A worker has several for each other worker."""
+    """Judge the limit of open files: a worker has several for each other worker."""
     if limit == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
     if limit < 1024:
@@ -119,14 +119,14 @@ def judge_open_files(limit: int) -> Finding:
 
 
 def probe_folders() -> list[Folder]:
-    """Where records, sockets and caches go; something is written in each, and taken away again."""
+    """Return the folders for records, sockets and caches, each after a trial of writing."""
     cache = cache_folder()
     places = [("records", Path("runs")), ("temporary files", Path(tempfile.gettempdir()))]
     return [_tried(purpose, path) for purpose, path in [*places, *([("caches", cache)] if cache else [])]]
 
 
 def judge_folders(folders: Sequence[Folder]) -> Finding:
-    """Records and sockets have to go somewhere; caches are a convenience."""
+    """Judge the folders: records and sockets need one, caches do not."""
     sentence = "; ".join(
         f"{folder.purpose} in {folder.path}: {folder.error or f'{_in_words(folder.free)} free'}" for folder in folders
     )
@@ -144,7 +144,7 @@ def judge_folders(folders: Sequence[Folder]) -> Finding:
 
 
 def probe_clocks() -> tuple[float, int, float]:
-    """Of thousands of readings: the least step, and how often they went back; how far another process's clock is off.
+    """Return the least step of the clock, how often it went back, and the offset of another process's clock.
 
     Seconds; the other's reading must lie between two of ours, so that 0 says only that nothing can be seen.
     """
@@ -161,7 +161,7 @@ def probe_clocks() -> tuple[float, int, float]:
 
 
 def judge_clocks(facts: tuple[float, int, float]) -> Finding:
-    """Times of processes on one host are held side by side: they must come from one clock, and a fine one."""
+    """Judge the clock: records compare times of several processes, so they need one fine clock."""
     resolution, backwards, offset = facts
     sentence = f"steps of {resolution * 1e6:.2g} us"
     if backwards:

@@ -22,7 +22,7 @@ from quorate.report.wording import bytes_in_words, number_in_words
 
 PROGRAM = (sys.executable, "-m", "quorate.launch.warm.measuring")
 SECONDS = 1800.0
-"""What a script may take up to its first step."""
+"""Time limit of a script up to its first step, in seconds."""
 USUAL_SHARDS = (2, 4, 8, 16)
 MOST_SHARDS = 1 << 20
 _OF_LAUNCHERS = (
@@ -44,11 +44,11 @@ _COLUMNS = ("parameters", "gradients", "optimizer", "gathered", "exchanged", "ac
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One way to lay the model out."""
+    """The memory of a worker in one layout of the model."""
 
     zero: int
     workers: int
-    """Of one replica; with ZeRO 0 each has a replica."""
+    """Workers of one replica; with ZeRO 0 each has a replica."""
     held: Mapping[str, int]
     total: int
     by_formula: float
@@ -56,7 +56,7 @@ class Line:
 
 
 def check_asked(script: str | None, shards: int | None, fits: str | None, offload: str | None) -> int | None:
-    """Raises `ConfigurationError`; returns the bytes that `fits` says."""
+    """Check the options; return the bytes of `fits`. Raises `ConfigurationError`."""
     if script is None:
         raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
     check_script(script)
@@ -74,10 +74,10 @@ def measured(
     steps: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What one process of `program` has found, which needs so many steps; what the script prints goes to stderr.
-    `environment` is what it has besides this one's.
+    """Run `script` in one process of `program` for `steps` steps; return its answer. Its output goes to stderr.
 
-    Raises `ConfigurationError` for a script that makes fewer, and `QuorateError` for one that fails before.
+    `environment` is added to this process's environment. Raises `ConfigurationError` for a script that makes fewer
+    steps, and `QuorateError` for one that fails before, or takes longer than `seconds`.
     """
     lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
@@ -107,7 +107,7 @@ def measured(
 
 
 def lines(answer: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:
-    """ZeRO 0, and 1 to 3 over `shards`, or over the usual numbers of them; `offload` None: as the script says."""
+    """Yield ZeRO 0, and 1 to 3 over `shards` or the usual numbers; `offload` None: as in the script."""
     from quorate.sharding.memory import MODES, Model, by_formula, held, numbers_sent
 
     model = Model.from_json(answer["memory"])
@@ -124,7 +124,7 @@ def lines(answer: Mapping[str, Any], shards: int | None, offload: str | None = N
 
 
 def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> str:
-    """All of it."""
+    """Return the measurement and the layouts as JSON."""
     about = {name: value for name, value in answer.items() if name != "memory"}
     fits = [None if limit is None else layout.total <= limit for layout in layouts]
     rows = [{**asdict(layout), "fits": fit} for layout, fit in zip(layouts, fits, strict=True)]
@@ -132,7 +132,7 @@ def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | Non
 
 
 def show(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> None:
-    """As a table, with what has to be known of it."""
+    """Print a table of the layouts, and the lines that explain it."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

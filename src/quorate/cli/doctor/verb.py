@@ -98,7 +98,7 @@ def _as_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def _progress(findings: Iterable[Finding], names: Sequence[str]) -> Iterator[Finding]:
-    """Passes them on, and says on stderr what is being looked at: on a terminal in one line that is gone at the end."""
+    """Pass the findings on, and show the progress on stderr: on a terminal in one line that is erased at the end."""
     with_terminal = sys.stderr.isatty()
     remaining, number = iter(findings), 0
     while number < len(names):

@@ -1,4 +1,4 @@
-"""What `quorate plan` shows: a table of the best layouts, and lines about the others."""
+"""The output of `quorate plan`: a table of the best layouts, and lines about the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 24
 
 
 def as_json(model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] | None = None) -> dict[str, Any]:
-    """All of it; `tried`, from the fastest on, where layouts were run."""
+    """Return the plan as JSON; `tried`: the layouts that were run, the fastest first."""
     runs = [
         of_one(trial.foreseen)
         | {"measured": trial.seconds, "taken": trial.taken, "steps": trial.steps, "failed": trial.why}
@@ -78,7 +78,7 @@ def show(
 
 
 def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
-    """The command, and of a pipeline the arguments of `parallelize`."""
+    """Return the command, and the arguments of `parallelize` for a pipeline."""
     words = ["quorate", "run", "-n", str(layout.workers)]
     words += ["--mesh", layout.mesh] if layout.mesh else []
     words += ["--zero", str(layout.zero)] if layout.shards > 1 else []
@@ -137,7 +137,7 @@ def _schedule(prediction: Prediction) -> str:
 
 
 def _lines(losers: Sequence[Loser]) -> Iterator[str]:
-    """Refusals and what is too large for one reason in one line each."""
+    """Yield one line for each reason why layouts lose."""
     grouped: dict[str, list[Loser]] = {}
     for loser in losers:
         grouped.setdefault(loser.why, []).append(loser)

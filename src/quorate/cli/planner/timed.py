@@ -37,13 +37,13 @@ def timed(
     *,
     server: RunServer,
 ) -> dict[str, Any]:
-    """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
-    over each of `axes`, where this machine has two cores and they can have the model. Raises as `measured`.
+    """Return the answer of `launch.warm.timing`. If this machine has two cores, `pieces` among its times has the
+    answers of `timing_in_pieces` with two workers over each of `axes` that the model allows. Raises as `measured`.
 
-    The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means. With
-    a `crowd` of more than one worker for each core it runs once more, so many times as often at once: `crowding` is
-    how much longer a step takes then than its share of the cores says. `spread` is how steps varied (as of
-    `planning.waiting.spread_of`), in the crowd where there is one.
+    The script runs in `at_once` processes, which share caches and memory; seconds are means. With a `crowd` of more
+    than one worker per core it also runs in that many times as many processes: `crowding` is the time of a step there,
+    divided by the time that its share of the cores predicts. `spread` is the variation of steps (see
+    `planning.waiting.spread_of`), in the crowd if there is one.
     """
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
@@ -74,21 +74,19 @@ def timed(
 
 
 def _together(each: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Sequence[float]]]:
-    """Means of `times` of runs, and the seconds of the steps of each."""
+    """Return the means of the `times` of runs, and the seconds of the steps of each run."""
     times = [dict(run["times"]) for run in each]
     seconds = [run.pop("seconds", ()) for run in times]
     return mean_of(times), seconds
 
 
 def _step(times: Mapping[str, Any]) -> float:
-    """Its seconds."""
     passes = [seconds for both in (*times["blocks"].values(), times["rest"]) for seconds in both]
     return float(sum(passes) + times["update"] + times["outside"])
 
 
 def _several(does: Callable[[], T], count: int) -> list[T]:
-    """What `does` returns, called so many times at once. An interrupt ends the threads, and with them what they have
-    started."""
+    """Call `does` in `count` threads; return the results. An interrupt ends the threads and all that they started."""
     if count == 1:
         return [does()]
     asked = [Future[T]() for _ in range(count)]
@@ -105,7 +103,7 @@ def _several(does: Callable[[], T], count: int) -> list[T]:
 
 
 def mean_of(each: Sequence[Any]) -> Any:
-    """Of numbers that are laid out alike; of what is none, the first."""
+    """Return the mean of equal structures, number by number; of other values, the first."""
     first = each[0]
     if isinstance(first, Mapping):
         return {name: mean_of([item[name] for item in each]) for name in first}

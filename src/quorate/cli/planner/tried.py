@@ -26,7 +26,7 @@ _PROGRAM = "quorate.launch.warm.stepping"
 
 
 def check_tries(options: PlanOptions) -> None:
-    """Raises `ConfigurationError` where the workers of the plan are not this machine's."""
+    """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
     count, workers = options.tries, options.workers
     assert count is not None and workers is not None and options.memory is not None
     if count < 1:
@@ -66,7 +66,7 @@ def _memory_here() -> int | None:
 def tries(
     server: RunServer, ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int
 ) -> list[Tried]:
-    """What came of `options.tries` layouts; `examples` are the script's.
+    """Run `options.tries` layouts; return them with their times. `examples`: the batch of the script.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
@@ -126,8 +126,6 @@ def steps_of(
 
 
 class _Progress:
-    """A context: a bar on a terminal, else a line for each run."""
-
     def __init__(self, runs: int) -> None:
         self._bar: Any = None
         self._task: Any = None

@@ -172,7 +172,6 @@ def _by_sizes(options: PlanOptions) -> Model:
 
 
 def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServer) -> tuple[Model, int]:
-    """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import SECONDS
     from quorate.planning.measured import model_from

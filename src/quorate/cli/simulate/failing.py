@@ -1,4 +1,4 @@
-"""`quorate simulate --failures`, carried out: what came of each row is kept, drawn and shown."""
+"""The execution of `quorate simulate --failures`: each row is simulated, written, drawn and shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quorate.simulation.failing.picture import picture
 
 
 def tell_failing(plan: FailingPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
-    """Simulate it, keep and show what came of it; the exit status."""
+    """Simulate the plan, write and show the results; return the exit status."""
     begin(folder, plan.as_json)
     with Shown() as shown:
         rows = list(rows_of(plan.grid, shown.begins_with))
@@ -51,7 +51,7 @@ def _or_nothing(share: float) -> str:
 
 
 def _counts(rows: Sequence[FailingRow]) -> Iterator[str]:
-    """`1,200,000 workers: 98,412 deaths, 0 stops, 0 slow times; 312 struck several at once`."""
+    """Yield `1,200,000 workers: 98,412 deaths, 0 stops, 0 slow times; 312 struck several at once`."""
     for workers, tally in {row.workers: row.goodput.failures for row in rows}.items():
         more = f"; {tally.bursts:,} struck several at once, {tally.workers:,} workers in all" if tally.bursts else ""
         yield f"{workers:,} workers: {tally.deaths:,} deaths, {tally.stops:,} stops, {tally.slows:,} slow times{more}"

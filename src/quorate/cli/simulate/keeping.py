@@ -1,4 +1,4 @@
-"""What `quorate simulate` leaves in the folder of a run, and says of it, whatever was simulated."""
+"""The files of `quorate simulate`, and its closing lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from quorate.core.errors import QuorateError
 from quorate.launch.run.folder import write_run
 
 FORMAT = 1
-"""Rises when a key of `simulate.json` changes its meaning or goes away."""
+"""Version of `simulate.json`; rises when a key changes its meaning or is removed."""
 FILE, PICTURE = "simulate.json", "simulate.svg"
 
 
 def begin(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Make the folder, and write down what is to be simulated."""
+    """Make the folder, and write the plan."""
     write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan})
     (folder / "run.json").replace(folder / FILE)
 
@@ -43,7 +43,7 @@ def keep(folder: Path, also: Path | None, results: Mapping[str, Any], draw: Call
 def tell_kept(
     about: Mapping[str, Any], folder: Path, table: Callable[[], None], lines: Iterable[str], *, as_json: bool
 ) -> None:
-    """As JSON; else the table, further `lines`, and where all of it is."""
+    """Print the results as JSON, or as table, `lines` and paths."""
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return

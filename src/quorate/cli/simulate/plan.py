@@ -1,4 +1,4 @@
-"""What `quorate simulate` was asked for, checked."""
+"""The plan of `quorate simulate`, checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNITS = {"": 1, "k": 1000, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationPlan:
-    """What is to be simulated; all of it has been checked."""
+    """A checked simulation."""
 
     asked: SimulateOptions
     grid: Grid
@@ -45,14 +45,14 @@ class SimulationPlan:
 
     @property
     def title(self) -> str:
-        """Strategies and workers."""
+        """Strategies and workers in words."""
         workers = listed([f"{count:,}" for count in self.grid.workers])
         is_single = self.grid.workers == (1,)
         return f"{listed([arm.text for arm in self.grid.arms])} with {workers} worker{'' if is_single else 's'}"
 
     @property
     def about(self) -> str:
-        """All else that was chosen."""
+        """The choices besides strategies and workers."""
         grid = self.grid
         how = f"real gradients of {self.asked.real}" if self.asked.real else f"times alone, {grid.steps} steps"
         like = f", like {listed(self.asked.like)}" if self.asked.like else ""
@@ -64,12 +64,11 @@ class SimulationPlan:
 
     @property
     def in_words(self) -> str:
-        """The line that says what was chosen."""
+        """The plan in one line."""
         return f"{self.title} ({self.about}): {counted(len(list(self.grid.cells())), 'row')}"
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What was chosen."""
         grid, asked = self.grid, self.asked
         return {
             "strategies": [arm.text for arm in grid.arms],
@@ -94,7 +93,7 @@ class SimulationPlan:
 
 
 def planned(asked: SimulateOptions) -> SimulationPlan:
-    """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
+    """Return the plan. Raises `ConfigurationError` for the first fault."""
     _check(asked)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
@@ -191,7 +190,7 @@ def _workers(asked: SimulateOptions, like: Calibration | None) -> tuple[int, ...
 
 
 def numbers_from(option: str, text: str, most: int, ending: str) -> tuple[int, ...]:
-    """One number, or several, from 1 to `most`; `ending` is what is said of them where they are not."""
+    """Return the numbers in `text`, from 1 to `most`; `ending` closes the sentence of the error."""
     written = [part.strip() for part in text.split(",") if part.strip()]
     if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
         raise ConfigurationError(f'{option} "{text}": give a number, or several such as 8,64,512')
@@ -208,12 +207,12 @@ def _within(option: str, value: int | None, least: int, most: int) -> int | None
 
 
 def seed_from(seed: int | None) -> int:
-    """The seed; 0 unless one was given."""
+    """Return the seed; 0 by default."""
     return _within("--seed", seed, 0, MOST_SEED) or 0
 
 
 def parameters_from(text: str | None) -> int | None:
-    """`8193`, `25M`; None where nothing was given."""
+    """Return the number in `8193` or `25M`; None for None."""
     if text is None:
         return None
     match = _COUNT.fullmatch(text.strip())
@@ -224,7 +223,7 @@ def parameters_from(text: str | None) -> int | None:
 
 
 def check_twice(several: Mapping[str, Sequence[object]]) -> None:
-    """Raise `ConfigurationError` for a value that is there twice, by what the values are."""
+    """Raise `ConfigurationError` for a value given twice; keys are the nouns of the values."""
     for noun, values in several.items():
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:

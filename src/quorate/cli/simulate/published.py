@@ -20,7 +20,7 @@ _ALONE = ("records", "as_json")
 
 
 def tell_records(options: SimulateOptions) -> int:
-    """Show them; the exit status. Raises `ConfigurationError` for options that say something else."""
+    """Print the predictions; return the exit status. Raises `ConfigurationError` for options with no effect here."""
     others = flags_given(options, *(option.name for option in fields(options) if option.name not in _ALONE))
     if others:
         raise ConfigurationError(

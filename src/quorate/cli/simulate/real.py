@@ -24,7 +24,7 @@ _LAST = 0.1
 
 
 def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]:
-    """One for each number of workers, imbalance and network, checked. Raises `ConfigurationError`."""
+    """Return a checked comparison for each number of workers, imbalance and network. Raises `ConfigurationError`."""
     assert asked.real is not None
     subject = subject_from(asked.real, (), asked.workload_settings)
     wrong = next((text for text in asked.networks if not text.endswith(":mesh")), None)
@@ -60,7 +60,7 @@ def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]
 
 
 def rows_of(plans: Sequence[Comparison], grid: Grid, folder: Path) -> list[Row] | int:
-    """Run them, and tell each run in the figures of a simulation; an exit status where it was interrupted."""
+    """Run the comparisons; return their rows, or the exit status after an interrupt or a failure."""
     from quorate.cli.compare.progress import CompareProgress
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer

@@ -1,4 +1,4 @@
-"""`quorate simulate`, carried out: what came of each row is kept, drawn and shown."""
+"""The execution of `quorate simulate`: each row is simulated, written, drawn and shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG = 0.05
 
 
 def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
-    """Simulate it, keep and show what came of it; the exit status."""
+    """Simulate the plan, write and show the results; return the exit status."""
     from quorate.cli.simulate.results import Shown, check_lines, table
     from quorate.simulation.picture import picture
 
@@ -51,7 +51,7 @@ def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool
 
 
 def _recorded(plan: SimulationPlan) -> tuple[Sequence[Held], list[Row]]:
-    """The run that this is like, held against its simulation; and its own row."""
+    """Return the recorded run against its simulation, and the row of the recorded run."""
     like = plan.grid.like
     if like is None:
         return (), []
@@ -70,7 +70,6 @@ def _recorded(plan: SimulationPlan) -> tuple[Sequence[Held], list[Row]]:
 
 
 def _cautions(plan: SimulationPlan) -> list[str]:
-    """What a reader has to know."""
     grid, cautions = plan.grid, []
     if grid.like is not None and not plan.asked.networks:
         costs = [f"{seconds_in_words(links.latency)} ({links.text})" for links in grid.measured.values()]

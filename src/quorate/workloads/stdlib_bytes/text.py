@@ -28,7 +28,7 @@ class Text:
 
 
 def standard_library() -> Path:
-    """Where this Python's standard library lies."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 

@@ -37,7 +37,7 @@ class Function:
     """One `def` or `async def`."""
 
     path: str
-    """Of its file, below the library's folder, with forward slashes."""
+    """Path of its file below the library's folder, with forward slashes."""
     name: str
     """Qualified: `Class.method`, `outer.inner`."""
     outermost: str
@@ -65,12 +65,12 @@ def stable_hash(text: str) -> int:
 
 
 def top_level(path: str) -> str:
-    """Those that are not inside others."""
+    """Return the top-level module of a path."""
     return path.partition("/")[0].removesuffix(".py")
 
 
 def standard_library() -> Path:
-    """Where this Python's standard library lies."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 

@@ -23,7 +23,7 @@ class Video:
     path: Path
     label: str
     place: str
-    """Where it says so: `train.txt line 3`."""
+    """The line that lists it: `train.txt line 3`."""
 
 
 def folder_of(named: str) -> Path:
