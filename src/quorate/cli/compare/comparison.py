@@ -78,9 +78,9 @@ def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...
         first = Arm.of(arms[0].strategy or "", arms[0].settings, is_baseline=len(arms) > 1)
         return (first, *arms[1:])
     against = _arm(baseline)
-    known = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
-    if against.name not in known and against.strategy not in known:
-        raise unknown("baseline", baseline, known)
+    names = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
+    if against.name not in names and against.strategy not in names:
+        raise unknown("baseline", baseline, names)
     others = [arm for arm in arms if arm.name != against.name]
     marked = Arm.of(against.strategy or "", against.settings, is_baseline=True)
     if len(others) == len(arms):

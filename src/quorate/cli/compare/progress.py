@@ -58,7 +58,7 @@ class Tail:
 
     @property
     def in_words(self) -> str:
-        """`step 120, loss 0.312, some 270 examples/s`; of learners also what the newest merge and outer step were like,
+        """`step 120, loss 0.312, some 270 examples/s`; for learners also figures of the newest merge and outer step,
         and the goodput so far once a worker has died."""
         if not self._recent:
             return "starting"

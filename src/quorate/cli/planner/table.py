@@ -70,9 +70,9 @@ def show(
     if script:
         first = tried[0].foreseen.layout if tried else plan.best[0].layout
         typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
-    known = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
+    origin = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
     typer.echo(
-        f"\n{known}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
+        f"\n{origin}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
     )
 

@@ -102,7 +102,7 @@ def steps_of(
     begins: Sequence[str] = (),
     limit: float = SECONDS / 6,
 ) -> Sequence[float] | str:
-    """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none. Where a
+    """Return the seconds of each step of a run, of its slowest worker, or one line about why there are none. If a
     worker has several stages of a pipeline, they begin with the modules `begins`.
 
     Raises as `answers`.

@@ -35,7 +35,7 @@ class FailingPlan:
 
     @property
     def title(self) -> str:
-        """Strategies and workers in words."""
+        """Strategies and number of workers, in words."""
         grid = self.grid
         workers = listed([f"{count:,}" for count in grid.workers])
         arms = listed([arm.text for arm in grid.arms])

@@ -45,7 +45,7 @@ class SimulationPlan:
 
     @property
     def title(self) -> str:
-        """Strategies and workers in words."""
+        """Strategies and number of workers, in words."""
         workers = listed([f"{count:,}" for count in self.grid.workers])
         is_single = self.grid.workers == (1,)
         return f"{listed([arm.text for arm in self.grid.arms])} with {workers} worker{'' if is_single else 's'}"

@@ -82,10 +82,10 @@ def source_paths(folder: Path, modules: Sequence[str] | None = None) -> list[str
     paths = sorted(_python_files(folder))
     if modules is None:
         return paths
-    known = {top_level(path) for path in paths}
+    present = {top_level(path) for path in paths}
     for module in modules:
-        if module not in known:
-            raise unknown("standard-library module", module, known)
+        if module not in present:
+            raise unknown("standard-library module", module, present)
     return [path for path in paths if top_level(path) in modules]
 
 
