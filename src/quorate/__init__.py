@@ -98,7 +98,7 @@ _PLACES = {
 }
 
 _PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")}
-"""Those that are part of it; `launch` and `report` can be called."""
+"""Subpackages of the public API; `launch` and `report` are also callable."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from quorate.checkpoint import generators
 from quorate.checkpoint.folder import Part, claims, write
-from quorate.checkpoint.participants import Distributed, checkpoint_context, trained
+from quorate.checkpoint.participants import Distributed, Participant, checkpoint_context, trained
 from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_files
 from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile
 from quorate.core.contracts import Wire, Work
@@ -32,9 +32,9 @@ from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.wire.current import Place
 
 CHECKPOINTS = "checkpoints"
-"""Where in a run's folder they are."""
+"""Name of the folder of checkpoints in the folder of a run."""
 _REPEATS = 1024
-"""Each call of `save` under rounds counts so many, so that one that came to nothing can be asked for again."""
+"""Numbers that each `save` under rounds takes, so that a failed one can be repeated."""
 
 
 class Saving(StepObserver):
@@ -73,16 +73,16 @@ class Saving(StepObserver):
         place.leaving.append(self.flush)
 
     def save(self, extras: Mapping[str, Any]) -> None:
-        """See `quorate.save`."""
-        found = self._trained
-        if not found.optimizers:
+        """Take a checkpoint: see `quorate.save`."""
+        training = self._trained
+        if not training.optimizers:
             raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
-        found.add_extras(extras)
-        check_state(found)
+        training.add_extras(extras)
+        check_state(training)
         self._root()
         self.boundary()
-        in_rounds = [one for one in found.optimizers.values() if one.is_in_rounds]
-        if in_rounds and len(found.optimizers) > 1:
+        in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
+        if in_rounds and len(training.optimizers) > 1:
             self._save_at_rest()
             return
         if in_rounds:
@@ -94,36 +94,37 @@ class Saving(StepObserver):
         with self._all_met():
             moment = self._moment()
             self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
-            apart = found.ordered[0].is_apart  # several saves may lie between two of its exchanges
+            apart = training.ordered[0].is_apart  # several saves may lie between two of its exchanges
             self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
     def _save_at_rest(self) -> None:
-        """Save several optimizers, of which some agree in rounds of their own: only at rest all are between two.
-
-        All workers come here, as to a pause, and nothing is in flight; each optimizer is at the same round on all.
-        """
-        everyone = [one for one in self._trained.ordered if one.worker is not None and not one.worker.finished]
-        for one in everyone:
-            one.pause()
+        """Save several optimizers, some with rounds, during a pause: each is at the same round on all workers."""
+        everyone = [optimizer for optimizer, _ in self._unfinished()]
+        for optimizer in everyone:
+            optimizer.pause()
         moment, _ = self._step_of(self._trained.ordered[0])
         self._since = (moment, self._since[1] + 1 if self._since[0] == moment else 0)
         self._take(*self._since, writes_shared=True)
-        for one in everyone:
-            one.resume()
+        for optimizer in everyone:
+            optimizer.resume()
 
     @contextmanager
     def _all_met(self) -> Iterator[None]:
-        """Where no step brings all workers together: inside, all have come here, with nothing in flight.
+        """Pause all workers inside, under strategies whose steps do not meet; nothing is in flight.
 
-        Who came for another reason saves as well, and waits for those that go on from here (`some_saved`).
+        Workers that pause for another reason save too, and wait for those that continue from here (`some_saved`).
         """
-        everyone = [(one, one.worker) for one in self._trained.ordered]
-        waiting = [one for one, worker in everyone if worker and not worker.finished and steps_apart(worker.strategy)]
-        for one in waiting:
-            one.pause()
+        waiting = [optimizer for optimizer, worker in self._unfinished() if steps_apart(worker.strategy)]
+        for optimizer in waiting:
+            optimizer.pause()
         yield
-        for one in waiting:
-            one.resume()
+        for optimizer in waiting:
+            optimizer.resume()
+
+    def _unfinished(self) -> Iterator[tuple[Distributed, Participant]]:
+        for optimizer in self._trained.ordered:
+            if optimizer.worker is not None and not optimizer.worker.finished:
+                yield optimizer, optimizer.worker
 
     def _root(self) -> Path:
         root = checkpoint_context(self._place).root
@@ -135,7 +136,7 @@ class Saving(StepObserver):
         return root
 
     def _moment(self) -> int:
-        """A number for the state as it is now, the same on all workers that step together."""
+        """Return a number of the current state, equal on all workers that step together."""
         first = self._trained.ordered[0]
         if first.worker is None:
             return first.step
@@ -153,10 +154,8 @@ class Saving(StepObserver):
         return True
 
     def exchanged(self, worker: object, said: float, size: int, *, is_away: bool, all_away: bool) -> None:
-        """An exchange of `worker` is over, in which `said` workers of `size` said so.
-
-        `is_away` is this worker where it takes part without stepping, `all_away` are all.
-        """
+        """Note an exchange of `worker`, in which `said` of `size` workers said that they save. `is_away`: this worker
+        takes part without stepping; `all_away`: all do."""
         if self._trained.leading is not worker:
             return
         self._exchanges += 1
@@ -200,7 +199,7 @@ class Saving(StepObserver):
         return True
 
     def boundary(self, *, is_forward_done: bool = False) -> None:
-        """The training loop is at a boundary: what is due is taken.
+        """Take the part that is due: the training loop is at a boundary.
 
         With `is_forward_done` the next step has begun to draw: its generators count as they were before. Several
         optimizers may then be in the middle of an iteration, and it waits.
@@ -214,12 +213,12 @@ class Saving(StepObserver):
     # -- taking
 
     def _take(self, number: int, term: int, *, writes_shared: bool, drawn: dict[str, Any] | None = None) -> None:
-        """Copy what is to be kept, and let it be written. Waits while the one before is being written."""
+        """Copy the state, and write it in the background. Waits while the previous part is being written."""
         if self._taken == (number, term) or self._place.wire.is_newcomer:
             return  # a checkpoint is of the workers that there were at the start
         self._taken = number, term
         self.flush()
-        wire, found = self._place.wire, self._trained
+        wire, training = self._place.wire, self._trained
         part = partial(
             Part,
             root=self._root(),
@@ -232,32 +231,32 @@ class Saving(StepObserver):
             opened=self.opened,
         )
         with ExitStack() as inside:
-            for one in found.ordered:
-                inside.enter_context(one.ahead())
+            for optimizer in training.ordered:
+                inside.enter_context(optimizer.ahead())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
         tell = checkpoint_context(self._place).tell or _silently
-        mine = part(files=files, shared=shared)
-        self._writing = wire.spawn(lambda channel: write(mine, channel.board, tell), "checkpoint")
+        own_part = part(files=files, shared=shared)
+        self._writing = wire.spawn(lambda channel: write(own_part, channel.board, tell), "checkpoint")
 
     def _copied(
         self, key: str, drawn: dict[str, Any] | None, *, writes_shared: bool
     ) -> tuple[list[TensorFile], dict[str, Any] | None]:
-        """Copies of all that is kept here, and what the manifest says of what is shared."""
-        found, board = self._trained, self._place.wire.board
+        """Copy all that this worker keeps; return the files, and the manifest's entries of shared ones."""
+        training, board = self._trained, self._place.wire.board
         self._memory.begin()
-        files = [own_file(self._place, found, drawn or generators.states(), self._memory)]
+        files = [own_file(self._place, training, drawn or generators.states(), self._memory)]
         shared = None
-        seat = next((one.seat for one in found.ordered if one.seat is not None), None)
-        if writes_shared and (claims(board, key) if seat is None else seat.replica == 0):
-            more, about = shared_files(found, self._memory)
+        coordinates = next((optimizer.seat for optimizer in training.ordered if optimizer.seat is not None), None)
+        if writes_shared and (claims(board, key) if coordinates is None else coordinates.replica == 0):
+            more, about = shared_files(training, self._memory)
             files += more
-            step, in_rounds = self._step_of(found.ordered[0])
+            step, in_rounds = self._step_of(training.ordered[0])
             shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}
         self._memory.end()
         return files, shared
 
     def _step_of(self, first: Distributed) -> tuple[int, bool]:
-        """What counts the checkpoint: the round, or the step; and whether it is the round."""
+        """Return the round or step that numbers the checkpoint, and whether it is a round."""
         worker = first.worker
         if worker is not None and worker.has_rounds:
             return worker.rounds.version, True
@@ -270,11 +269,11 @@ class Saving(StepObserver):
         return self._session
 
     def go_on(self, step: int) -> None:
-        """What is now is step or round `step` of the whole training: names of checkpoints go on from there."""
+        """Number the current step or round as `step` of the full training; later checkpoints count from it."""
         self.offset = step - self._step_of(self._trained.ordered[0])[0]
 
     def flush(self) -> None:
-        """Return when everything that was taken is written. Raises as `Work.wait`."""
+        """Wait until all parts are written. Raises as `Work.wait`."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.wait()
@@ -282,8 +281,6 @@ class Saving(StepObserver):
 
 @dataclass
 class _Own:
-    """One of each worker."""
-
     saving: Saving | None = None
 
 

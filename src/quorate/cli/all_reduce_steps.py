@@ -17,7 +17,7 @@ MOST_DRAWN = 64
 """Workers up to which the steps are shown."""
 MOST_TOLD = 1024
 _LATENCY, _BANDWIDTH = 50e-6, 1.25e9
-"""Of the links for which seconds are told: those that virtual workers have if nothing else is said."""
+"""Latency (s) and bandwidth (bytes/s) of the links in the figures: the defaults of virtual workers."""
 _LENGTHS = {"1 kB": 1e3, "1 MB": 1e6, "100 MB": 1e8}
 
 
@@ -29,25 +29,25 @@ class Sent:
     to: int
     pieces: tuple[int, ...]
     adds: bool
-    """Whether the receiver adds what comes to its own; otherwise it is complete, and taken."""
+    """Whether the receiver adds the pieces to its own; otherwise their sum is complete and replaces them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnSteps:
-    """What is said of an algorithm among so many workers."""
+    """The steps and the cost of a reducer for a number of workers."""
 
     reducer: str
     workers: int
     pieces: int
     steps: tuple[tuple[Sent, ...], ...] | None
-    """None where there are too many."""
+    """None for more than `MOST_DRAWN` workers."""
     cost: Cost
 
 
 def drawn_steps(name: str, workers: int) -> DrawnSteps | None:
-    """The steps of the reducer `name`; None where it is the wire that says them.
+    """Return the steps of the reducer `name`; None for a reducer whose steps the wire chooses.
 
-    Raises `ConfigurationError` for numbers of workers that nothing is told of.
+    Raises `ConfigurationError` for fewer than 1 worker, and more than `MOST_TOLD`.
     """
     if not 1 <= workers <= MOST_TOLD:
         raise ConfigurationError(f"-n is {workers}; an all-reduce can be shown for 1 to {MOST_TOLD} workers")
@@ -73,17 +73,17 @@ def _steps(algorithm: type[ByMessages], workers: int) -> Iterator[tuple[Sent, ..
         )
 
 
-def lines_of_steps(one: DrawnSteps, width: int) -> Iterator[str]:
-    """The steps as a table, and the figures below it."""
-    cut = "in 1 piece" if one.pieces == 1 else f"in {one.pieces} pieces"
-    yield f"{one.reducer} among {one.workers} worker{'s' if one.workers > 1 else ''}: the vector travels {cut}"
-    if one.steps:
+def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
+    """Yield the lines of a table of the steps, and of the figures below it."""
+    cut = "in 1 piece" if drawn.pieces == 1 else f"in {drawn.pieces} pieces"
+    yield f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}: the vector travels {cut}"
+    if drawn.steps:
         yield ""
-        yield from _table(one, one.steps, width)
+        yield from _table(drawn, drawn.steps, width)
         yield ""
         yield "  +2>3  sends piece 2 to worker 3, which adds it to its own"
         yield "  =2>3  sends piece 2, of which the sum is complete, to worker 3, which takes it"
-    cost = one.cost
+    cost = drawn.cost
     yield ""
     yield f"  messages one after the other  {cost.messages}"
     yield f"  bytes out of one worker       {_figure(cost.sent)} n at most, for a vector of n bytes"
@@ -93,16 +93,15 @@ def lines_of_steps(one: DrawnSteps, width: int) -> Iterator[str]:
     yield f"  with 50 us and 10 Gbit/s      {times}"
 
 
-def _table(one: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
-    """A row for each step and a column for each worker, in blocks of columns that fit."""
+def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
     cells = [{sent.source: _cell(sent) for sent in step} for step in steps]
     wide = max(len(cell) for row in cells for cell in row.values())
-    wide = max(wide, len(str(one.workers - 1)))
+    wide = max(wide, len(str(drawn.workers - 1)))
     fitting = max(1, (width - 10) // (wide + 2))
-    for begin in range(0, one.workers, fitting):
+    for begin in range(0, drawn.workers, fitting):
         if begin:
             yield ""
-        ranks = range(begin, min(one.workers, begin + fitting))
+        ranks = range(begin, min(drawn.workers, begin + fitting))
         yield ("  worker  " + "".join(f"{rank:<{wide}}  " for rank in ranks)).rstrip()
         for number, row in enumerate(cells, start=1):
             yield (f"  step{number:>3} " + " ".join(f"{row.get(rank, '.'):<{wide}} " for rank in ranks)).rstrip()

@@ -1,4 +1,4 @@
-"""What `quorate run` shows of a run beside it: progress on the terminal, and a live page where it is asked for."""
+"""The display of a run during `quorate run`: progress on the terminal, and a live page with `--watch`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quorate.report.live.server import LiveServer
 
 @contextmanager
 def shown_beside(plan: RunPlan) -> Iterator[Callable[[], None]]:
-    """Inside, the run is shown; its progress from when what is yielded is called.
+    """Show a run inside the context; its progress from the call of the yielded function on.
 
     Raises `ConfigurationError` where a page is asked for and nothing can listen.
     """

@@ -48,7 +48,7 @@ class Honesty:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One name, explained."""
+    """The explanation of one name."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ class Card:
     text: str
     """The documentation below its first line, outside of sections."""
     sections: dict[str, str]
-    """By title, those that are there, but for Honesty."""
+    """Text by title, without Honesty."""
     honesty: tuple[Honesty, ...]
     settings: tuple[Setting, ...]
     facts: dict[str, str]
@@ -65,7 +65,7 @@ class Card:
 
 
 def cards_of(name: str) -> list[Card]:
-    """The card of `name`, from each family that knows it; of a strategy's file, which is run, that of the strategy.
+    """Return the cards of `name`, one per family that has it; for a path, run the file and return its strategy's.
 
     Raises `ConfigurationError`, with all names, if no family knows it, and for a file that registers no strategy.
     """
@@ -92,7 +92,7 @@ def _card_of_file(path: str) -> Card:
 
 
 def sections_in(documentation: str) -> dict[str, str]:
-    """The text of every section by its title; what stands before the first one has the title ""."""
+    """Return the text of each section by title; the text before the first one has the title ""."""
     pieces = _TITLE.split(documentation)
     return {
         "": pieces[0].strip(),
@@ -101,7 +101,7 @@ def sections_in(documentation: str) -> dict[str, str]:
 
 
 def honesty_in(section: str) -> Iterator[Honesty]:
-    """The rows of the section Honesty."""
+    """Yield the rows of the section Honesty."""
     for row in re.split(r"\n(?=- )", section):
         match = _ROW.fullmatch(" ".join(row.split()))
         if match is not None:
@@ -111,8 +111,8 @@ def honesty_in(section: str) -> Iterator[Honesty]:
 
 def _goes_with(name: str) -> str:
     """Return the features that go with a strategy; the table is asked for one of a file, which has imported torch."""
-    known = json.loads(Path(__file__).with_name("combinations.json").read_text(encoding="utf-8"))
-    refused = known["refused"].get(name)
+    combinations = json.loads(Path(__file__).with_name("combinations.json").read_text(encoding="utf-8"))
+    refused = combinations["refused"].get(name)
     if refused is None:
         from quorate.train.compatibility import refused_features
 
@@ -120,15 +120,15 @@ def _goes_with(name: str) -> str:
             refused = refused_features(registry("strategies").get(name), name)
         except TypeError:  # it is abstract, or has settings without defaults
             return ""
-    taken = [feature for feature in known["features"] if feature not in refused]
+    taken = [feature for feature in combinations["features"] if feature not in refused]
     return f"Yes: {', '.join(taken) or 'nothing'}.\n\nNo: {', '.join(refused) or 'nothing'}."
 
 
 def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
     source = source or Source(module="", documentation=summary)
-    own = sections_in(source.documentation)
+    own_sections = sections_in(source.documentation)
     of_base = sections_in(source.base_module)
-    sections = {**of_base, **sections_in(source.module), **own}
+    sections = {**of_base, **sections_in(source.module), **own_sections}
     rows = (*honesty_in(of_base.get("Honesty", "")), *honesty_in(sections.get("Honesty", "")))
     if kind == "strategy":
         sections["Goes with"] = _goes_with(name)
@@ -136,7 +136,7 @@ def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
         name=name,
         kind=kind,
         summary=summary,
-        text=own[""].partition("\n")[2].strip(),
+        text=own_sections[""].partition("\n")[2].strip(),
         sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
         honesty=tuple({row.fault: row for row in rows}.values()),
         settings=source.settings,

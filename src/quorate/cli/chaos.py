@@ -11,11 +11,11 @@ from quorate.launch.local.newcomers import MOST, Room
 from quorate.launch.run.overrides import MOST_SEED
 
 USUAL = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
-"""Where `--chaos` is given without `--failures`."""
+"""The failures for `--chaos` without `--failures`."""
 
 
 def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
-    """None where there is to be none. Raises `ConfigurationError` for what cannot be."""
+    """Return the plan of `--chaos`, or None. Raises `ConfigurationError` for wrong options."""
     if options.chaos is None and options.failures is None:
         return None
     if options.chaos is None:
@@ -32,6 +32,6 @@ def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
 
 
 def room_of(options: RunOptions) -> Room:
-    """Under chaos all that died may be replaced by default."""
+    """Return how many workers may join; with `--chaos` all dead workers are replaced by default."""
     usual = 0 if options.chaos is None else MOST
     return Room(usual if options.restart is None else options.restart, options.spare)

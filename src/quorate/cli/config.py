@@ -35,15 +35,15 @@ _INSTEAD = {
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),
 }
-"""What a file says is left out where one of these is on the command line: they exclude each other."""
+"""Options of a file that are ignored when the key is on the command line: they exclude each other."""
 
 
 class ConfiguredCommand(PlainCommand):
     """A command whose options may stand in a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As its base; then what the file says is left out where it does not go with what was typed."""
-        rest = list(super().parse_args(ctx, args))
+        """Parse the arguments; then drop options of the file that the typed ones exclude."""
+        remaining = list(super().parse_args(ctx, args))
         said = ctx.default_map or {}
         typed = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
         for name in typed:
@@ -56,11 +56,11 @@ class ConfiguredCommand(PlainCommand):
                 ctx.params[name] = [*said[name], *ctx.params[name]]
         if another and "settings" in said and "settings" not in typed:
             ctx.params["settings"] = None
-        return rest
+        return remaining
 
 
 def read_config(context: typer.Context, path: str | None) -> str | None:
-    """The callback of `--config`: what the file says becomes the defaults of the other options.
+    """Make the options of a file the defaults of the others: the callback of `--config`.
 
     Raises `ConfigurationError` for a file that cannot be read, a key that is not known, and a value of another type.
     """
@@ -80,7 +80,7 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
 
 
 def config_text(context: typer.Context) -> str:
-    """What was chosen, as TOML for `--config`."""
+    """Return the options of this call as TOML for `--config`."""
     lines, tables = [], []
     for key, name in _keys(context).items():
         value = context.params.get(name)
@@ -88,25 +88,24 @@ def config_text(context: typer.Context) -> str:
             continue
         if name in _TABLES:
             pairs = settings_from(value)
-            tables += ["", f"[{key}]", *(f"{_toml_key(name)} = {_toml(one)}" for name, one in pairs.items())]
+            tables += ["", f"[{key}]", *(f"{_toml_key(name)} = {_toml(setting)}" for name, setting in pairs.items())]
         else:
             lines.append(f"{key} = {_toml(list(value) if isinstance(value, tuple) else value)}")
     return "\n".join([*lines, *tables])
 
 
 def _options(context: typer.Context) -> Any:
-    """The dataclass of the command's options."""
     return vars(context.command.callback)["options"]
 
 
 def _keys(context: typer.Context) -> dict[str, str]:
-    """By key, the field of the option that it stands for: the long flag without dashes, or the field's own name."""
-    found = {}
-    for one in fields(_options(context)):
-        if one.name not in _NOT_IN_FILES:
-            longest = max(flags_of(one), key=len, default="").partition("/")[0]
-            found[longest.removeprefix("--") if longest.startswith("--") else one.name] = one.name
-    return found
+    """Return field names by key: the long flag without its dashes, or the field's own name."""
+    names_by_key = {}
+    for option in fields(_options(context)):
+        if option.name not in _NOT_IN_FILES:
+            longest = max(flags_of(option), key=len, default="").partition("/")[0]
+            names_by_key[longest.removeprefix("--") if longest.startswith("--") else option.name] = option.name
+    return names_by_key
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -125,18 +124,18 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _table(key: str, value: object, path: str) -> list[str]:
-    """A table as it would be typed."""
-    if isinstance(value, dict) and all(is_plain(one) for one in value.values()):
-        return [f"{name}={_toml(one)}" for name, one in value.items()]
+    """Return a table of the file as `key=value` texts."""
+    if isinstance(value, dict) and all(is_plain(item) for item in value.values()):
+        return [f"{name}={_toml(item)}" for name, item in value.items()]
     raise _wrong(key, value, path, "a table of plain values, such as wait_for = 1")
 
 
 def _checked(key: str, kind: Any, value: object, path: str) -> object:
-    """`value` as what would be typed. Raises `ConfigurationError` for another type than `kind`."""
+    """Return `value` as it would be typed. Raises `ConfigurationError` for another type than `kind`."""
     from pydantic import TypeAdapter, ValidationError
 
     numbers = value if isinstance(value, list) else [value]
-    if kind is str and numbers and all(type(one) in (int, float) for one in numbers):
+    if kind is str and numbers and all(type(number) in (int, float) for number in numbers):
         # A list of numbers is typed as a text, such as 1,2,5; `[7]` is `7,`, one seed and not seven.
         return ",".join(map(str, numbers)) + "," * (isinstance(value, list) and len(numbers) == 1)
     try:
@@ -155,7 +154,6 @@ def _toml_key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """A plain value as TOML has it."""
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool):

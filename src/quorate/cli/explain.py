@@ -49,14 +49,17 @@ def explain(
                 f'-n draws topologies and all-reduce algorithms; "{name}" is a {cards[0].kind}, which has no picture'
             )
     if as_json:
-        told = [_as_json(card) | ({} if one is None else one.told) for card, one in zip(cards, pictures, strict=True)]
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        objects = [
+            _as_json(card) | ({} if drawing is None else drawing.as_json)
+            for card, drawing in zip(cards, pictures, strict=True)
+        ]
+        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False))
         return
     blocks = []
-    for card, one in zip(cards, pictures, strict=True):
+    for card, drawing in zip(cards, pictures, strict=True):
         blocks.append("\n".join(_lines(card, width)))
-        if one is not None:
-            blocks.append("\n".join(one.lines))
+        if drawing is not None:
+            blocks.append("\n".join(drawing.lines))
     typer.echo("\n\n".join(blocks))
 
 
@@ -70,7 +73,7 @@ def _as_json(card: Card) -> dict[str, Any]:
 
 
 def _value(written: str) -> Any:
-    """What the source text stands for where JSON can say it, else the text."""
+    """Return the value of a source text if JSON can express it, else the text."""
     try:
         value = ast.literal_eval(written)
         json.dumps(value)
@@ -109,7 +112,7 @@ def _faults(card: Card, width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    """Paragraphs, filled anew; what is indented stays as it is."""
+    """Yield the lines of wrapped paragraphs; indented ones stay unchanged."""
     for number, paragraph in enumerate(re.split(r"\n\s*\n", text)):
         if number:
             yield ""
@@ -119,7 +122,6 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 
 def _table(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
-    """Columns as wide as they have to be; the last one is wrapped into what is left."""
     widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
     for row in rows:
         start = "  " + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row, widths, strict=False))

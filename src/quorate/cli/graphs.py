@@ -15,18 +15,18 @@ MOST_DRAWN = 64
 """Workers up to which there is a picture."""
 MOST_MEASURED = 1024
 _ROUNDS = string.digits[1:] + string.ascii_lowercase
-"""How rounds are called in a picture."""
+"""The characters for rounds in a picture."""
 _EVERY, _MORE, _NEVER, _OWN = "*", "+", ".", "\\"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What is said of a topology among so many workers."""
+    """The edges and the mixing of a topology for a number of workers."""
 
     topology: str
     workers: int
     edges: tuple[tuple[tuple[int, int, float], ...], ...]
-    """For each round of a cycle: who gives to whom, and what it counts there."""
+    """For each round of a cycle: source, target and weight of each edge."""
     cycle: int
     is_directed: bool
     gap: float
@@ -36,13 +36,13 @@ class Drawn:
     rounds_to_1_percent: float | None
     """Rounds until the distance from the mean is a hundredth of what it was."""
     messages: float
-    """Out of a worker in a round, in the mean."""
+    """Mean number of messages that a worker sends in a round."""
     most_messages: int
-    """Out of the busiest worker in a round, or to it."""
+    """Messages that the busiest worker sends or receives in a round."""
 
 
 def drawn(text: str, workers: int) -> Drawn:
-    """The topology that `text` says, among so many workers. Raises `ConfigurationError` where there is none."""
+    """Draw and measure the topology in `text`. Raises `ConfigurationError` where that is impossible."""
     if not 1 <= workers <= MOST_MEASURED:
         raise ConfigurationError(f"-n is {workers}; a topology can be measured for 1 to {MOST_MEASURED} workers")
     from quorate.gossip.topology.mixing import mixing_of
@@ -70,39 +70,42 @@ def _edges(topology: Topology, workers: int, round: int) -> Iterator[tuple[int, 
             yield rank, peer, weight
 
 
-def lines(one: Drawn) -> Iterator[str]:
-    """The picture, and the figures below it."""
-    ways = "one way" if one.is_directed else "both ways"
-    yield f"{one.topology} among {one.workers} workers: edges lead {ways}"
-    if one.workers <= MOST_DRAWN:
+def lines(graph: Drawn) -> Iterator[str]:
+    """Yield the lines of the picture, and of the figures below it."""
+    ways = "one way" if graph.is_directed else "both ways"
+    yield f"{graph.topology} among {graph.workers} workers: edges lead {ways}"
+    if graph.workers <= MOST_DRAWN:
         yield ""
-        yield from _picture(one)
-    exact = "never" if one.exact_after is None else f"after {one.exact_after} round{'s' if one.exact_after > 1 else ''}"
-    to_1 = "never" if one.rounds_to_1_percent is None else f"{one.rounds_to_1_percent:.1f}"
+        yield from _picture(graph)
+    exact = (
+        "never"
+        if graph.exact_after is None
+        else f"after {graph.exact_after} round{'s' if graph.exact_after > 1 else ''}"
+    )
+    to_1 = "never" if graph.rounds_to_1_percent is None else f"{graph.rounds_to_1_percent:.1f}"
     yield ""
-    yield f"  rounds in a cycle              {one.cycle}"
-    yield f"  spectral gap, per round        {one.gap:.4f}"
+    yield f"  rounds in a cycle              {graph.cycle}"
+    yield f"  spectral gap, per round        {graph.gap:.4f}"
     yield f"  exact mean                     {exact}"
     yield f"  rounds to 1 % of the distance  {to_1}"
-    yield f"  messages of a worker           {one.messages:g} a round, {one.most_messages} at the busiest"
+    yield f"  messages of a worker           {graph.messages:g} a round, {graph.most_messages} at the busiest"
 
 
-def _picture(one: Drawn) -> Iterator[str]:
-    """A row for each worker that gives, a column for each that gets."""
-    given: dict[tuple[int, int], list[int]] = {}
-    for number, edges in enumerate(one.edges):
+def _picture(graph: Drawn) -> Iterator[str]:
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for number, edges in enumerate(graph.edges):
         for rank, peer, _ in edges:
-            given.setdefault((rank, peer), []).append(number)
-    wide = len(str(one.workers - 1))
-    yield f"  {'':>{wide}} " + "".join(str(rank % 10) for rank in range(one.workers)) + "  gets"
-    for rank in range(one.workers):
+            rounds.setdefault((rank, peer), []).append(number)
+    wide = len(str(graph.workers - 1))
+    yield f"  {'':>{wide}} " + "".join(str(rank % 10) for rank in range(graph.workers)) + "  gets"
+    for rank in range(graph.workers):
         yield f"  {rank:>{wide}} " + "".join(
-            _OWN if rank == peer else _mark(given.get((rank, peer), []), one.cycle) for peer in range(one.workers)
+            _OWN if rank == peer else _mark(rounds.get((rank, peer), []), graph.cycle) for peer in range(graph.workers)
         )
-    if one.cycle == 1:
+    if graph.cycle == 1:
         yield f"  {_EVERY} gives in every round"
     else:
-        yield f"  1 2 ... gives in that round of the cycle of {one.cycle}, {_EVERY} in every one, {_MORE} in several"
+        yield f"  1 2 ... gives in that round of the cycle of {graph.cycle}, {_EVERY} in every one, {_MORE} in several"
 
 
 def _mark(rounds: list[int], cycle: int) -> str:

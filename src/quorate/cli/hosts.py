@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.ssh import ssh_here
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
@@ -14,17 +14,17 @@ from quorate.wire.replicated.limits import Limits
 
 
 def hosts_of(options: Any) -> Hosts | None:
-    """Of the options of a verb: None where all workers are here. Raises `ConfigurationError` for what cannot be."""
+    """Return the hosts of `--hosts`, or None. Raises `ConfigurationError` for wrong options."""
     text: str | None = options.hosts
     if text is None:
-        of_hosts = given(options, "ssh", "env", "silence")
+        of_hosts = flags_given(options, "ssh", "env", "silence")
         if of_hosts:
             raise ConfigurationError(f"{' and '.join(of_hosts)} can be given with --hosts only")
         return None
     size = layout_from(text).size
     if options.workers not in (None, size):
         raise ConfigurationError(f"-n is {options.workers}, and --hosts {text} has {size} workers; leave out -n")
-    excluded = given(options, "virtual", "chaos", "failures", "restart", "spare", "servers")
+    excluded = flags_given(options, "virtual", "chaos", "failures", "restart", "spare", "servers")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --hosts")
     env = list(options.env)

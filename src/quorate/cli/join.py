@@ -55,7 +55,7 @@ def join(
 
 
 def _asked(board: Board, workers: int) -> tuple[list[int], str | None]:
-    """The ranks of those that are started, and why there are no more of them."""
+    """Return the ranks of the started workers, and why no more are started."""
     ranks: list[int] = []
     while len(ranks) < workers:
         said = ask_for_one(board, _ANSWER_SECONDS)
@@ -66,14 +66,14 @@ def _asked(board: Board, workers: int) -> tuple[list[int], str | None]:
 
 
 def _wait(board: Board, rank: int, until: float) -> str | None:
-    """Return when `rank` trains; why it does not."""
+    """Wait until `rank` trains; return None, or why it does not."""
     while True:
         written = board.get(GONE)
         if rank in joined_in(written):
             return None
         if has_ended(board, rank):
             return "has ended before it could join"
-        if any(one.rank == rank for one in gone_in(written)):
+        if any(death.rank == rank for death in gone_in(written)):
             return "has died"
         if time.monotonic() > until:
             return "has not joined yet; it goes on trying"

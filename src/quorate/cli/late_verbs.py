@@ -1,4 +1,4 @@
-"""Verbs that are imported when they are asked for: most of what one needs is of no use to another one.
+"""Verbs that are imported when they are called, as each needs other modules.
 
 `quorate --help` then imports none of them, and a wrong argument only its own verb.
 """
@@ -16,30 +16,28 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: `module:name` of its function and of the class of its command; `summary` is what `--help` shows."""
+    """One verb: `module:name` of its function and of its command's class; `--help` shows `summary`."""
 
     function: str
     command: str
     summary: str
     has_script: bool = False
-    """Whether what follows the script belongs to the script."""
+    """Whether words after the script are arguments of the script."""
 
     def made(self, name: str) -> Any:
-        """Its command."""
+        """Return the command of this verb."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         more: Any = {"context_settings": {"allow_interspersed_args": False}} if self.has_script else {}
-        app.command(name, cls=_found(self.command), short_help=self.summary, **more)(_found(self.function))
+        app.command(name, cls=_imported(self.command), short_help=self.summary, **more)(_imported(self.function))
         return typer.main.get_command(app)
 
 
-def _found(path: str) -> Any:
+def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class _Commands(Mapping[str, Any]):
-    """By name, each made when it is asked for."""
-
     def __init__(self, verbs: Mapping[str, Verb]) -> None:
         self._verbs = verbs
         self._made: dict[str, Any] = {}
@@ -57,7 +55,7 @@ class _Commands(Mapping[str, Any]):
 
 
 def group_of(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
-    """A group of these verbs."""
+    """Return a group of these verbs."""
 
     class Verbs(TyperGroup):
         def __init__(self, **settings: Any) -> None:
@@ -66,6 +64,6 @@ def group_of(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             with formatter.section("Commands"):
-                formatter.write_dl([(name, one.summary) for name, one in verbs.items()])
+                formatter.write_dl([(name, verb.summary) for name, verb in verbs.items()])
 
     return Verbs

@@ -1,4 +1,4 @@
-"""`quorate list`: what can be chosen by name, with one line each. Imports none of it."""
+"""`quorate list`: all names, with one line each, without an import of the objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_names(
 
 
 def registry(family: str) -> Registry[Any]:
-    """The names of one family."""
+    """Return the registry of one family."""
     module, _, attribute = FAMILIES[family].partition(":")
     names: Registry[Any] = getattr(importlib.import_module(module), attribute)
     return names

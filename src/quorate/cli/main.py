@@ -1,4 +1,4 @@
-"""`quorate`: its entrance, which imports the verbs where an interrupt is a sentence already."""
+"""The entry point of `quorate`; imports the verbs where an interrupt is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; leaves with its exit status."""
+    """Run the command line, and exit with its status."""
     try:
         from quorate.cli.verbs import status_of
 

@@ -1,4 +1,4 @@
-"""The options of a verb, each declared once: a field of a dataclass that says its help, its flags and how it is read.
+"""The options of a verb, each spec once: a field of a dataclass that says its help, its flags and how it is read.
 
 Typer takes functions with one parameter per option; `command` makes one of a function that takes the dataclass.
 """
@@ -43,7 +43,7 @@ def option(
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
 ) -> Any:
-    """A field that is an option: `--` and the field's name, unless `flags` say otherwise.
+    """Return a field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
     `metavar` stands for the value in the help.
@@ -60,7 +60,7 @@ def option(
 
 
 def argument(help: str, metavar: str, default: Any = MISSING) -> Any:
-    """A field that is a word after the options; without a `default` it has to be given."""
+    """Return a field that is an argument after the options; without a `default` it is required."""
     return _field(default, shown=typer.Argument(... if default is MISSING else None, help=help, metavar=metavar))
 
 
@@ -71,9 +71,9 @@ def _field(default: Any, **metadata: Any) -> Any:
 
 
 def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
-    """`verb(context, options)` as Typer takes it: with a parameter for each field of the dataclass of `options`."""
+    """Return `verb(context, options)` as Typer takes it: with a parameter for each field of `options`."""
     kind = get_type_hints(verb)["options"]
-    readers = {one.name: one.metadata["reads"] for one in fields(kind) if one.metadata.get("reads")}
+    readers = {spec.name: spec.metadata["reads"] for spec in fields(kind) if spec.metadata.get("reads")}
 
     def called(context: typer.Context, **written: Any) -> T:
         said = {name: value for name, value in written.items() if value is not None}
@@ -81,32 +81,32 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
 
     types, by_name = types_written(kind), inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
-    for one in fields(kind):
-        shown = one.metadata["shown"]
-        shown.param_decls = flags_of(one)  # Typer alone would give a flag its opposite, --no-dry-run
-        parameters.append(inspect.Parameter(one.name, by_name, default=shown, annotation=types[one.name]))
+    for spec in fields(kind):
+        shown = spec.metadata["shown"]
+        shown.param_decls = flags_of(spec)  # Typer alone would give a flag its opposite, --no-dry-run
+        parameters.append(inspect.Parameter(spec.name, by_name, default=shown, annotation=types[spec.name]))
     vars(called).update(__signature__=inspect.Signature(parameters), options=kind)
     called.__doc__ = verb.__doc__
     return called
 
 
 def types_written(kind: type) -> dict[str, Any]:
-    """By field of a dataclass of options, the type of what is written for it: text where a reader makes its value."""
-    declared = get_type_hints(kind)
-    bare = {name: get_args(of)[0] if isinstance(of, UnionType) else of for name, of in declared.items()}
-    return {one.name: str if one.metadata.get("reads") else bare[one.name] for one in fields(kind)}
+    """Return the type of the text or value of each option; text where a reader makes the value."""
+    hints = get_type_hints(kind)
+    bare = {name: get_args(of)[0] if isinstance(of, UnionType) else of for name, of in hints.items()}
+    return {spec.name: str if spec.metadata.get("reads") else bare[spec.name] for spec in fields(kind)}
 
 
-def flags_of(one: Field[Any]) -> tuple[str, ...]:
-    """How an option is spelt; none for what stands after the options."""
-    shown = one.metadata["shown"]
+def flags_of(spec: Field[Any]) -> tuple[str, ...]:
+    """Return the flags of an option; none for an argument."""
+    shown = spec.metadata["shown"]
     if isinstance(shown, ArgumentInfo):
         return ()
-    return tuple(shown.param_decls or ()) or (f"--{one.name.replace('_', '-')}",)
+    return tuple(shown.param_decls or ()) or (f"--{spec.name.replace('_', '-')}",)
 
 
-def given(options: Any, *names: str) -> list[str]:
-    """How those of the options `names` are spelt that were given."""
-    found = [one for one in fields(options) if one.name in names]
-    said = [one for one in found if getattr(options, one.name) not in ([], one.default)]
-    return [min(flags_of(one), key=len, default=one.metadata["shown"].metavar) for one in said]
+def flags_given(options: Any, *names: str) -> list[str]:
+    """Return the flags of the options among `names` that the user has set."""
+    named = [spec for spec in fields(options) if spec.name in names]
+    said = [spec for spec in named if getattr(options, spec.name) not in ([], spec.default)]
+    return [min(flags_of(spec), key=len, default=spec.metadata["shown"].metavar) for spec in said]

@@ -1,4 +1,4 @@
-"""What `quorate explain NAME -n 4` shows below a card: the graph of a topology, or the steps of an all-reduce."""
+"""The picture of `quorate explain NAME -n 4`: the graph of a topology, or the steps of an all-reduce."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quorate.cli.graphs import drawn, lines
 
 @dataclass(frozen=True)
 class Picture:
-    """The same twice."""
+    """A picture as lines of text, and as JSON."""
 
     lines: list[str]
-    told: dict[str, Any]
-    """For JSON, by the field it has on the card."""
+    as_json: dict[str, Any]
+    """The field that it adds to the card."""
 
 
 def picture(kind: str, text: str, workers: int, width: int) -> Picture | None:
-    """Of what `text` says, with its settings, in the family with this noun; None where there is nothing to be drawn."""
+    """Return the picture of `text`, a name with settings, of the family `kind`; None if it has no picture."""
     if kind == "topology":
         graph = drawn(text, workers)
         return Picture(list(lines(graph)), {"graph": asdict(graph)})

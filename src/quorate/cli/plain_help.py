@@ -11,21 +11,25 @@ _PYTHON_TYPE = re.compile(r" <\S+>$")
 
 
 class PlainCommand(TyperCommand):
-    """A command with such a help."""
+    """A command whose help has no Python types and no brackets."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] SCRIPT [ARGS]...`"""
-        arguments = [str(one.metavar or one.name) for one in self.params if one.param_type_name == "argument"]
+        arguments = [
+            str(parameter.metavar or parameter.name)
+            for parameter in self.params
+            if parameter.param_type_name == "argument"
+        ]
         return ["[OPTIONS]", *arguments]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options, with what they are for."""
+        """Write the arguments, then the options."""
         rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is not None:
-                rows[one.param_type_name].append((_PYTHON_TYPE.sub("", record[0]), record[1]))
-        for title, found in (("Arguments", rows["argument"]), ("Options", rows["option"])):
-            if found:
+                rows[parameter.param_type_name].append((_PYTHON_TYPE.sub("", record[0]), record[1]))
+        for title, entries in (("Arguments", rows["argument"]), ("Options", rows["option"])):
+            if entries:
                 with formatter.section(title):
-                    formatter.write_dl(found)
+                    formatter.write_dl(entries)

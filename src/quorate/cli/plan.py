@@ -1,4 +1,4 @@
-"""What `quorate run` is asked for, as options and checked, and how it is told to people and to `run.json`."""
+"""The options of `quorate run`, and its plan: checked, in words, and as `run.json`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from quorate.report.wording import counted
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What `quorate run` can be told."""
+    """The options of `quorate run`."""
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
@@ -102,7 +102,7 @@ FORKED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What is to be started; all of it has been checked."""
+    """A checked run, ready to start."""
 
     request: RunRequest
     room: Room
@@ -124,27 +124,27 @@ class RunPlan:
 
     @property
     def in_words(self) -> str:
-        """The line that says what was chosen."""
+        """The run in one line."""
         request, chosen = self.request, self.request.overrides
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
-        told = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
+        details = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.chaos is not None:
-            told += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
+            details += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
         if self.room.all:
-            told += f", up to {counted(self.room.all, 'more worker')}"
+            details += f", up to {counted(self.room.all, 'more worker')}"
         beside_them = f" and {counted(request.servers, 'server')}" if request.servers else ""
         threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
         where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
         return (
             f"{counted(request.size, kind)}{beside_them}{where} of {request.script}, strategy: {strategy}"
-            f"{f' ({settings})' if settings else ''}{told}{threads}; records in {request.folder}"
+            f"{f' ({settings})' if settings else ''}{details}{threads}; records in {request.folder}"
         )
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What `run.json` keeps of it."""
+        """The contents of `run.json`."""
         return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "spare": self.room.more}

@@ -1,4 +1,4 @@
-"""`quorate replay`: train a run once more as its records say it went, and hold every round against what it was."""
+"""`quorate replay`: repeat a training from its records, and compare every round with the recorded one."""
 
 from __future__ import annotations
 
@@ -90,21 +90,21 @@ def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, i
 
 @dataclass(frozen=True)
 class Compared:
-    """The rounds of a replay, held against those that were recorded, by optimizer and number."""
+    """The rounds of a replay compared with the recorded ones."""
 
     equal: int
     unknown: int
-    """Rounds in which nothing was pending, and those of which one of the two has no digest."""
+    """Rounds without a digest: nothing was pending in them."""
     differs: tuple[str, RoundRow] | None = None
-    """The first one that is another, or is missing."""
+    """Optimizer and row of the first round that differs or is missing."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether no round is another one."""
+        """Whether no round differs."""
         return self.differs is None
 
     def in_words(self, tape: Tape) -> str:
-        """`replayed 412 rounds of 4 workers: all have the bits they had in runs/x`."""
+        """Return `replayed 412 rounds of 4 workers: all have the bits they had in runs/x`."""
         if self.differs is not None:
             optimizer, row = self.differs
             of = f" of optimizer {optimizer}" if len(tape.rounds) > 1 else ""
@@ -117,7 +117,7 @@ class Compared:
 
 
 def compared(tape: Tape, folder: Path) -> Compared:
-    """What `tape` says of each round, held against the records of its replay in `folder`."""
+    """Compare each round of `tape` with the records of its replay in `folder`."""
     replayed = rounds_in(folder)
     equal = unknown = 0
     for optimizer, rounds in tape.rounds.items():

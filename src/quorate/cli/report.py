@@ -20,6 +20,6 @@ def report(
     from quorate.report.scaling.write import is_scaling, write_scaling
     from quorate.report.write import write_report
 
-    found = find_folder(folder)
-    page = write_scaling(found) if is_scaling(found) else write_report(found)
-    typer.echo((found / "summary.json").read_text(encoding="utf-8").rstrip() if as_json else str(page))
+    run_folder = find_folder(folder)
+    page = write_scaling(run_folder) if is_scaling(run_folder) else write_report(run_folder)
+    typer.echo((run_folder / "summary.json").read_text(encoding="utf-8").rstrip() if as_json else str(page))

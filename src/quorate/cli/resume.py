@@ -21,7 +21,7 @@ _ROWS = "resumed.jsonl"
 
 
 def read_resumed(context: typer.Context, run: str | None) -> str | None:
-    """The callback of `--resume`: what the run was started with becomes the defaults of the other options.
+    """Make the options of a run the defaults of this one: the callback of `--resume`.
 
     Command-line options, and those of a file given by `--config`, override it. Raises `ConfigurationError` for a folder
     that holds no run, and for one that `quorate run` has not begun.
@@ -34,7 +34,7 @@ def read_resumed(context: typer.Context, run: str | None) -> str | None:
 
 
 def folder_of(run: str, to: str = "resume") -> Path:
-    """A folder, or the name of one below `runs`; `to` do what with it, for the error."""
+    """Return the folder of a run from its path or its name in `runs`; the error says `to` do what."""
     for folder in (Path(run), RUNS / run):
         if run and is_file(str(folder / "run.json")):
             return folder
@@ -42,7 +42,7 @@ def folder_of(run: str, to: str = "resume") -> Path:
 
 
 def run_file(folder: Path) -> Mapping[str, Any]:
-    """What `run.json` says. Raises `ConfigurationError` where it says no script."""
+    """Return the contents of `run.json`. Raises `ConfigurationError` where it names no script."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -53,10 +53,10 @@ def run_file(folder: Path) -> Mapping[str, Any]:
 
 
 def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """As the options' own defaults would be given; what another type has than it should is left out."""
+    """Return the options of a run as defaults; values of a wrong type are left out."""
     arguments = about.get("arguments")
     said: dict[str, Any] = {"script": _script(about)}
-    said["arguments"] = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    said["arguments"] = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
     said |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
     is_virtual = about["world"] == "virtual"
     numbers = {
@@ -71,7 +71,7 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     if is_virtual:
         said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
     if isinstance(about.get("env"), list):
-        said["env"] = [str(one) for one in about["env"]]
+        said["env"] = [str(variable) for variable in about["env"]]
     if about.get("is_module") is True:
         said["is_module"] = True
     settings = about.get("settings")
@@ -81,7 +81,6 @@ def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _script(about: Mapping[str, Any]) -> str:
-    """The script, also where the run was started in another folder."""
     script, began = str(about["script"]), about.get("folder")
     if about.get("is_module") or is_file(script) or not isinstance(began, str):
         return script
@@ -90,7 +89,7 @@ def _script(about: Mapping[str, Any]) -> str:
 
 
 def note_resumption(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Keep that the run in `folder` goes on, in a row of its own, and how it ended before, under another name.
+    """Append a row about the resumption of a run, and rename its earlier `outcome.json`.
 
     Raises `ConfigurationError` where nothing can be written there.
     """

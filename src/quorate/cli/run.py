@@ -17,7 +17,7 @@ from quorate.cli.chaos import chaos_of, room_of
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import command, given
+from quorate.cli.options import command, flags_given
 from quorate.cli.plan import RunOptions, RunPlan
 from quorate.cli.resume import note_resumption
 from quorate.cli.scripts import check_module, check_script
@@ -52,18 +52,17 @@ def run(context: typer.Context, options: RunOptions) -> int:
 
 
 _BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
-"""What a run is told beside strategy and settings, by the names of options."""
+"""Options that become overrides of the same name, besides strategy and settings."""
 
 
 def _planned(options: RunOptions) -> RunPlan:
-    """Raises `ConfigurationError` for the first thing that is wrong."""
     is_virtual = options.virtual is not None
     if options.workers is not None and is_virtual:
         raise ConfigurationError("give -n (processes) or --virtual (virtual workers), not both")
     check_workers(options.workers, options.virtual)
     if is_virtual and options.is_module:
         raise ConfigurationError("--virtual runs a script, not a module; give the file in place of -m")
-    of_virtual = given(options, "compute", "latency", "bandwidth")
+    of_virtual = flags_given(options, "compute", "latency", "bandwidth")
     if not is_virtual and of_virtual:
         raise ConfigurationError(f"{' and '.join(of_virtual)} can be given with --virtual N only")
     check_module(options.script) if options.is_module else check_script(options.script)
@@ -119,7 +118,6 @@ def _planned(options: RunOptions) -> RunPlan:
 
 
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
-    """What `--dry-run` says: of hosts the commands that reach them as well."""
     commands = {} if plan.request.hosts is None else plan.request.hosts.commands
     if as_json:
         return json.dumps(plan.as_json | ({"commands": commands} if commands else {}), indent=2)
@@ -140,7 +138,7 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 
 def carry_out(plan: RunPlan) -> int:
-    """Run it, and say how it went; the exit status."""
+    """Run the plan, and report its end; return the exit status."""
     from quorate.cli.beside import shown_beside
     from quorate.report.closing import closing_line
 
@@ -158,14 +156,13 @@ def carry_out(plan: RunPlan) -> int:
 
 
 def _births(plan: RunPlan) -> AbstractContextManager[Any]:
-    """What forks workers, where some are forked; it imports from here on."""
+    """Return the process that forks workers, if any are forked; it imports torch from here on."""
     from quorate.launch.warm.nursery import Nursery
 
     return Nursery(plan.request.command, plan.request.folder) if plan.forks else nullcontext()
 
 
 def _ended(plan: RunPlan, births: Any, begins: Callable[[], None]) -> Conclusion:
-    """Run it, by what it asks for; `begins` is called when its workers are about to start."""
     from quorate.launch.hosts.ranks import run_on_hosts
     from quorate.launch.local.processes import run_shown
 

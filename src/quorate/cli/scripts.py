@@ -1,4 +1,4 @@
-"""What is to be run, looked at before any process starts: whether it is there, and whether it is Python."""
+"""Checks of a script before any process starts: whether it exists, and whether it is Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quorate.core.errors import ConfigurationError
 
 
 def is_file(name: str) -> bool:
-    """Whether there is such a file; what can be no name of a file is none."""
+    """Return whether a file of this name exists; False for an impossible name."""
     try:
         return Path(name).is_file()
     except (OSError, ValueError):
@@ -20,14 +20,14 @@ def is_file(name: str) -> bool:
 
 
 def check_script(name: str) -> None:
-    """Raises `ConfigurationError` for a script that is not there, cannot be read, or is not Python.
+    """Raise `ConfigurationError` for a script that does not exist, cannot be read, or is not Python.
 
     Compiled and not run; archives and bytecode are left to the interpreter.
     """
     if not is_file(name):
         is_folder = bool(name) and len(name) < 256 and Path(name).is_dir()
-        what = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
-        raise ConfigurationError(f"{what} (looked in {Path.cwd()})")
+        reason = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
+        raise ConfigurationError(f"{reason} (looked in {Path.cwd()})")
     if name.endswith(".pyc") or zipfile.is_zipfile(name):
         return
     try:
@@ -47,7 +47,7 @@ def check_script(name: str) -> None:
 
 
 def check_module(name: str) -> None:
-    """Raises `ConfigurationError` for a module that is not found. Imports nothing: of `a.b` only `a` is looked for."""
+    """Raise `ConfigurationError` for a missing module. Imports nothing: of `a.b` only `a` is looked for."""
     top = name.partition(".")[0]
     is_name = all(part.isidentifier() for part in name.split("."))
     path = [str(Path.cwd()), *sys.path]

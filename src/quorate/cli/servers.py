@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.cli.listing import registry
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.plan import RunOptions
 from quorate.core.errors import ConfigurationError
 from quorate.launch.local.newcomers import MOST
@@ -16,7 +16,7 @@ from quorate.train.compatibility import UNCONCERNED, Combination, check
 def settings_of_servers(
     options: RunOptions, strategy: str | None, settings: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """The settings of the strategy (None: the script's own) with those servers, if there are any.
+    """Return the settings of the strategy (None: the script's own), with the servers if there are any.
 
     Raises `ConfigurationError` for a number that cannot be, and for what does not go with them.
     """
@@ -25,7 +25,7 @@ def settings_of_servers(
         return settings
     if not 0 < count <= MOST:
         raise ConfigurationError(f"--servers is {count}; it must be a number of servers from 1 to {MOST}")
-    excluded = given(options, "chaos", "failures", "restart", "spare")
+    excluded = flags_given(options, "chaos", "failures", "restart", "spare")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":

@@ -1,10 +1,10 @@
-"""What hosts are reached by."""
+"""The command that reaches hosts."""
 
 from __future__ import annotations
 
 import os
 
 
-def ssh_here(given: str | None = None) -> str:
-    """The command that stands in for ssh: as `given` by an option, else by `QUORATE_SSH`, else ssh itself."""
-    return given or os.environ.get("QUORATE_SSH", "").strip() or "ssh"
+def ssh_here(command: str | None = None) -> str:
+    """Return the command in place of ssh: `command`, else `QUORATE_SSH`, else ssh."""
+    return command or os.environ.get("QUORATE_SSH", "").strip() or "ssh"

@@ -35,17 +35,16 @@ def trace(
     folder = find_run(run)
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         raise ConfigurationError(f"--output {output}: there is no folder {output.parent}, or a folder of this name")
-    written = write_trace(folder, output or folder / "trace.json.gz", [_profile(one) for one in profile or ()])
+    written = write_trace(folder, output or folder / "trace.json.gz", [_profile(pair) for pair in profile or ()])
     if as_json:
-        told = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}
-        typer.echo(json.dumps(told))
+        summary = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}
+        typer.echo(json.dumps(summary))
         return
     typer.echo(f"{written.path}: {written.ranks} ranks, {written.steps} steps")
     typer.echo("open it at https://ui.perfetto.dev or chrome://tracing")
 
 
 def _profile(written: str) -> Profile:
-    """Raises `ConfigurationError` for what is not `RANK=FILE`."""
     from quorate.report.trace.profile import Profile
 
     rank, equals, file = written.partition("=")

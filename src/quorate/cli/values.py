@@ -1,4 +1,4 @@
-"""What is written after an option, as values: settings, durations, bandwidths."""
+"""Values of options from their text: settings, durations, bandwidths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
 def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
-    """`NAME` or `NAME:key=value,key=value`; NAME may be the path of a file that registers a strategy."""
+    """Return name and settings in `NAME:key=value,key=value`; NAME may be the path of a strategy's file."""
     name, _, written = text.partition(":")
     name = str(Path(name).resolve()) if name.endswith(".py") else name
     pairs = _NEXT_SETTING.split(written) if written else []
@@ -25,12 +25,12 @@ def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
 
 
 def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, not") -> dict[str, Value]:
-    """`key=value` pairs; a value is what TOML makes of it, or the text itself. The last of equal keys counts."""
+    """Return `key=value` pairs as settings; values as in TOML, else text. The last of equal keys counts."""
     settings = {}
-    for one in written:
-        key, equals, text = one.partition("=")
+    for pair in written:
+        key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise ConfigurationError(f'{wrong} "{one}"')
+            raise ConfigurationError(f'{wrong} "{pair}"')
         settings[key.strip().replace("-", "_")] = _value(text.strip())
     return settings
 
@@ -45,7 +45,7 @@ def _value(text: str) -> Value:
 
 
 def is_plain(value: object) -> bool:
-    """Whether JSON can say it: the workers get settings so."""
+    """Return whether JSON can express a value, as workers receive settings in JSON."""
     if isinstance(value, list):
         return all(is_plain(item) for item in value)
     return isinstance(value, bool | int | float | str)

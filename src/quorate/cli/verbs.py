@@ -45,7 +45,7 @@ VERBS = {
     "watch": Verb("quorate.cli.watch:watch", _PLAIN, "Watch a run in the browser or on the terminal."),
     "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),
 }
-"""Their summaries are what `quorate --help` shows: it would cut longer ones."""
+"""The verbs by name. `quorate --help` shows their summaries, and would cut longer ones."""
 
 app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -68,10 +68,10 @@ def quorate(
 
 
 def status_of(arguments: Sequence[str] | None) -> int:
-    """The exit status of the command line with these arguments (None: those of this process)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Return the exit status of the command line with these arguments (None: those of this process)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = app(args=given or ["--help"], prog_name="quorate", standalone_mode=False)
+        status = app(args=words or ["--help"], prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -88,18 +88,18 @@ def status_of(arguments: Sequence[str] | None) -> int:
 
 
 def _sentence_of(error: BaseException) -> str:
-    told = str(getattr(error, "format_message", error.__str__)())
-    place, of_type, wanted = told.partition(": Input should be ")
+    message = str(getattr(error, "format_message", error.__str__)())
+    place, of_type, wanted = message.partition(": Input should be ")
     if of_type:
         option = place.removeprefix("Invalid value for ").strip("'")
         words = wanted_in_words(wanted.rstrip("."))
         verb = "must be" if words.startswith(("at ", "above ", "below ")) else "takes"
         return f"{option} {verb} {words}; see quorate --help"
-    return f"{told[:1].lower()}{told[1:].rstrip('.')}; see quorate --help"
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see quorate --help"
 
 
 def _say(sentence: str, status: int) -> int:
-    """One line, whatever was given: what cannot be shown as Python writes it, and of very much the middle left out."""
+    """Print one line and return `status`; unprintable characters are escaped, and long sentences cut in the middle."""
     line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in sentence)
     if len(line) > _LONGEST_SENTENCE:
         line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"

@@ -14,7 +14,7 @@ from quorate.records.records import ranks_in
 from quorate.report.reading.folders import find_folder, find_run
 
 _EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two readings."""
 
 
 def watch(
@@ -37,7 +37,7 @@ def watch(
 
 
 def _watched(name: str) -> Path:
-    """Raises `ConfigurationError` where there is no run; one that has only begun has no records yet."""
+    """Return the folder of a run, which may have no records yet. Raises `ConfigurationError` without a run."""
     folder = find_folder(name)
     if (folder / "run.json").is_file() and not ranks_in(folder):
         return folder
@@ -59,7 +59,7 @@ def _serve(folder: Path, port: int) -> None:
 
 
 def _follow(folder: Path) -> None:
-    """On a terminal the state is written anew every second until the run ends; elsewhere once."""
+    """Print the state of the run: on a terminal every second until its end, elsewhere once."""
     from quorate.report.live.run import LiveRun
     from quorate.report.live.words import run_in_words
 

@@ -29,7 +29,7 @@ _CANNOT = "quorate.launch cannot bring back"
 
 
 def file_of(function: Callable[..., Any]) -> str:
-    """Where its code is; the empty string where that cannot be said."""
+    """Return the path of the function's source; the empty string if it is unknown."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)
@@ -39,7 +39,7 @@ def file_of(function: Callable[..., Any]) -> str:
 
 
 def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Write the file. Raises `MissingExtra` without cloudpickle, and `ConfigurationError` for what it cannot write."""
+    """Write function and arguments. Raises `MissingExtra` without cloudpickle, `ConfigurationError` if it cannot."""
     try:
         import cloudpickle
     except ImportError:
@@ -59,12 +59,12 @@ def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> Non
 
 
 def receive(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
-    """What `send` has written, and the file of the function; modules and source are found as they were there."""
+    """Return function, arguments and source file as `send` wrote them; extend `sys.path` and `linecache`."""
     import cloudpickle
 
-    told, _, written = path.read_bytes().partition(b"\n")
-    about = json.loads(told)
-    sys.path[:] = [*sys.path, *(one for one in about["path"] if one not in sys.path)]
+    header, _, written = path.read_bytes().partition(b"\n")
+    about = json.loads(header)
+    sys.path[:] = [*sys.path, *(folder for folder in about["path"] if folder not in sys.path)]
     if about["lines"]:
         linecache.cache[about["file"]] = (sum(map(len, about["lines"])), None, about["lines"], about["file"])
     function, args = cloudpickle.loads(written)
@@ -72,7 +72,7 @@ def receive(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
 
 
 def traceback_from(error: BaseException, file: str) -> str:
-    """The traceback of `error` from the first frame in `file` on; whole if there is none."""
+    """Return the traceback of `error` from the first frame in `file` on, or the full one."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
@@ -81,7 +81,7 @@ def traceback_from(error: BaseException, file: str) -> str:
 
 @dataclass(frozen=True)
 class Raised:
-    """What ended one worker."""
+    """The error that ended a worker."""
 
     rank: int
     time: float
@@ -92,30 +92,30 @@ class Raised:
 
 
 def put_result(folder: Path, rank: int, value: Any) -> None:
-    """Keep what a worker returned. Raises `ConfigurationError` for what is none of the values that can come back."""
+    """Write the value that a worker returned. Raises `ConfigurationError` for a type that cannot be sent."""
     tensors: dict[str, Tensor] = {}
 
     def put(name: str, x: Tensor) -> str:
         tensors[name] = x.cpu()
         return name
 
-    told = json.dumps(encoded(value, "result", put, cannot=_CANNOT))
+    text = json.dumps(encoded(value, "result", put, cannot=_CANNOT))
     path = folder / f"result-{rank}.safetensors"
     path.unlink(missing_ok=True)
-    write_tensors(path, tensors, {"value": told})
+    write_tensors(path, tensors, {"value": text})
 
 
 def result_in(folder: Path, rank: int) -> Any:
-    """What `put_result` has kept; None where it has not."""
+    """Return the value that `put_result` wrote; None without one."""
     path = folder / f"result-{rank}.safetensors"
     if not path.is_file():
         return None
-    tensors, told = read_tensors(path)
-    return decoded(told["value"], tensors)
+    tensors, metadata = read_tensors(path)
+    return decoded(metadata["value"], tensors)
 
 
 def put_raised(folder: Path, rank: int, error: BaseException, file: str) -> None:
-    """Keep what ended a worker."""
+    """Write the error that ended a worker."""
     about = {"rank": rank, "time": time.time(), "kind": type(error).__name__, "message": str(error)}
     text = json.dumps({**about, "trace": traceback_from(error, file)})
     new = folder / f"raised-{rank}.json.new"
@@ -124,6 +124,6 @@ def put_raised(folder: Path, rank: int, error: BaseException, file: str) -> None
 
 
 def raised_in(folder: Path) -> list[Raised]:
-    """What has ended workers, the earliest first."""
+    """Return the errors that ended workers, the earliest first."""
     read = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("raised-*.json")]
-    return sorted((Raised(**one) for one in read), key=lambda one: one.time)
+    return sorted((Raised(**failure) for failure in read), key=lambda failure: failure.time)

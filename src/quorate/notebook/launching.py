@@ -32,12 +32,12 @@ _SECONDARY = "PeerFailed"
 
 
 class Launched(NamedTuple):
-    """What a run has come to."""
+    """The results of a run."""
 
     results: list[Any]
-    """What the function returned, by rank."""
+    """The return values of the function, in order of rank."""
     folder: Path
-    """Where the records are; `quorate.report` takes this object."""
+    """The folder of the records; `quorate.report` takes this object."""
 
 
 def launch(
@@ -60,20 +60,31 @@ def launch(
     progress: bool = True,
     **settings: Any,
 ) -> Launched:
-    """Call `function(*args)` in `n` worker processes, or in `virtual` workers of this one; waits until all have ended.
+    """Call `function(*args)` in `n` worker processes, or in `virtual` workers of this process, and wait for their end.
 
-    The function is what a script would be: it calls `quorate.join()`, and trains. Every worker calls it with equal
-    arguments. `strategy` and `settings` override what it chooses; `name`, `seed`, `imbalance`, `pace`, `share`,
-    `seconds` and `log` are the options of `quorate run` of that name, and so are `compute`, `latency` and `bandwidth`,
-    of virtual workers. With `progress`, progress is shown: in a notebook in the cell's output.
+    Args:
+        function: What a script would be: it calls `quorate.join()`, and trains. Processes receive a copy of it, with
+            the globals that it uses, by cloudpickle (the extra `notebook`). Virtual workers share this process.
+        n: Number of worker processes.
+        virtual: Number of virtual workers, in place of `n`.
+        args: Arguments of the function, equal for all workers.
+        strategy: Replaces the strategy of the function.
+        settings: Settings of the strategy.
+        progress: Whether progress is shown; in a notebook it appears in the output of the cell.
+        name, seed, imbalance, pace, share, seconds, log: The options of `quorate run` of these names.
+        compute, latency, bandwidth: The options of `quorate run` of these names, for virtual workers.
 
-    Processes get the function by cloudpickle (the extra `notebook`), with the globals that it uses: they are copies.
-    What it returns may be None, numbers, text, tensors (they come back on the CPU), and lists, tuples and dicts of
-    these. Virtual workers share this process: its globals, and what is returned, are the objects themselves.
+    Returns:
+        The values that the function returned, by rank, and the folder of the records. Processes can return None,
+        numbers, text, tensors (which arrive on the CPU), and lists, tuples and dicts of these; virtual workers return
+        the objects themselves.
 
-    Raises `WorkerFailed` with rank and traceback where a worker raised or died (of virtual workers, from its error);
-    `ConfigurationError` for wrong arguments, and where the function raised that; `KeyboardInterrupt` when it was
-    interrupted and all workers have left. Cost: each process imports torch; virtual workers start at once.
+    Raises:
+        WorkerFailed: A worker raised or died; it has rank and traceback, and for virtual workers the error as cause.
+        ConfigurationError: Arguments are wrong, or the function raised this error.
+        KeyboardInterrupt: The call was interrupted; all workers have ended.
+
+    Cost: each process imports torch; virtual workers start at once.
     """
     if (n is None) == (virtual is None):
         raise ConfigurationError("quorate.launch takes n=, the number of worker processes, or virtual=, and not both")
@@ -84,9 +95,9 @@ def launch(
     if place is not None and place.wire.size > 1:
         raise ConfigurationError("quorate.launch cannot be called in a process that is already one of several workers")
     of_virtual = {"compute": compute, "latency": latency, "bandwidth": bandwidth}
-    given = [word for word, value in of_virtual.items() if value is not None]
-    if virtual is None and given:
-        raise ConfigurationError(f"{' and '.join(given)} can be given with virtual= only")
+    excluded = [word for word, value in of_virtual.items() if value is not None]
+    if virtual is None and excluded:
+        raise ConfigurationError(f"{' and '.join(excluded)} can be given with virtual= only")
     size = n or virtual or 1
     overrides = Overrides(
         strategy=strategy,
@@ -121,7 +132,7 @@ def launch(
 
 
 class _Launch:
-    """One call."""
+    """One call of `launch`."""
 
     def __init__(self, request: RunRequest, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._request, self._function, self._args = request, function, args
@@ -153,7 +164,7 @@ class _Launch:
         return Launched([self._results.get(rank) for rank in range(self._request.size)], self._folder)
 
     def _as_processes(self, progress: Callable[[], AbstractContextManager[None]]) -> Conclusion:
-        """`progress` begins a thread, behind whoever forks workers."""
+        """Run processes; `progress` starts a thread, so it comes after the fork."""
         from quorate.launch.local.console import ShownConsole
         from quorate.launch.local.processes import run_crew, show
         from quorate.launch.local.started import Command, StartedRanks
@@ -196,7 +207,6 @@ class _Launch:
         return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
 
     def _call(self) -> None:
-        """What a virtual worker does."""
         rank = current.here().wire.rank
         try:
             self._results[rank] = self._function(*self._args)
@@ -205,13 +215,13 @@ class _Launch:
             raise
 
     def _fail(self, ended: Conclusion) -> None:
-        """Raise what has ended the run."""
+        """Raise the error that ended the run."""
         file = functions.file_of(self._function)
         raised = functions.raised_in(self._folder) if self._request.virtual is None else [
             functions.Raised(rank, 0.0, type(error).__name__, str(error), functions.traceback_from(error, file))
             for rank, error in self._errors.items()
         ]  # fmt: skip
-        first = next((one for one in raised if one.kind != _SECONDARY), raised[0] if raised else None)
+        first = next((failure for failure in raised if failure.kind != _SECONDARY), raised[0] if raised else None)
         if first is None:
             sentence = ended.why or f"the run ended with status {ended.status}"
             raise WorkerFailed(sentence)
@@ -223,12 +233,12 @@ class _Launch:
 
 
 @contextmanager
-def _environment(told: dict[str, str]) -> Iterator[None]:
-    """Inside, of what Quorate reads in the environment there is only this."""
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Replace all `QUORATE_` variables of the environment inside the context."""
     before = {name: value for name, value in os.environ.items() if name.startswith("QUORATE_")}
     for name in before:
         del os.environ[name]
-    os.environ.update(told)
+    os.environ.update(variables)
     try:
         yield
     finally:

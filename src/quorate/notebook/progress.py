@@ -21,7 +21,7 @@ _TALL = 620
 
 
 def display_of_notebook() -> Any | None:
-    """`IPython.display`, in a kernel of a notebook; None anywhere else. IPython is not imported for that."""
+    """Return `IPython.display` in a kernel of a notebook, else None, without importing IPython."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None:
         return None
@@ -31,7 +31,7 @@ def display_of_notebook() -> Any | None:
 
 
 def framed(page: str, tall: int) -> str:
-    """A whole page in a frame of its own, so that its style and a notebook's do not meet."""
+    """Return a page in a frame of its own, which keeps its style apart from the notebook's."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" style="width: 100%; height: {tall}px; border: 0" '
         'sandbox="allow-scripts" loading="lazy"></iframe>'
@@ -39,7 +39,7 @@ def framed(page: str, tall: int) -> str:
 
 
 class _Shown:
-    """HTML as a notebook shows it."""
+    """HTML that a notebook shows."""
 
     def __init__(self, page: str) -> None:
         self._page = page
@@ -50,7 +50,7 @@ class _Shown:
 
 @contextmanager
 def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
-    """Inside, progress of the run in `folder` is shown, and in a notebook its end as well."""
+    """Show the progress of the run in `folder` inside the context, and in a notebook its end too."""
     shows = display_of_notebook()
     with ExitStack() as stack:
         if is_wanted and shows is None:

@@ -23,9 +23,9 @@ class Report:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the page is drawn from: `summary.json`, whose keys docs/reference/summary.md describes."""
-        found: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
-        return found
+        """The contents of `summary.json`; docs/reference/summary.md describes its keys."""
+        contents: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        return contents
 
     def _repr_html_(self) -> str:
         return framed(self.path.read_text(encoding="utf-8"), _TALL)
@@ -35,10 +35,20 @@ class Report:
 
 
 def report(run: Launched | Path | str) -> Report:
-    """Write the report of a run or a comparison: what `quorate.launch` returned, a folder, or a name in `runs`.
+    """Write the report of a run or a comparison into its folder, as `quorate report` does.
 
-    As `quorate report` does: the page, `summary.json`, `summary.md` and the data of each chart, into the run's folder.
-    Raises `ConfigurationError` where there is no run. Cost: the records are read once, some 10 µs a row.
+    The report is the page, `summary.json`, `summary.md` and the data of each chart.
+
+    Args:
+        run: The result of `quorate.launch`, a folder, or a name in `runs`.
+
+    Returns:
+        The report; the last expression of a notebook's cell shows its page.
+
+    Raises:
+        ConfigurationError: There is no such run.
+
+    Cost: the records are read once, some 10 µs a row.
     """
     from quorate.report.scaling.write import is_scaling, write_scaling
     from quorate.report.write import write_report

@@ -1,4 +1,4 @@
-"""A text stream as one that takes bytes: what a notebook's kernel has in place of standard streams has no bytes."""
+"""A text stream that takes bytes: the standard streams of a notebook's kernel take text only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import BinaryIO, TextIO
 
 
 def bytes_of(stream: TextIO) -> BinaryIO:
-    """Its own bytes, where it has some."""
-    found: BinaryIO = getattr(stream, "buffer", None) or _TextBytes(stream)
-    return found
+    """Return the binary buffer of a text stream, or one that decodes into it."""
+    binary: BinaryIO = getattr(stream, "buffer", None) or _TextBytes(stream)
+    return binary
 
 
 class _TextBytes(io.BytesIO):
@@ -20,15 +20,12 @@ class _TextBytes(io.BytesIO):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, piece: object) -> int:
-        """As of a stream."""
         data = bytes(piece)  # type: ignore[call-overload]
         self._stream.write(self._decoder.decode(data))
         return len(data)
 
     def flush(self) -> None:
-        """As of a stream."""
         self._stream.flush()
 
     def fileno(self) -> int:
-        """There is none."""
         raise io.UnsupportedOperation("fileno")

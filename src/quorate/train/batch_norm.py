@@ -25,8 +25,6 @@ _TOGETHER, _EXAMPLES = "_quorate_together", "_quorate_examples"
 
 @dataclass
 class _Calls:
-    """The number of calls of `sync_batch_norm` on one worker."""
-
     count: int = 0
 
 
@@ -138,7 +136,6 @@ class SyncedBatchNorm(Module):
 
 @torch.no_grad()
 def _track(norm: Any, mean: Tensor, variance: Tensor, count: float) -> None:
-    """Update the running statistics as torch does, with the unbiased variance."""
     if count < 2:
         raise ConfigurationError("batch norm needs more than one value per channel over all workers in training")
     norm.num_batches_tracked.add_(1)

@@ -1,4 +1,4 @@
-"""What the command line says beside the script: another strategy, other learning rates."""
+"""Overrides of a script by the command line: another strategy, other learning rates."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
 
 @dataclass
 class Chosen:
-    """What the command line says beside the script; one of each worker, as `chosen_in(place)` gives it."""
+    """Overrides of the script by the command line, for one worker; `chosen_in(place)` returns them."""
 
     strategy_name: str | None = None
     """The strategy in place of the script's."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Its settings."""
     baselines: dict[str, Baseline] = field(default_factory=dict)
-    """What can stand where a strategy does: by name, what makes an optimizer and a model one."""
+    """Baselines by name: functions that may replace a strategy."""
     learning_rate_factor: float | None = None
-    """What learning rates are multiplied with."""
+    """Factor of all learning rates."""
     label: str | None = None
-    """What the first distributed optimizer's strategy or baseline is called."""
+    """Name of the strategy or baseline of the first distributed optimizer."""
     optimizers: int = 0
-    """Distributed so far."""
+    """Number of optimizers distributed so far."""
 
 
 def chosen_in(place: Place) -> Chosen:
-    """That of the worker."""
+    """Return the overrides of the worker of `place`."""
     return place.context(Chosen)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # The object is of a subclass of the user's own class, which no annotation says for every class. `Any` among the
     # bases says that there is more, so that the object may be assigned to a variable of the user's class.
     class _Plain(Optimizer, Any):  # type: ignore[misc]
-        """What the user's optimizer has: all of torch's, and what its own class adds."""
+        """The attributes of the user's optimizer: those of torch, and those of its own class."""
 
 else:
     _Plain = ABC

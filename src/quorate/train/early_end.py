@@ -12,10 +12,10 @@ from quorate.wire.current import Place
 
 def stop_all(place: Place, reason: str) -> None:
     """Let the loops of all workers end. Raises `ConfigurationError` under a baseline, which cannot."""
-    told = chosen_in(place)
-    if told.baselines:
+    chosen = chosen_in(place)
+    if chosen.baselines:
         raise ConfigurationError(
-            f"{told.strategy_name} cannot end all workers at one step after world.stop(); decide with world.any(...) "
+            f"{chosen.strategy_name} cannot end all workers at one step after world.stop(); decide with world.any(...) "
             "in each step"
         )
     ends_of(place).stop(place, reason)

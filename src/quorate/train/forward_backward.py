@@ -55,24 +55,24 @@ def forward_backward(
     parts = [targets] if pipeline is None or targets is None else parts_of(targets, batches)
 
     def value_of(output: Any, number: int) -> Tensor:
-        found: object = (
+        mean_loss: object = (
             _loss(output) if loss is None else loss(output) if targets is None else loss(output, parts[number])
         )
-        if not isinstance(found, Tensor) or found.numel() != 1:
+        if not isinstance(mean_loss, Tensor) or mean_loss.numel() != 1:
             raise ConfigurationError("loss= must return one number, the mean over the given examples")
-        return found
+        return mean_loss
 
     with torch.enable_grad():
         if pipeline is None:
-            found = value_of(model(*args, **kwargs), 0)
-            (found if scaler is None else scaler.scale(found)).backward()
-            return found.detach()
+            mean_loss = value_of(model(*args, **kwargs), 0)
+            (mean_loss if scaler is None else scaler.scale(mean_loss)).backward()
+            return mean_loss.detach()
         scale: Callable[[Tensor], Tensor] = (lambda x: x) if scaler is None else scaler.scale
         with observed_backward(observe_backward(place)) as forward_ended:
-            found = pipeline.step(args, kwargs, value_of, scale)
-            scale(found)  # a scaler that has scaled nothing refuses to unscale, and the loss is the last stage's
-            forward_ended(found)
-        return found
+            mean_loss = pipeline.step(args, kwargs, value_of, scale)
+            scale(mean_loss)  # a scaler that has scaled nothing refuses to unscale, and the loss is the last stage's
+            forward_ended(mean_loss)
+        return mean_loss
 
 
 def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,8 +19,8 @@ class _Training(Protocol):
 
 
 def common_of(worker: StrategyWorker, label: str, others: Iterable[_Training]) -> CommonParameters | None:
-    """Those of a worker that begins; None where each has its own. Raises as `check_shareable`, and for parameters that
-    are a part of those of `others`."""
+    """Return the common parameters of a new worker, or None. Raises as `check_shareable`, and `ConfigurationError` for
+    parameters that share memory with those of `others`."""
     if worker.strategy.replicas != "shared":
         return None
     replica = worker.replica
@@ -32,15 +32,15 @@ def common_of(worker: StrategyWorker, label: str, others: Iterable[_Training]) -
 
 @contextmanager
 def apart(trainings: Iterable[_Training]) -> Iterator[None]:
-    """Inside, as all rest, parameters that are in common are this worker's own, as they were when all rested.
+    """Give this worker its own copy of the common parameters inside the context, during a pause of all workers.
 
-    What is written into them inside, the same on all workers, stays.
+    Changes inside, which are the same on all workers, are kept.
     """
-    found = [one.common for one in trainings if one.common is not None and not one.worker.finished]
-    for common in found:
+    shared = [training.common for training in trainings if training.common is not None and not training.worker.finished]
+    for common in shared:
         common.detach()
     try:
         yield
     finally:
-        for common in found:
+        for common in shared:
             common.reattach()

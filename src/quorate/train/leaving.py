@@ -31,7 +31,7 @@ class Training(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended."""
+        """Whether the training has ended."""
 
     @property
     def settles(self) -> bool:
@@ -100,8 +100,6 @@ class Leaving(StepObserver):
 
 @dataclass
 class _Own:
-    """The `Leaving` of one worker."""
-
     leaving: Leaving | None = None
 
 

@@ -243,7 +243,6 @@ class LayoutChanges:
 
     @property
     def _in_lockstep(self) -> bool:
-        """Whether all workers come to their steps together."""
         return self._worker.has_rounds and not self._worker.differs and self._worker.rounds.waits_for_all
 
     def _looks(self) -> bool:

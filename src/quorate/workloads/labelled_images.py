@@ -27,7 +27,7 @@ class Images(NamedTuple):
 
 
 class ImageWorkload(Workload[Images]):
-    """What a workload of labelled images says, but for its data and its model."""
+    """Base of workloads of labelled images: all except data and model."""
 
     def collate(self, examples: Sequence[tuple[Tensor, ...]]) -> Images:
         """Pairs of an image and a label as one batch; a batch that was fetched whole is left as it is."""

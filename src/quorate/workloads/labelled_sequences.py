@@ -26,7 +26,7 @@ class Sequences(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """What an LSTM reads: n times the longest, padding included."""
+        """The tokens that an LSTM reads: n times the longest sequence, padding included."""
         return self.items.shape[0] * self.items.shape[1]
 
     def to(self, device: str | torch.device) -> Self:
@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
 
 
 class SequenceWorkload(Workload[Sequences]):
-    """What a workload of labelled sequences says, but for its data and its model."""
+    """Base of workloads of labelled sequences: all except data and model."""
 
     def collate(self, examples: Sequence[tuple[Tensor, int]]) -> Sequences:
         items, labels = zip(*examples, strict=True)
@@ -65,6 +65,6 @@ class SequenceWorkload(Workload[Sequences]):
 
 
 def at_the_ends(states: Tensor, lengths: Tensor) -> Tensor:
-    """Of states (n, longest, width) the last of each sequence, (n, width)."""
+    """Return the last state of each sequence: (n, width) from states (n, longest, width)."""
     ends = (lengths - 1).view(-1, 1, 1).expand(-1, 1, states.shape[2])
     return states.gather(1, ends).squeeze(1)

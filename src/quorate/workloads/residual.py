@@ -27,7 +27,7 @@ class BasicBlock(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """As of a module."""
+        """Return the activations of the block for `images` (n, channels, height, width)."""
         inner: Tensor = torch.relu(self.first_norm(self.first(images)))
         return torch.relu(self.second_norm(self.second(inner)) + self.shortcut(images))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import typer
 
-from quorate.cli.options import argument, command, given, option, types_written
+from quorate.cli.options import argument, command, flags_given, option, types_written
 from quorate.cli.values import seconds_from
 
 
@@ -59,14 +59,14 @@ def test_what_is_written_is_read() -> None:
 
 def test_what_was_given_is_spelt_as_it_is_typed() -> None:
     every = tuple(Options.__dataclass_fields__)
-    assert given(Options(script="x"), *every) == ["SCRIPT"]
+    assert flags_given(Options(script="x"), *every) == ["SCRIPT"]
     whole = Options(
         script="x", words=["a"], workers=0, wait_at_most=1.0, settings=["a"], room=1, higher=False, dry_run=True
     )
-    assert given(whole, *every) == [
+    assert flags_given(whole, *every) == [
         "SCRIPT", "[WORDS]...", "-n", "--wait-at-most", "--set", "--room", "--higher/--lower", "--dry-run",
     ]  # fmt: skip
-    assert given(whole, "room", "workers") == ["-n", "--room"]
+    assert flags_given(whole, "room", "workers") == ["-n", "--room"]
 
 
 def test_the_type_of_what_is_written() -> None:

@@ -1,4 +1,4 @@
-"""How the words after `quorate compare` are read."""
+"""The parser of the command line of `quorate compare`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FACTORS = re.compile(r"[0-9.eE,+-]+")
 
 
 class CompareCommand(ConfiguredCommand):
-    """Lets `--tune-lr` stand without a value, and options stand after the name of a workload, which takes none."""
+    """A command with an optional value of `--tune-lr`, and with options after the name of a workload."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As its base; in the options, `--tune-lr` before what is no list of numbers gets the usual one."""
+        """Parse the arguments; `--tune-lr` without a list of numbers gets the default factors."""
         place = self._subject(args)
         if place is not None and args[place] in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
@@ -29,7 +29,7 @@ class CompareCommand(ConfiguredCommand):
         return super().parse_args(ctx, args)
 
     def _subject(self, args: list[str]) -> int | None:
-        """Where the first word is that is no option and no option's value."""
+        """Return the index of the first word that is neither an option nor the value of one."""
         flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":

@@ -1,4 +1,4 @@
-"""What a command line asks to compare, made a `Comparison`; every name and number is checked, no torch if it can."""
+"""The `Comparison` of a command line; checks names and numbers, and imports torch only for settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from quorate.core.errors import ConfigurationError, unknown
 from quorate.report.wording import counted, listed
 
 USUAL = "all-reduce"
-"""What is run where no strategy is named."""
+"""The strategy of a comparison that names none."""
 _MOST_SEEDS = 10_000
 
 
 def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -> Subject:
-    """A workload of that name, with `settings` as written, or else the script at that path."""
+    """Return the workload of that name, with `settings` as written, or else the script at that path."""
     workloads = registry("workloads")
     if name in workloads:
         if arguments:
@@ -41,7 +41,7 @@ def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -
 
 
 def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metric | None:
-    """What decides: what is named, or else the headline of a workload."""
+    """Return the metric that decides: the named one, or the headline of a workload; None for a script without one."""
     if name is not None:
         higher = _usual_direction(name) if higher is None else higher
         if higher is None:
@@ -59,7 +59,7 @@ def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metr
 
 
 def _usual_direction(name: str) -> bool | None:
-    """Whether more is better of what is called so; None where the name does not tell."""
+    """Return whether higher values are better, from the name of a metric; None where the name does not say it."""
     words = set(re.split(r"[^a-z]+", name.lower()))
     if words & {"loss", "error", "perplexity", "ppl", "mse", "rmse", "mae", "wer", "entropy"}:
         return False
@@ -69,18 +69,18 @@ def _usual_direction(name: str) -> bool | None:
 
 
 def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...]:
-    """One for each strategy, `NAME` or `NAME:key=value,…`; a baseline that is none of them comes first.
+    """Return an arm for each strategy, `NAME` or `NAME:key=value,…`; a baseline that is none of them comes first.
 
-    Without a word about it, the first of several is the baseline.
+    Without `baseline`, the first of several is the baseline.
     """
     arms = [_arm(text) for text in strategies or [USUAL]]
     if baseline is None:
         first = Arm.of(arms[0].strategy or "", arms[0].settings, is_baseline=len(arms) > 1)
         return (first, *arms[1:])
     against = _arm(baseline)
-    known = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
-    if against.name not in known and against.strategy not in known:
-        raise unknown("baseline", baseline, known)
+    names = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
+    if against.name not in names and against.strategy not in names:
+        raise unknown("baseline", baseline, names)
     others = [arm for arm in arms if arm.name != against.name]
     marked = Arm.of(against.strategy or "", against.settings, is_baseline=True)
     if len(others) == len(arms):
@@ -89,7 +89,7 @@ def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...
 
 
 def seeds_from(text: str) -> tuple[int, ...]:
-    """`3` is how many, from 0 on; `1,2,5` are the seeds, and `7,` is one."""
+    """Return the seeds: `3` means 0 to 2; `1,2,5` are three seeds, and `7,` is one."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(re.fullmatch("[0-9]{1,18}", part) for part in parts):
         raise ConfigurationError(f'--seeds "{text}": give how many, such as 3, or which, such as 1,2,5')
@@ -102,7 +102,7 @@ def seeds_from(text: str) -> tuple[int, ...]:
 
 
 def factors_from(text: str) -> tuple[float, ...]:
-    """`0.25,0.5,1,2,4`: factors of a learning rate, in order, each once."""
+    """Return the factors of a learning rate in `0.25,0.5,1,2,4`, in ascending order, each once."""
     try:
         factors = sorted({float(part) for part in text.split(",")})
     except ValueError:
@@ -113,7 +113,7 @@ def factors_from(text: str) -> tuple[float, ...]:
 
 
 def check_plan(plan: Comparison) -> None:
-    """Raises `ConfigurationError` for a name or a setting that is not known, and for what does not go together."""
+    """Raise `ConfigurationError` for unknown names and settings, and for those that exclude each other."""
     is_virtual = plan.world == "virtual"
     for arm in plan.arms:
         check_strategy(arm.strategy, {}, is_virtual=is_virtual)
@@ -134,14 +134,14 @@ def check_plan(plan: Comparison) -> None:
 
 
 def in_words(plan: Comparison) -> str:
-    """What is compared, on what: `ddp (baseline) and all-reduce on digits, 4 workers, seeds 0, 1 and 2`."""
+    """Return `ddp (baseline) and all-reduce on digits, 4 workers, seeds 0, 1 and 2`."""
     arms = listed([f"{arm.name} (baseline)" if arm.is_baseline else arm.name for arm in plan.arms])
     workers = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
     chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
-    told = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
+    changes = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
     where = "" if plan.reached is None else f" on {plan.reached.layout.in_words}"
-    return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{told}"
+    return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{changes}"
 
 
 def _arm(text: str) -> Arm:

@@ -38,7 +38,7 @@ from quorate.compare.plan import TIMEOUT
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """The command line, as written."""
+    """The options of `quorate compare`."""
 
     subject: str | None = argument(
         "A workload (quorate list workloads), or a training script.", "SUBJECT", default=None

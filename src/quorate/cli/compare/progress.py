@@ -1,4 +1,4 @@
-"""How far a comparison is: a bar and the run under way on a terminal, else a line per beginning and end."""
+"""Progress of a comparison: a bar and the current run on a terminal, else a line per beginning and end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TELLING = 0.05
 
 
 class Tail:
-    """What rank 0 of a run has written so far; each look reads what is new."""
+    """The records of rank 0 of a run in progress; each `look` reads the new rows."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._rows, self._workers = LiveRows(records_of(folder, 0)), workers
@@ -38,7 +38,7 @@ class Tail:
         self._figures = LiveFigures()
 
     def look(self) -> None:
-        """Take in what is new."""
+        """Read the new rows."""
         for row in self._rows.look():
             self._figures.row(row)
             if row["kind"] == "step":
@@ -52,13 +52,13 @@ class Tail:
         return int(self._recent[-1].get("step", 0)) if self._recent else 0
 
     def quality(self, name: str) -> float | None:
-        """What was logged last under `name`, if that was the last thing logged."""
+        """Return the value of `name` in the newest row of logged values, or None."""
         value = self._values.get(name)
         return float(value) if isinstance(value, int | float) else None
 
     @property
     def in_words(self) -> str:
-        """`step 120, loss 0.312, some 270 examples/s`; of learners also what the newest merge and outer step were like,
+        """`step 120, loss 0.312, some 270 examples/s`; for learners also figures of the newest merge and outer step,
         and the goodput so far once a worker has died."""
         if not self._recent:
             return "starting"
@@ -75,7 +75,7 @@ class Tail:
 
 
 class CompareProgress:
-    """What a person is told while a comparison runs; a `Watcher`, and a context that holds the terminal's lines."""
+    """The progress of a comparison on the terminal: a `Watcher`, and the context in which its lines are drawn."""
 
     def __init__(self, plan: Comparison, interrupt: Interrupt, server: RunServer) -> None:
         self._plan, self._interrupt, self._server = plan, interrupt, server
@@ -151,7 +151,7 @@ class CompareProgress:
         return "" if metric is None or value is None else f", {metric.name} {number_in_words(value)}"
 
     def _left(self, share: float | None) -> float | None:
-        """Seconds until all have ended, as far as earlier ones tell; None before the first has.
+        """Return the estimated seconds until the end of all runs; None before the end of the first.
 
         `share` is how much is done of the run under way, where an earlier one of its arm tells.
         """
@@ -178,8 +178,6 @@ class CompareProgress:
 
 
 class _Bar:
-    """The lines at the bottom of the terminal."""
-
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -188,17 +186,17 @@ class _Bar:
         self.live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def say(self, line: str) -> None:
-        """A line above that stays."""
+        """Print a line above the bar."""
         self._console.print(line, markup=False)
 
     def show(self, number: int, of: int, share: float, left: float | None, line: str) -> None:
-        """Which run of how many is under way, how much of it is done, the seconds that are left, and what it does."""
+        """Show run `number` of `of`, its share done, the seconds left in all, and a line about it."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        told = Table.grid(padding=(0, 1))
+        grid = Table.grid(padding=(0, 1))
         words = f"run {number} of {of}" + ("" if left is None else f", about {seconds_in_words(left)} left")
-        told.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
-        self.live.update(Group(told, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)
+        grid.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
+        self.live.update(Group(grid, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)

@@ -1,4 +1,4 @@
-"""How a comparison ends on the console: the verdict, a short table, what a reader has to know, where the page is."""
+"""The results of a comparison on the console: verdict, table, cautions, and the path of the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNNAMED = (
 
 
 def show(folder: Path, page: Path, *, as_json: bool) -> None:
-    """What `summary.json` in `folder` says; `as_json`, the whole of it."""
+    """Print the verdict and a table of `summary.json` in `folder`; with `as_json`, the full text."""
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8")
     if as_json:
@@ -51,18 +51,17 @@ def _table(summary: Summary) -> list[str]:
     ]
     if summary.target is not None:
         times = _cells([arm.time_to_target for arm in arms], seconds_alike)
-        told = [_time_to_target(arm, time) for arm, time in zip(arms, times, strict=True)]
-        columns.insert(3, [f"time to {summary.target:g}", *told])
+        time_cells = [_time_to_target(arm, time) for arm, time in zip(arms, times, strict=True)]
+        columns.insert(3, [f"time to {summary.target:g}", *time_cells])
         if any(arm.target_speedup is not None for arm in arms):
             to_target = _cells([arm.target_speedup for arm in arms], ratios_alike)
             columns.insert(1, [f"speed-up to {summary.target:g}", *to_target])
     return _aligned(list(zip(*columns, strict=True)))
 
 
-def _cells(estimates: Sequence[Estimate | None], way: Callable[[Sequence[float | None]], Words]) -> list[str]:
-    """A column, in one unit and with one number of digits."""
-    words = way([None if one is None else one.mean for one in estimates])
-    return [_cell(one, words) for one in estimates]
+def _cells(estimates: Sequence[Estimate | None], formatter: Callable[[Sequence[float | None]], Words]) -> list[str]:
+    words = formatter([None if estimate is None else estimate.mean for estimate in estimates])
+    return [_cell(estimate, words) for estimate in estimates]
 
 
 def _cell(estimate: Estimate | None, words: Words) -> str:
@@ -74,7 +73,6 @@ def _cell(estimate: Estimate | None, words: Words) -> str:
 
 
 def _time_to_target(arm: ArmSummary, time: str) -> str:
-    """A miss is a miss, not a number."""
     if arm.target_reached is None:
         return _NOTHING
     reached, of = arm.target_reached

@@ -16,7 +16,7 @@ import typer
 
 from quorate.cli.choices import MOST_PROCESSES, MOST_VIRTUAL
 from quorate.cli.listing import registry
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.compare.plan import Comparison
 from quorate.compare.scaling import Regime, Scaling, cells_of, keep
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -31,26 +31,26 @@ _ONLY_HERE = ("scaling", "most", "price")
 
 
 def numbers_of_workers(text: str) -> tuple[int, ...]:
-    """`1,2,4,8`, in order. Raises `ConfigurationError` for one alone, and for what cannot be."""
+    """Return the numbers in `1,2,4,8`, ascending. Raises `ConfigurationError` for fewer than two, and out of range."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(re.fullmatch("[0-9]{1,9}", part) and 1 <= int(part) <= MOST_VIRTUAL for part in parts):
         raise ConfigurationError(
             f'--workers "{text}": give several numbers from 1 to {MOST_VIRTUAL:,}, such as 1,2,4,8'
         )
-    found = tuple(sorted({int(part) for part in parts}))
-    if len(found) < 2:
+    counts = tuple(sorted({int(part) for part in parts}))
+    if len(counts) < 2:
         raise ConfigurationError(f'--workers "{text}": give several numbers, such as 1,2,4,8; a single one is -n 4')
-    return found
+    return counts
 
 
 def check_beside(options: Any) -> None:
-    """Raises `ConfigurationError` for options that go with several numbers of workers only, or not with them."""
+    """Raise `ConfigurationError` for options that require several numbers of workers, or exclude them."""
     if options.numbers is None:
-        alone = given(options, *_ONLY_HERE)
+        alone = flags_given(options, *_ONLY_HERE)
         if alone:
             raise ConfigurationError(f"{listed(alone)} can be given with several numbers of workers: --workers 1,2,4,8")
         return
-    others = given(options, *_NOT_HERE)
+    others = flags_given(options, *_NOT_HERE)
     if others:
         raise ConfigurationError(
             f"--workers compares numbers of workers on this machine; it cannot be combined with {listed(others)}"
@@ -66,7 +66,7 @@ def check_beside(options: Any) -> None:
 
 
 def planned(options: Any, base: Callable[[Any], Comparison]) -> Scaling:
-    """The plan; `base` makes that of one number of workers. Raises `ConfigurationError` for the first thing wrong."""
+    """Return the plan; `base` plans one number of workers. Raises `ConfigurationError` for the first fault."""
     numbers: Sequence[int] = options.numbers
     most = options.most or max(2, len(os.sched_getaffinity(0)))
     run = [count for count in numbers if count <= most]
@@ -91,7 +91,6 @@ def planned(options: Any, base: Callable[[Any], Comparison]) -> Scaling:
 
 
 def _fact(plan: Comparison, name: str) -> int | None:
-    """What the workload's class says."""
     source = registry("workloads").source(plan.subject.name)
     text = None if source is None else dict(source.facts).get(name)
     return None if text is None else int(ast.literal_eval(text))
@@ -117,13 +116,13 @@ def _check_simulated(plan: Comparison, simulated: Sequence[int], run: Sequence[i
 
 
 def title_of(scaling: Scaling) -> str:
-    """`digits under all-reduce with 1, 2, 4 and 8 workers`."""
+    """Return `digits under all-reduce with 1, 2, 4 and 8 workers`."""
     numbers = listed([str(count) for count in scaling.workers])
     return f"{Path(scaling.base.subject.name).name} under {scaling.base.arms[0].name} with {numbers} workers"
 
 
 def tell_planned(scaling: Scaling, folder: Path, *, as_json: bool) -> int:
-    """What would be run."""
+    """Print the comparisons that would run; return the exit status 0."""
     if as_json:
         runs = [str(folder / cell.folder) for cell in scaling.cells]
         about = {**scaling.as_json(title_of(scaling)), "plan": asdict(scaling.base), "comparisons": runs}
@@ -139,7 +138,7 @@ def tell_planned(scaling: Scaling, folder: Path, *, as_json: bool) -> int:
 
 
 def run_all(scaling: Scaling, folder: Path, command: list[str], *, as_json: bool) -> int:
-    """Run and simulate what is missing in `folder`, write the report, and show it; the exit status."""
+    """Run and simulate what is missing in `folder`, write and show the report; return the exit status."""
     from quorate.cli.compare.progress import CompareProgress
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
@@ -178,7 +177,7 @@ def run_all(scaling: Scaling, folder: Path, command: list[str], *, as_json: bool
 
 
 def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
-    """What `scaling.json` is told of numbers of workers that are not run."""
+    """Simulate the numbers of workers that are too many to run; return rows for `scaling.json`."""
     if not scaling.simulated:
         return {}
     from quorate.simulation.more_workers import more_workers
@@ -187,16 +186,16 @@ def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
     tell(f"quorate: simulating {which} workers, like {most.folder}\n")
     run = folder / most.folder / most.plan.arms[0].name / f"seed-{most.plan.seeds[0]}"
     try:
-        found = more_workers(str(run), scaling.simulated)
+        predictions = more_workers(str(run), scaling.simulated)
     except ConfigurationError as error:
         return {"simulated": [], "cautions": [f"{which} workers could not be simulated: {error}"]}
     names = ("steps_per_second", "waiting_share", "communication_share")
-    rows = [{"workers": row.workers, **{name: getattr(row.figures, name) for name in names}} for row in found]
+    rows = [{"workers": row.workers, **{name: getattr(row.figures, name) for name in names}} for row in predictions]
     return {"simulated": rows, "cautions": []}
 
 
 def show(folder: Path, page: Path, *, as_json: bool) -> None:
-    """The verdict and where the rest is; `as_json`, the whole of `summary.json`."""
+    """Print the verdict and the paths of the report and figures; with `as_json`, the full `summary.json`."""
     from quorate.report.scaling.schema import ScalingSummary
     from quorate.report.scaling.verdict import lines_of
 

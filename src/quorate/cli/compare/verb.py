@@ -25,7 +25,7 @@ from quorate.cli.compare.options import CompareOptions
 from quorate.cli.compare.scaling import check_beside, planned, run_all, tell_planned, title_of
 from quorate.cli.config import config_text
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import command, given
+from quorate.cli.options import command, flags_given
 from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
 from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -74,8 +74,7 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
 
 
 def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
-    """Several numbers of workers."""
-    scaling = planned(options, lambda one: _planned(name, one))
+    scaling = planned(options, lambda base_options: _planned(name, base_options))
     folder = run_folder(options.name or usual_name(f"scale-{Path(name).stem}"))
     if options.print_config:
         typer.echo(config_text(context))
@@ -88,7 +87,6 @@ def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
 
 
 def _planned(name: str, options: CompareOptions) -> Comparison:
-    """Raises `ConfigurationError` for the first thing that is wrong."""
     subject = subject_from(name, options.arguments, options.workload_settings)
     hosts = hosts_of(options)
     _check(subject, options)
@@ -119,12 +117,12 @@ def _check(subject: Subject, options: CompareOptions) -> None:
             "or --virtual 8"
         )
     check_workers(options.workers, options.virtual)
-    of_workload = given(options, "epochs", "batch", "evaluations") if subject.kind == "script" else []
+    of_workload = flags_given(options, "epochs", "batch", "evaluations") if subject.kind == "script" else []
     if of_workload:
         raise ConfigurationError(
             f"{listed(of_workload)} can be chosen for a workload; a script has arguments of its own"
         )
-    of_virtual = given(options, "compute", "latency", "bandwidth") if options.virtual is None else []
+    of_virtual = flags_given(options, "compute", "latency", "bandwidth") if options.virtual is None else []
     if of_virtual:
         raise ConfigurationError(f"{listed(of_virtual)} can be chosen for a virtual world (--virtual N)")
     if options.seconds is not None and options.stops:
@@ -136,7 +134,7 @@ def _check(subject: Subject, options: CompareOptions) -> None:
 def _go_on(name: str, options: CompareOptions) -> int:
     from quorate.report.reading.folders import find_folder
 
-    others = given(options, *(one.name for one in fields(options) if one.name not in _BESIDE_CONTINUE))
+    others = flags_given(options, *(option.name for option in fields(options) if option.name not in _BESIDE_CONTINUE))
     if others:
         raise ConfigurationError(
             f"--continue takes everything from the comparison it goes on with; leave out {listed(others)}"
@@ -159,7 +157,7 @@ def _go_on(name: str, options: CompareOptions) -> int:
 
 
 def _check_hosts(plan: Comparison, folder: Path) -> None:
-    """Raises `ConfigurationError` where a run on the hosts of the plan would come to nothing."""
+    """Raise `ConfigurationError` where the hosts of the plan cannot run it."""
     if plan.reached is not None:
         from quorate.compare.grid import script_of
         from quorate.launch.hosts.survey import check_hosts

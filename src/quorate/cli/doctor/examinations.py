@@ -1,4 +1,4 @@
-"""What is looked at, in which order, and what one finding hands on to the next."""
+"""The examinations of this machine, in order, and the facts that later ones need from earlier ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_TORCH = ("gpu", "bfloat16", "backend gloo", "backend nccl", "backend mpi",
 
 
 def quick() -> list[Examination[Any]]:
-    """What is looked at without starting a training."""
+    """Return the examinations that start no training."""
     rows: dict[str, tuple[Callable[[], Any], Callable[[Any], Finding]]] = {
         "python": (software.probe_python, software.judge_python),
         "torch": (software.probe_packages, software.judge_torch),
@@ -38,20 +38,20 @@ def quick() -> list[Examination[Any]]:
 
 
 def names() -> list[str]:
-    """Every row there will be, in order."""
-    return [*(one.name for one in quick()), *_WITH_TORCH]
+    """Return the names of all rows, in order."""
+    return [*(examination.name for examination in quick()), *_WITH_TORCH]
 
 
 def findings() -> Iterator[Finding]:
-    """All of them, each as soon as it is there. Where torch cannot be imported, nothing that needs it is tried."""
+    """Yield each finding as soon as it is known. If torch cannot be imported, skip the rows that need it."""
     for examination in quick():
         yield examination.finding()
-    told: list[dict[str, Any]] = []
-    yield _slow("gpu", trials.probe_torch, partial(_judge_gpu, told=told))
-    if not told:
+    torch_facts: list[dict[str, Any]] = []
+    yield _slow("gpu", trials.probe_torch, partial(_judge_gpu, torch_facts=torch_facts))
+    if not torch_facts:
         return
-    gpus, has_mpi = len(told[0]["gpus"]), told[0]["mpi"]
-    nccl = partial(trials.probe_backend, "nccl", min(2, gpus)) if gpus and told[0]["nccl"] else lambda: None
+    gpus, has_mpi = len(torch_facts[0]["gpus"]), torch_facts[0]["mpi"]
+    nccl = partial(trials.probe_backend, "nccl", min(2, gpus)) if gpus and torch_facts[0]["nccl"] else lambda: None
     mpi = partial(trials.probe_backend, "mpi", 2) if has_mpi and trials.has_mpirun() else lambda: None
     yield _slow("bfloat16", trials.probe_half, trials.judge_half)
     yield _slow("backend gloo", partial(trials.probe_backend, "gloo", 2), trials.judge_gloo)
@@ -64,9 +64,9 @@ def _slow(name: str, probe: Callable[[], Any], judge: Callable[[Any], Finding]) 
     return Examination(name=name, seconds=SLOW, probe=probe, judge=judge).finding()
 
 
-def _judge_gpu(trial: trials.Trial, told: list[dict[str, Any]]) -> Finding:
+def _judge_gpu(trial: trials.Trial, torch_facts: list[dict[str, Any]]) -> Finding:
     if trial.why is not None or not trial.answers:
         return fail("gpu", f"torch cannot be imported: {trial.why}", "install torch anew")
-    told.append(trial.answers[0])
+    torch_facts.append(trial.answers[0])
     has_driver = shutil.which("nvidia-smi") is not None
     return software.judge_gpu(trial.answers[0]["gpus"], trial.answers[0]["build"], has_driver=has_driver)

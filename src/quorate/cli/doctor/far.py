@@ -31,7 +31,7 @@ _HERE = ("localhost", "127.0.0.1")
 
 
 def words_on(host: str, command: str) -> list[str]:
-    """What runs the shell command on a host: over ssh (QUORATE_SSH is what to call instead), unless it is this one."""
+    """Return the words that run a shell command on a host: over ssh (or QUORATE_SSH), except on this one."""
     if host in (*_HERE, socket.gethostname()):
         return ["sh", "-c", command]
     ssh = shlex.split(ssh_here())
@@ -39,7 +39,7 @@ def words_on(host: str, command: str) -> list[str]:
 
 
 class Far:
-    """One host. Raises `OSError`, with a reason in words, where it cannot be asked."""
+    """A connection to `far_end` on one host. Raises `OSError`, with a reason, where the host cannot be asked."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,20 +53,20 @@ class Far:
         self._unread, self._unsent = b"", text
 
     def ask(self, do: str, within: float = ANSWERS_WITHIN, **arguments: object) -> dict[str, Any]:
-        """What it answers. Raises `OSError`."""
+        """Ask `far_end`; return its answer. Raises `OSError` for a failure, or after `within` seconds."""
         begun, self._unsent = self._unsent, b""
         self._write(begun + json.dumps({"do": do, **arguments}).encode() + b"\n")
         until = time.monotonic() + within
-        told: Any = None
-        while not isinstance(told, dict):  # a shell may greet first
+        answer: Any = None
+        while not isinstance(answer, dict):  # a shell may greet first
             with suppress(ValueError):
-                told = json.loads(self._line(until, within))
-        if "failed" in told:
-            raise OSError(str(told["failed"]))
-        return told
+                answer = json.loads(self._line(until, within))
+        if "failed" in answer:
+            raise OSError(str(answer["failed"]))
+        return answer
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection and end the process."""
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(OSError):
@@ -80,9 +80,9 @@ class Far:
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._process.stdin.write(rest) or 0 :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[self._process.stdin.write(remaining) or 0 :]
         except BrokenPipeError:
             raise OSError(self._why()) from None
 
@@ -100,7 +100,6 @@ class Far:
         return line
 
     def _why(self) -> str:
-        """The last thing it said before it ended."""
         assert self._process.stderr is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)

@@ -1,4 +1,4 @@
-"""What `quorate doctor --hosts` runs on each host. It is sent there as text, so it needs Python 3.8 and nothing else.
+"""The program of `quorate doctor --hosts` on each host. It is sent as text, and needs only Python 3.8.
 
 Reads a JSON object a line from stdin, `{"do": NAME, ...}`, and answers each with one; ends with stdin.
 """
@@ -19,22 +19,22 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    Told = dict[str, Any]
+    Answer = dict[str, Any]
 
 SECONDS = 1.0
-"""That a measurement of bandwidth takes."""
+"""Duration of a measurement of bandwidth."""
 WITHIN = 3.0
-"""Seconds in which a connection is made, or is not."""
+"""Time limit of a connection, in seconds."""
 HEADERS = 28
-"""Bytes of a datagram over IPv4 that are not its own."""
+"""Bytes of the headers of a datagram over IPv4."""
 _CHUNK = bytes(1 << 18)
 _SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921
 _DISCOVER, _PROBE = 10, 3
-"""IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: nothing is cut into pieces, whatever was learnt about the way."""
+"""IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: packets are not fragmented, whatever path MTU is known."""
 
 
-def about(packages: Sequence[str]) -> Told:
-    """What is installed here."""
+def about(packages: Sequence[str]) -> Answer:
+    """Return the versions of Python and of `packages` on this host; None for a package that is missing."""
     versions: dict[str, str | None] = {}
     for package in packages:
         try:
@@ -49,34 +49,34 @@ def about(packages: Sequence[str]) -> Told:
     }
 
 
-def day() -> Told:
-    """The time of day, in seconds since 1970."""
+def day() -> Answer:
+    """Return the time of day, in seconds since 1970."""
     return {"day": time.time()}
 
 
-def resolve(name: str) -> Told:
-    """The address that a name has here."""
+def resolve(name: str) -> Answer:
+    """Return the IPv4 address of a name on this host."""
     return {"address": socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]}
 
 
-def towards(address: str) -> Told:
-    """Our own address on the way there, and the MTU of its interface (None: not known)."""
+def towards(address: str) -> Answer:
+    """Return this host's address towards `address`, its interface, and the MTU (None: unknown)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
-        own = probe.getsockname()[0]
+        local_address = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             wanted = struct.pack("256s", name.encode()[:15])
             try:
-                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, wanted)[20:24]) == own:
-                    told = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, wanted)
-                    return {"address": own, "interface": name, "mtu": struct.unpack("I", told[16:20])[0]}
+                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, wanted)[20:24]) == local_address:
+                    reply = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, wanted)
+                    return {"address": local_address, "interface": name, "mtu": struct.unpack("I", reply[16:20])[0]}
             except OSError:
                 continue
-    return {"address": own, "interface": None, "mtu": None}
+    return {"address": local_address, "interface": None, "mtu": None}
 
 
-def listen(address: str, port: int) -> Told:
-    """Listen there for connections, and at the same port for datagrams; port 0 is a free one."""
+def listen(address: str, port: int) -> Answer:
+    """Listen for connections, and on the same port for datagrams; port 0 takes a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
@@ -97,11 +97,11 @@ def _accept(listener: socket.socket) -> None:
 def _serve(sock: socket.socket) -> None:
     with sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        what = sock.recv(1)
-        while what == b"?":
+        request = sock.recv(1)
+        while request == b"?":
             sock.sendall(b"!")
-            what = sock.recv(1)
-        if what == b"#":
+            request = sock.recv(1)
+        if request == b"#":
             begin, count = time.monotonic(), 0
             sock.settimeout(2 * SECONDS)
             try:
@@ -117,12 +117,12 @@ def _serve(sock: socket.socket) -> None:
 
 def _answer(datagrams: socket.socket) -> None:
     while True:
-        told, source = datagrams.recvfrom(1 << 16)
-        datagrams.sendto(struct.pack("!I", len(told)), source)
+        datagram, source = datagrams.recvfrom(1 << 16)
+        datagrams.sendto(struct.pack("!I", len(datagram)), source)
 
 
-def connect(address: str, port: int) -> Told:
-    """Connect, and close: seconds, or the error."""
+def connect(address: str, port: int) -> Answer:
+    """Connect and close; return the seconds, or the error."""
     begin = time.monotonic()
     try:
         with socket.create_connection((address, port), timeout=WITHIN):
@@ -133,9 +133,9 @@ def connect(address: str, port: int) -> Told:
         return {"error": os.strerror(error.errno) if error.errno else str(error)}
 
 
-def ping(address: str, port: int, times: int) -> Told:
-    """Seconds of a byte to and fro: the median, over one connection."""
-    found = []
+def ping(address: str, port: int, times: int) -> Answer:
+    """Return the median round trip of a byte over one connection, in seconds."""
+    times_taken = []
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(times):
@@ -143,12 +143,12 @@ def ping(address: str, port: int, times: int) -> Told:
             sock.sendall(b"?")
             if not sock.recv(1):
                 raise ConnectionResetError
-            found.append(time.monotonic() - begin)
-    return {"seconds": sorted(found)[len(found) // 2]}
+            times_taken.append(time.monotonic() - begin)
+    return {"seconds": sorted(times_taken)[len(times_taken) // 2]}
 
 
-def fill(address: str, port: int) -> Told:
-    """Bytes a second that come there."""
+def fill(address: str, port: int) -> Answer:
+    """Return the bandwidth to `address`, in bytes per second, measured for `SECONDS`."""
     with socket.create_connection((address, port), timeout=WITHIN) as sock:
         until = time.monotonic() + SECONDS
         sock.sendall(b"#")
@@ -165,18 +165,18 @@ def fill(address: str, port: int) -> Told:
         except OSError:
             pass  # it has closed already
         sock.settimeout(WITHIN + SECONDS)
-        told = b""
-        while len(told) < 16:
-            more = sock.recv(16 - len(told))
+        reply = b""
+        while len(reply) < 16:
+            more = sock.recv(16 - len(reply))
             if not more:
                 raise ConnectionResetError("the connection closed before the answer was complete")
-            told += more
-    count, seconds = struct.unpack("!Qd", told)
+            reply += more
+    count, seconds = struct.unpack("!Qd", reply)
     return {"rate": count / seconds}
 
 
-def datagrams(address: str, port: int, mtu: int) -> Told:
-    """Whether a datagram of one byte comes there, and one that is as large as a packet may be."""
+def datagrams(address: str, port: int, mtu: int) -> Answer:
+    """Return whether a datagram of one byte arrives, and one of the size of the MTU."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
         sock.settimeout(0.3)
@@ -196,20 +196,20 @@ def _comes(sock: socket.socket, size: int) -> bool:
     return False
 
 
-DOES: dict[str, Callable[..., Told]] = {
-    one.__name__: one for one in (about, day, resolve, towards, listen, connect, ping, fill, datagrams)
+DOES: dict[str, Callable[..., Answer]] = {
+    function.__name__: function for function in (about, day, resolve, towards, listen, connect, ping, fill, datagrams)
 }
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until the end of stdin."""
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        question = json.loads(line)
         try:
-            told = DOES[asked.pop("do")](**asked)
+            answer = DOES[question.pop("do")](**question)
         except OSError as error:
-            told = {"failed": os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)}
-        sys.stdout.write(json.dumps(told) + "\n")
+            answer = {"failed": os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

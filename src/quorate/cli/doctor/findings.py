@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Level(StrEnum):
-    """How good a finding is."""
+    """The severity of a finding."""
 
     OK = "OK"
     WARN = "WARN"
@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One row of the table. `fix` says what to do, or, where all is well, how to get more; "" where nothing."""
+    """One row of the table. `fix`: how to solve the problem, or how to get more; may be empty."""
 
     name: str
     level: Level
@@ -31,24 +31,24 @@ class Finding:
     fix: str = ""
 
 
-def ok(name: str, found: str, fix: str = "") -> Finding:
-    """Nothing has to be done."""
-    return Finding(name=name, level=Level.OK, found=found, fix=fix)
+def ok(name: str, result: str, fix: str = "") -> Finding:
+    """Return a finding that needs no action."""
+    return Finding(name=name, level=Level.OK, found=result, fix=fix)
 
 
-def warn(name: str, found: str, fix: str) -> Finding:
-    """It works, but."""
-    return Finding(name=name, level=Level.WARN, found=found, fix=fix)
+def warn(name: str, result: str, fix: str) -> Finding:
+    """Return a finding about something that works with limits."""
+    return Finding(name=name, level=Level.WARN, found=result, fix=fix)
 
 
-def fail(name: str, found: str, fix: str) -> Finding:
-    """It does not work."""
-    return Finding(name=name, level=Level.FAIL, found=found, fix=fix)
+def fail(name: str, result: str, fix: str) -> Finding:
+    """Return a finding about something that does not work."""
+    return Finding(name=name, level=Level.FAIL, found=result, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination(Generic[T]):
-    """One thing to look at: `probe` gets a fact within `seconds`, `judge` says what it means."""
+    """One examination: `probe` returns a fact within `seconds`, `judge` makes a finding of it."""
 
     name: str
     seconds: float
@@ -56,7 +56,7 @@ class Examination(Generic[T]):
     judge: Callable[[T], Finding]
 
     def finding(self) -> Finding:
-        """What came of it. A probe that raises `OSError`, or does not end in time, has failed."""
+        """Probe and judge. A probe that raises `OSError`, or does not end in time, has failed."""
         answers: list[T | OSError] = []
         thread = threading.Thread(target=self._ask, args=(answers,), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""`quorate doctor --hosts`: what several hosts need to train together, looked at from each of them."""
+"""`quorate doctor --hosts`: the requirements of training on several hosts, checked from each of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _USUAL_MTU = 1500
 
 @dataclass
 class _Host:
-    """One that answers."""
-
     far: Far
     about: judged.About
     address: str = ""
@@ -35,12 +33,11 @@ class _Host:
 
     @property
     def name(self) -> str:
-        """As it was given."""
         return self.far.name
 
 
 def hosts_in(text: str) -> list[str]:
-    """The hosts of `--hosts a,b`. Raises `ConfigurationError` for fewer than two, or one that is there twice."""
+    """Return the hosts of `--hosts a,b`. Raises `ConfigurationError` for fewer than two, or a repeated one."""
     names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or not all(names) or any(name.startswith("-") for name in names) or len(set(names)) < len(names):
         raise ConfigurationError(f"--hosts {text}: name two hosts or more, each once, with commas between them")
@@ -48,34 +45,34 @@ def hosts_in(text: str) -> list[str]:
 
 
 def rows_of(hosts: Sequence[str]) -> list[str]:
-    """Every row there will be, in order; those that need what has failed are left out."""
+    """Return the names of all rows, in order; rows that need a failed one are skipped."""
     single = [f"host {name}" for name in hosts]
-    pairs = [f"{what} {one} > {other}" for one, other in permutations(hosts, 2) for what in judged.BETWEEN]
+    pairs = [f"{row} {source} > {target}" for source, target in permutations(hosts, 2) for row in judged.BETWEEN]
     return [*single, "versions", "clocks of hosts", *(f"address {name}" for name in hosts), *pairs, "master port"]
 
 
 def findings(hosts: Sequence[str]) -> Iterator[Finding]:
-    """All of them, each as soon as it is there."""
+    """Yield each finding as soon as it is known."""
     with ExitStack() as stack:
-        found = []
+        reached = []
         for name in hosts:
             host, finding = _reached(name, stack)
             yield finding
-            found += [] if host is None else [host]
-        if len(found) < 2:
+            reached += [] if host is None else [host]
+        if len(reached) < 2:
             return
-        yield judged.judge_versions([host.about for host in found])
-        for host in found:
+        yield judged.judge_versions([host.about for host in reached])
+        for host in reached:
             host.day = _day_of(host.far)
-        yield judged.judge_days([(host.name, host.day) for host in found])
+        yield judged.judge_days([(host.name, host.day) for host in reached])
         located = []
-        for host in found:
-            finding = _located(host, found)
+        for host in reached:
+            finding = _located(host, reached)
             yield finding
             located += [host] if host.port else []
-        for one, other in permutations(located, 2):
-            yield from _between(one, other)
-        if located and located[0] is found[0] and len(located) > 1:
+        for source, target in permutations(located, 2):
+            yield from _between(source, target)
+        if located and located[0] is reached[0] and len(located) > 1:
             yield _master_port(located)
 
 
@@ -83,58 +80,57 @@ def _reached(name: str, stack: ExitStack) -> tuple[_Host | None, Finding]:
     try:
         far = Far(name)
         stack.callback(far.close)
-        told = far.ask("about", BEGINS_WITHIN, packages=_PACKAGES)
+        answer = far.ask("about", BEGINS_WITHIN, packages=_PACKAGES)
     except OSError as error:
         return None, judged.judge_reach(name, str(error))
-    about = judged.About(name, told["python"], told["executable"], told["versions"])
+    about = judged.About(name, answer["python"], answer["executable"], answer["versions"])
     return _Host(far, about), judged.judge_reach(name, about)
 
 
 def _day_of(far: Far) -> judged.Day:
-    """By how much its time of day is ahead of this machine's: of several round trips the shortest counts."""
+    """Return how far a host's time of day is ahead of this machine's: the shortest of several round trips counts."""
     best = judged.Day(0.0, float("inf"))
     for _ in range(_TRIPS):
         sent = time.time()
         there = float(far.ask("day")["day"])
-        came = time.time()
-        if (came - sent) / 2 < best.uncertainty:
-            best = judged.Day(there - (sent + came) / 2, (came - sent) / 2)
+        received = time.time()
+        if (received - sent) / 2 < best.uncertainty:
+            best = judged.Day(there - (sent + received) / 2, (received - sent) / 2)
     return best
 
 
 def _located(host: _Host, all_of: Sequence[_Host]) -> Finding:
-    """Find the address at which the others reach it, as workers do: from which it reaches the first host."""
-    other = next(one for one in all_of if one is not host) if host is all_of[0] else all_of[0]
+    """Find the address of a host for the others: as in workers, the one from which it reaches the first host."""
+    other = next(candidate for candidate in all_of if candidate is not host) if host is all_of[0] else all_of[0]
     row, name = f"address {host.name}", other.name.rpartition("@")[2]
     try:
         theirs = other.address or str(host.far.ask("resolve", name=name)["address"])
     except OSError as error:
         return fail(row, f"{name} leads nowhere there ({error})", f"add a line for {name} to its /etc/hosts")
     try:
-        told = host.far.ask("towards", address=theirs)
-        host.address, host.mtu = str(told["address"]), told["mtu"]
+        route = host.far.ask("towards", address=theirs)
+        host.address, host.mtu = str(route["address"]), route["mtu"]
         if not host.address.startswith("127."):
             host.port = int(host.far.ask("listen", address=host.address, port=0)["port"])
     except OSError as error:
         return fail(row, f"there is no way to {theirs} ({error})", "see to its interfaces and routes: ip route")
-    return judged.judge_address(host.name, host.address, told["interface"], other.name)
+    return judged.judge_address(host.name, host.address, route["interface"], other.name)
 
 
-def _between(one: _Host, other: _Host) -> Iterator[Finding]:
-    """What `one` finds of the way to `other`."""
-    way = f"{one.name} > {other.name}"
+def _between(source: _Host, target: _Host) -> Iterator[Finding]:
+    way = f"{source.name} > {target.name}"
 
     def ask(do: str, **more: object) -> dict[str, Any]:
-        return one.far.ask(do, ANSWERS_WITHIN, address=other.address, port=other.port, **more)
+        return source.far.ask(do, ANSWERS_WITHIN, address=target.address, port=target.port, **more)
 
-    told = ask("connect")
-    yield judged.judge_connection(way, f"{other.address}:{other.port}", told.get("error"))
-    if "error" in told:
+    connection = ask("connect")
+    yield judged.judge_connection(way, f"{target.address}:{target.port}", connection.get("error"))
+    if "error" in connection:
         return
     measured: dict[str, Callable[[], Finding]] = {
         "latency": lambda: judged.judge_latency(way, ask("ping", times=_PINGS)["seconds"]),
         "bandwidth": lambda: judged.judge_bandwidth(way, ask("fill")["rate"]),
-        "mtu": lambda: judged.judge_mtu(way, (one.mtu, other.mtu), ask("datagrams", mtu=one.mtu or _USUAL_MTU)),
+        "mtu": lambda: judged.judge_mtu(way, (source.mtu, target.mtu), ask("datagrams", mtu=source.mtu or _USUAL_MTU)),
     }
     for row, measure in measured.items():
         try:
@@ -145,7 +141,6 @@ def _between(one: _Host, other: _Host) -> Iterator[Finding]:
 
 
 def _master_port(hosts: Sequence[_Host]) -> Finding:
-    """Whether the others reach the port of the first host at which a launcher lets workers meet."""
     first, *others = hosts
     port = os.environ.get("MASTER_PORT", "")
     number = int(port) if port.isdecimal() and 0 < int(port) < 65536 else TORCHRUN_PORT
@@ -153,5 +148,5 @@ def _master_port(hosts: Sequence[_Host]) -> Finding:
         first.far.ask("listen", address=first.address, port=number)
     except OSError as error:
         return judged.judge_master_port(first.name, number, str(error), {})
-    told = {one.name: one.far.ask("connect", address=first.address, port=number).get("error") for one in others}
-    return judged.judge_master_port(first.name, number, None, told)
+    errors = {host.name: host.far.ask("connect", address=first.address, port=number).get("error") for host in others}
+    return judged.judge_master_port(first.name, number, None, errors)

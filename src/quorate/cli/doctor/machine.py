@@ -24,9 +24,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class Folder(NamedTuple):
-    """One that is written to."""
+    """A folder that a run writes to."""
 
-    what: str
+    purpose: str
     path: str
     error: str | None
     """Why nothing can be written there; None: it can."""
@@ -35,12 +35,12 @@ class Folder(NamedTuple):
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def probe_cores() -> tuple[int, float | None, str | None]:
-    """Cores this process may run on, cores' worth of time that a container grants (None: no limit), OMP_NUM_THREADS."""
+    """Return the usable cores, the container's quota in cores (None: no limit), and OMP_NUM_THREADS."""
     usable = usable_cores()
     allowed, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
     quota = int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
@@ -48,23 +48,23 @@ def probe_cores() -> tuple[int, float | None, str | None]:
 
 
 def judge_cores(facts: tuple[int, float | None, str | None]) -> Finding:
-    """One core makes workers take turns; a number of threads beyond the cores makes them fight."""
+    """Judge the cores: workers on one core take turns, and more threads than cores slow each other down."""
     usable, quota, threads = facts
     cores = usable if quota is None else min(float(usable), quota)
-    found = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
-    told = "not set: quorate run gives each worker 1 thread" if threads is None else threads
-    found = f"{found}; OMP_NUM_THREADS {told}"
+    sentence = f"{usable} usable" + ("" if quota is None else f", a quota of {quota:g}")
+    threads_in_words = "not set: quorate run gives each worker 1 thread" if threads is None else threads
+    sentence = f"{sentence}; OMP_NUM_THREADS {threads_in_words}"
     if threads is not None and not (threads.isdigit() and int(threads) > 0):
-        return warn("cores", found, "unset OMP_NUM_THREADS, or set it to a whole number of threads")
+        return warn("cores", sentence, "unset OMP_NUM_THREADS, or set it to a whole number of threads")
     if threads is not None and int(threads) > cores:
-        return warn("cores", found, f"set OMP_NUM_THREADS to at most the cores divided by the workers ({cores:g})")
+        return warn("cores", sentence, f"set OMP_NUM_THREADS to at most the cores divided by the workers ({cores:g})")
     if cores < 2:
-        return warn("cores", found, "workers take turns on one core: measure nothing here, or use --virtual")
-    return ok("cores", found)
+        return warn("cores", sentence, "workers take turns on one core: measure nothing here, or use --virtual")
+    return ok("cores", sentence)
 
 
 def probe_memory() -> tuple[int, int]:
-    """Bytes that are available, and bytes in all, of the machine or of its container."""
+    """Return the available and the total bytes of the machine or its container."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
@@ -79,24 +79,24 @@ def probe_memory() -> tuple[int, int]:
 
 
 def judge_memory(memory: tuple[int, int]) -> Finding:
-    """Fewer than two workers' worth fails."""
+    """Judge the memory; less than two workers need is a failure."""
     free, total = memory
     workers = free // A_WORKER
-    found = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
+    sentence = f"{_in_words(free)} of {_in_words(total)} available, enough for some {workers} workers with small models"
     if workers < 2:
-        return fail("memory", found, "end other programs, raise the container's limit, or use --virtual")
+        return fail("memory", sentence, "end other programs, raise the container's limit, or use --virtual")
     if workers < 4:
-        return warn("memory", found, "start no more workers than that, or use --virtual")
-    return ok("memory", found)
+        return warn("memory", sentence, "start no more workers than that, or use --virtual")
+    return ok("memory", sentence)
 
 
 def probe_shared_memory() -> int | None:
-    """Free bytes of /dev/shm; None where there is none (macOS needs none)."""
+    """Return the free bytes of /dev/shm; None on systems without it."""
     return shutil.disk_usage("/dev/shm").free if sys.platform.startswith("linux") else None
 
 
 def judge_shared_memory(free: int | None) -> Finding:
-    """Containers get 64 MiB by default; workers of a DataLoader die of it."""
+    """Judge /dev/shm: containers have 64 MiB by default, too little for the workers of a DataLoader."""
     if free is None:
         return ok("/dev/shm", "not used on this system")
     if free < 64 * 2**20:
@@ -105,12 +105,12 @@ def judge_shared_memory(free: int | None) -> Finding:
 
 
 def probe_open_files() -> int:
-    """How many descriptors a process may have."""
+    """Return the limit of open file descriptors of a process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def judge_open_files(limit: int) -> Finding:
-    """A worker has several for each other worker."""
+    """Judge the limit of open files: a worker has several for each other worker."""
     if limit == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
     if limit < 1024:
@@ -119,60 +119,62 @@ def judge_open_files(limit: int) -> Finding:
 
 
 def probe_folders() -> list[Folder]:
-    """Where records, sockets and caches go; something is written in each, and taken away again."""
+    """Return the folders for records, sockets and caches, each after a trial of writing."""
     cache = cache_folder()
     places = [("records", Path("runs")), ("temporary files", Path(tempfile.gettempdir()))]
-    return [_tried(what, path) for what, path in [*places, *([("caches", cache)] if cache else [])]]
+    return [_tried(purpose, path) for purpose, path in [*places, *([("caches", cache)] if cache else [])]]
 
 
 def judge_folders(folders: Sequence[Folder]) -> Finding:
-    """Records and sockets have to go somewhere; caches are a convenience."""
-    found = "; ".join(f"{one.what} in {one.path}: {one.error or f'{_in_words(one.free)} free'}" for one in folders)
-    shut = [one for one in folders if one.error]
-    if any(one.what != "caches" for one in shut):
+    """Judge the folders: records and sockets need one, caches do not."""
+    sentence = "; ".join(
+        f"{folder.purpose} in {folder.path}: {folder.error or f'{_in_words(folder.free)} free'}" for folder in folders
+    )
+    shut = [folder for folder in folders if folder.error]
+    if any(folder.purpose != "caches" for folder in shut):
         fixes = {"records": "work in a folder you may write to", "temporary files": "set TMPDIR to such a folder"}
-        return fail("folders", found, "; ".join(fixes[one.what] for one in shut if one.what in fixes))
-    if any(one.free < GIB // 10 for one in folders if one.what != "caches"):
-        return fail("folders", found, "free some disk space")
+        return fail("folders", sentence, "; ".join(fixes[folder.purpose] for folder in shut if folder.purpose in fixes))
+    if any(folder.free < GIB // 10 for folder in folders if folder.purpose != "caches"):
+        return fail("folders", sentence, "free some disk space")
     if shut:
-        return warn("folders", found, "set XDG_CACHE_HOME to a folder that can be written to")
-    if any(one.free < GIB for one in folders):
-        return warn("folders", found, "free some disk space")
-    return ok("folders", found)
+        return warn("folders", sentence, "set XDG_CACHE_HOME to a folder that can be written to")
+    if any(folder.free < GIB for folder in folders):
+        return warn("folders", sentence, "free some disk space")
+    return ok("folders", sentence)
 
 
 def probe_clocks() -> tuple[float, int, float]:
-    """Of thousands of readings: the least step, and how often they went back; how far another process's clock is off.
+    """Return the least step of the clock, how often it went back, and the offset of another process's clock.
 
     Seconds; the other's reading must lie between two of ours, so that 0 says only that nothing can be seen.
     """
     readings = [time.monotonic() for _ in range(10_000)]
     steps = [late - early for early, late in itertools.pairwise(readings)]
     before = time.monotonic()
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-S", "-c", "import time; print(time.monotonic())"], capture_output=True, check=False
     )
     after = time.monotonic()
-    other = float(told.stdout or "nan")
+    other = float(completed.stdout or "nan")
     resolution = min((step for step in steps if step > 0), default=float("inf"))
     return resolution, sum(step < 0 for step in steps), max(before - other, other - after, 0.0)
 
 
 def judge_clocks(facts: tuple[float, int, float]) -> Finding:
-    """Times of processes on one host are held side by side: they must come from one clock, and a fine one."""
+    """Judge the clock: records compare times of several processes, so they need one fine clock."""
     resolution, backwards, offset = facts
-    found = f"steps of {resolution * 1e6:.2g} us"
+    sentence = f"steps of {resolution * 1e6:.2g} us"
     if backwards:
-        return fail("clocks", f"{found}, and went back {backwards} times", "records cannot be trusted here")
+        return fail("clocks", f"{sentence}, and went back {backwards} times", "records cannot be trusted here")
     if not offset <= 1e-3:
-        told = f"{found}; another process's clock is {offset:.3g} s off"
-        return warn("clocks", told, "do not read arrival skew off this machine's records")
+        warning = f"{sentence}; another process's clock is {offset:.3g} s off"
+        return warn("clocks", warning, "do not read arrival skew off this machine's records")
     if resolution > 1e-3:
-        return warn("clocks", found, "times below a millisecond mean nothing in records of this machine")
-    return ok("clocks", f"{found}; one clock for all processes")
+        return warn("clocks", sentence, "times below a millisecond mean nothing in records of this machine")
+    return ok("clocks", f"{sentence}; one clock for all processes")
 
 
-def _tried(what: str, path: Path) -> Folder:
+def _tried(purpose: str, path: Path) -> Folder:
     there = path.absolute()
     while not there.is_dir() and there.parent != there:
         there = there.parent  # a folder that is not there yet is made in the nearest one that is
@@ -183,7 +185,7 @@ def _tried(what: str, path: Path) -> Folder:
         error = None if there == path.absolute() or not path.exists() else f"{path} is no folder"
     except OSError as failed:
         error = f"not writable ({failed.strerror})"
-    return Folder(what, str(path), error, shutil.disk_usage(there).free)
+    return Folder(purpose, str(path), error, shutil.disk_usage(there).free)
 
 
 def _read(path: Path) -> str | None:

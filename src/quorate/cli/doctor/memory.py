@@ -22,7 +22,7 @@ from quorate.report.wording import bytes_in_words, number_in_words
 
 PROGRAM = (sys.executable, "-m", "quorate.launch.warm.measuring")
 SECONDS = 1800.0
-"""What a script may take up to its first step."""
+"""Time limit of a script up to its first step, in seconds."""
 USUAL_SHARDS = (2, 4, 8, 16)
 MOST_SHARDS = 1 << 20
 _OF_LAUNCHERS = (
@@ -44,11 +44,11 @@ _COLUMNS = ("parameters", "gradients", "optimizer", "gathered", "exchanged", "ac
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One way to lay the model out."""
+    """The memory of a worker in one layout of the model."""
 
     zero: int
     workers: int
-    """Of one replica; with ZeRO 0 each has a replica."""
+    """Workers of one replica; with ZeRO 0 each has a replica."""
     held: Mapping[str, int]
     total: int
     by_formula: float
@@ -56,7 +56,7 @@ class Line:
 
 
 def check_asked(script: str | None, shards: int | None, fits: str | None, offload: str | None) -> int | None:
-    """Raises `ConfigurationError`; returns the bytes that `fits` says."""
+    """Check the options; return the bytes of `fits`. Raises `ConfigurationError`."""
     if script is None:
         raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
     check_script(script)
@@ -74,10 +74,10 @@ def measured(
     steps: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What one process of `program` has found, which needs so many steps; what the script prints goes to stderr.
-    `environment` is what it has besides this one's.
+    """Run `script` in one process of `program` for `steps` steps; return its answer. Its output goes to stderr.
 
-    Raises `ConfigurationError` for a script that makes fewer, and `QuorateError` for one that fails before.
+    `environment` is added to this process's environment. Raises `ConfigurationError` for a script that makes fewer
+    steps, and `QuorateError` for one that fails before, or takes longer than `seconds`.
     """
     lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
@@ -99,46 +99,46 @@ def measured(
                 process.kill()
                 process.wait()
         if path.exists():
-            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return told
+            answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return answer
     if status == 0:
         raise ConfigurationError(f"{script} has ended {lacking}, so there is nothing to measure")
     raise QuorateError(f"{script} {status_in_words(status)} before the end of {last}")
 
 
-def lines(told: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:
-    """ZeRO 0, and 1 to 3 over `shards`, or over the usual numbers of them; `offload` None: as the script says."""
+def lines(answer: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:
+    """Yield ZeRO 0, and 1 to 3 over `shards` or the usual numbers; `offload` None: as in the script."""
     from quorate.sharding.memory import MODES, Model, by_formula, held, numbers_sent
 
-    model = Model.from_json(told["memory"])
-    rests = offload_of(offload or told.get("offload"))
+    model = Model.from_json(answer["memory"])
+    rests = offload_of(offload or answer.get("offload"))
     numbers = USUAL_SHARDS if shards is None else (shards,)
-    for count in (1, *(one for one in numbers if one > 1)):
+    for count in (1, *(number for number in numbers if number > 1)):
         for zero in MODES:
             if (zero == 0) == (count == 1) or (zero == 0 and count == numbers[0]):
-                found = held(model, zero, count, rests)
+                sizes = held(model, zero, count, rests)
                 yield Line(
-                    zero=zero, workers=count, held=asdict(found), total=found.total,
+                    zero=zero, workers=count, held=asdict(sizes), total=sizes.total,
                     by_formula=by_formula(model, zero, count), numbers_sent=numbers_sent(model, zero, count),
                 )  # fmt: skip
 
 
-def as_json(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> str:
-    """All of it."""
-    about = {name: value for name, value in told.items() if name != "memory"}
-    fits = [None if limit is None else one.total <= limit for one in found]
-    rows = [{**asdict(one), "fits": fit} for one, fit in zip(found, fits, strict=True)]
+def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> str:
+    """Return the measurement and the layouts as JSON."""
+    about = {name: value for name, value in answer.items() if name != "memory"}
+    fits = [None if limit is None else layout.total <= limit for layout in layouts]
+    rows = [{**asdict(layout), "fits": fit} for layout, fit in zip(layouts, fits, strict=True)]
     return json.dumps({**about, "limit": limit, "workers": rows}, indent=2, ensure_ascii=False)
 
 
-def show(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> None:
-    """As a table, with what has to be known of it."""
+def show(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> None:
+    """Print a table of the layouts, and the lines that explain it."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    on_host = ("host",) if any(one.held["host"] for one in found) else ()
+    on_host = ("host",) if any(layout.held["host"] for layout in layouts) else ()
     for heading in (
         "ZeRO",
         "workers",
@@ -149,45 +149,45 @@ def show(told: Mapping[str, Any], found: Sequence[Line], limit: int | None) -> N
         *(["fits"] if limit is not None else []),
     ):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
-        cells = [bytes_in_words(one.held[name]) if one.held[name] else "–" for name in _COLUMNS]
-        sums = [bytes_in_words(one.total), *(bytes_in_words(one.held[name]) for name in on_host)]
-        words = [str(one.zero), str(one.workers), *cells, *sums, number_in_words(one.numbers_sent)]
-        fit = [] if limit is None else [Text("yes", "green") if one.total <= limit else Text("no", "bold red")]
+    for layout in layouts:
+        cells = [bytes_in_words(layout.held[name]) if layout.held[name] else "–" for name in _COLUMNS]
+        sums = [bytes_in_words(layout.total), *(bytes_in_words(layout.held[name]) for name in on_host)]
+        words = [str(layout.zero), str(layout.workers), *cells, *sums, number_in_words(layout.numbers_sent)]
+        fit = [] if limit is None else [Text("yes", "green") if layout.total <= limit else Text("no", "bold red")]
         table.add_row(*words, *fit)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
-    console.print(*_about(told), sep="\n", soft_wrap=True)
+    console.print(*_about(answer), sep="\n", soft_wrap=True)
     console.print(table)
-    console.print(*_meaning(found, limit), sep="\n", soft_wrap=True)
+    console.print(*_meaning(layouts, limit), sep="\n", soft_wrap=True)
 
 
-def _about(told: Mapping[str, Any]) -> Iterator[str]:
-    sizes = told["memory"]["sizes"]
-    numbers = sum(one["numbers"] for one in sizes)
-    frozen = numbers - sum(one["numbers"] for one in sizes if one["is_trained"])
+def _about(answer: Mapping[str, Any]) -> Iterator[str]:
+    sizes = answer["memory"]["sizes"]
+    numbers = sum(entry["numbers"] for entry in sizes)
+    frozen = numbers - sum(entry["numbers"] for entry in sizes if entry["is_trained"])
     still = f", {frozen:,} of them frozen" if frozen else ""
-    used = f", used in {told['precision']}" if told["precision"] else ""
-    yield f"{told['model']}: {numbers:,} numbers{still}{used}, on {told['device']}; {told['optimizer']}"
-    yield f"blocks: {told['blocks']}"
-    most = sorted(told["activations"].items(), key=lambda one: -one[1])
+    used = f", used in {answer['precision']}" if answer["precision"] else ""
+    yield f"{answer['model']}: {numbers:,} numbers{still}{used}, on {answer['device']}; {answer['optimizer']}"
+    yield f"blocks: {answer['blocks']}"
+    most = sorted(answer["activations"].items(), key=lambda entry: -entry[1])
     shown = ", ".join(f"{name or 'in no block'} {bytes_in_words(size)}" for name, size in most[:_BLOCKS_SHOWN])
     more = f", and {len(most) - _BLOCKS_SHOWN} more" if len(most) > _BLOCKS_SHOWN else ""
     yield f"activations of one batch: {shown or 'none'}{more}\n"
 
 
-def _meaning(found: Sequence[Line], limit: int | None) -> Iterator[str]:
+def _meaning(layouts: Sequence[Line], limit: int | None) -> Iterator[str]:
     yield (
         "\nBytes of each worker. Whole parameters (gathered) and whole gradients (exchanged) come and go; together is "
         "as if all were there at once, without what torch loads, single operations need, and messages and the strategy "
         "keep."
     )
-    if any(one.held["host"] for one in found):
+    if any(layout.held["host"] for layout in layouts):
         yield "The host has, for each worker, what is offloaded to its memory, or to files that are mapped into it."
     if limit is not None:
-        fitting = [one for one in found if one.total <= limit]
-        first = min(fitting, key=lambda one: (one.workers, one.zero), default=None)
+        fitting = [layout for layout in layouts if layout.total <= limit]
+        first = min(fitting, key=lambda layout: (layout.workers, layout.zero), default=None)
         room = bytes_in_words(limit)
         if first is None:
             yield f"None of these fits into {room}."

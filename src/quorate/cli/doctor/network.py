@@ -19,7 +19,7 @@ _SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 def probe_loopback() -> str | None:
-    """Send a byte over it: None if it came, else what went wrong."""
+    """Send a byte over loopback; return None on success, else the error."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(2)
@@ -34,16 +34,16 @@ def probe_loopback() -> str | None:
 
 
 def judge_loopback(error: str | None) -> Finding:
-    """gloo's processes of one machine meet over it."""
+    """Judge loopback, over which gloo's processes of one machine meet."""
     if error is not None:
         return fail("loopback", f"127.0.0.1: {error}", "bring it up: ip link set lo up; see to the firewall")
     return ok("loopback", "127.0.0.1 listens, connects and carries; ports are free")
 
 
 def probe_sockets() -> tuple[str, str, str | None]:
-    """Listen at a Unix socket, in a folder made as a run makes it.
+    """Listen on a Unix socket, in a folder made as in a run.
 
-    The folder for temporary files, the one that a run takes, whose path is short, and why there can be no socket there.
+    Return the folder for temporary files, the folder that a run takes, whose path is short, and the error or None.
     """
     wanted, folder, error = tempfile.gettempdir(), None, None
     try:
@@ -59,18 +59,18 @@ def probe_sockets() -> tuple[str, str, str | None]:
 
 
 def judge_sockets(facts: tuple[str, str, str | None]) -> Finding:
-    """A socket's path is short: systems allow some hundred bytes."""
+    """Judge Unix sockets: systems allow paths of some hundred bytes."""
     wanted, folder, error = facts
     if error is not None:
         return fail("unix sockets", f"below {folder}: {error}", "set TMPDIR to a local folder")
     if folder != wanted:
-        found = f"below {folder}; {wanted} is too long for paths of {LONGEST_PATH} bytes"
-        return warn("unix sockets", found, "set TMPDIR to a shorter path, if it is not to be that one")
+        sentence = f"below {folder}; {wanted} is too long for paths of {LONGEST_PATH} bytes"
+        return warn("unix sockets", sentence, "set TMPDIR to a shorter path, if it is not to be that one")
     return ok("unix sockets", f"below {folder}")
 
 
 def probe_name() -> tuple[str, str | None, bool, str | None]:
-    """This machine's name, the address it leads to (None: nowhere), whether that is its own, and GLOO_SOCKET_IFNAME."""
+    """Return this machine's name, its address (None: none), whether it is its own, and GLOO_SOCKET_IFNAME."""
     name, interface = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
     try:
         family, kind, _, _, address = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
@@ -80,7 +80,7 @@ def probe_name() -> tuple[str, str | None, bool, str | None]:
 
 
 def judge_name(facts: tuple[str, str | None, bool, str | None]) -> Finding:
-    """gloo looks for the interface to talk over by this name, and falls back to loopback."""
+    """Judge the host name, by which gloo looks for its interface; gloo falls back to loopback."""
     name, address, is_ours, interface = facts
     if interface is not None:
         return ok("host name", f"{name}; GLOO_SOCKET_IFNAME names the interface {interface}")
@@ -93,13 +93,13 @@ def judge_name(facts: tuple[str, str | None, bool, str | None]) -> Finding:
 
 
 def probe_torchrun() -> tuple[bool, bool, str | None]:
-    """Whether it is there, whether its usual port is free, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE."""
+    """Return whether torchrun exists, whether its port is free, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE."""
     is_there = Path(sys.executable).with_name("torchrun").exists() or shutil.which("torchrun") is not None
     return is_there, _can_bind(("127.0.0.1", TORCHRUN_PORT)), os.environ.get(_SHARED_STORE)
 
 
 def judge_torchrun(facts: tuple[bool, bool, str | None]) -> Finding:
-    """A restart by torchrun meets the addresses of the dead in the store it shares, unless told not to share it."""
+    """Judge torchrun: after a restart its shared store has the addresses of dead workers."""
     is_there, port_is_free, shared_store = facts
     if not is_there:
         return ok("torchrun", "not on the path; quorate run does without it")
@@ -107,8 +107,8 @@ def judge_torchrun(facts: tuple[bool, bool, str | None]) -> Finding:
         fix = "torchrun --standalone, or --master-port with another one"
         return warn("torchrun", f"its port {TORCHRUN_PORT} is taken", fix)
     if shared_store != "1":
-        told = "after a death, --max-restarts meets stale addresses in most cases"
-        return warn("torchrun", told, f"before torchrun --max-restarts: export {_SHARED_STORE}=1")
+        sentence = "after a death, --max-restarts meets stale addresses in most cases"
+        return warn("torchrun", sentence, f"before torchrun --max-restarts: export {_SHARED_STORE}=1")
     return ok("torchrun", f"port {TORCHRUN_PORT} is free; {_SHARED_STORE}=1")
 
 
@@ -123,12 +123,12 @@ def _can_bind(address: Any, family: int = socket.AF_INET, kind: int = socket.SOC
 
 
 def probe_token() -> str | None:
-    """The secret that machines of one run have in common; None where none is set."""
+    """Return the secret that the hosts of a run share, or None."""
     return os.environ.get("QUORATE_TOKEN")
 
 
 def judge_token(token: str | None) -> Finding:
-    """Only runs over several machines need one."""
+    """Judge the token, which only runs over several machines need."""
     if token is None:
         return ok("token", "QUORATE_TOKEN is not set: runs on this machine need none, runs over several do")
     length = len(token.strip())

@@ -1,4 +1,4 @@
-"""What is installed: Python, torch and the other packages against the ranges they are supported in, extras, GPUs."""
+"""Installed software: Python, torch and other packages against the supported versions, extras, GPUs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EXTRAS_FOR = {
 
 
 class Package(NamedTuple):
-    """A package that Quorate needs: the version that is here (None: none), and what is admitted, such as `>=2,<3`."""
+    """A required package: its installed version (None: missing), and the supported ones, such as `>=2,<3`."""
 
     name: str
     version: str | None
@@ -60,63 +60,67 @@ class Package(NamedTuple):
 
 
 def probe_python() -> tuple[int, int, int]:
-    """The interpreter's version."""
+    """Return the interpreter's version."""
     return sys.version_info[:3]
 
 
 def judge_python(version: tuple[int, int, int]) -> Finding:
-    """Too old a one fails."""
-    found = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
+    """Judge the version of Python; one older than `OLDEST_PYTHON` is a failure."""
+    sentence = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
     if version[:2] < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        return fail("python", found, f"install Python {oldest} or later, and Quorate in it")
-    return ok("python", found)
+        return fail("python", sentence, f"install Python {oldest} or later, and Quorate in it")
+    return ok("python", sentence)
 
 
 def probe_packages() -> list[Package]:
-    """Every package that Quorate needs always. Imports none of them."""
+    """Return all required packages, without an import."""
     return [Package(name=name, version=version_of(name), admitted=admitted) for name, admitted in NEEDED.items()]
 
 
 def judge_torch(packages: Sequence[Package]) -> Finding:
-    """Without it, and in a version that was never tried, nothing can be promised."""
+    """Judge the version of torch; an unsupported one is a failure."""
     return _judged("torch", [package for package in packages if package.name == "torch"])
 
 
 def judge_packages(packages: Sequence[Package]) -> Finding:
-    """The other packages."""
+    """Judge the versions of the packages other than torch."""
     others = [package for package in packages if package.name != "torch"]
     return _judged("packages", others)
 
 
 def _judged(name: str, packages: Sequence[Package]) -> Finding:
-    wrong = [one for one in packages if one.version is None or not admits(one.admitted, one.version)]
+    wrong = [
+        package for package in packages if package.version is None or not admits(package.admitted, package.version)
+    ]
     if wrong:
-        found = "; ".join(f"{one.name} {one.version or 'is missing'}, supported {one.admitted}" for one in wrong)
-        wanted = " ".join(f"'{one.name}{one.admitted}'" for one in wrong)
-        return fail(name, found, f"pip install {wanted}")
-    return ok(name, ", ".join(f"{one.name} {one.version}" for one in packages))
+        sentence = "; ".join(
+            f"{package.name} {package.version or 'is missing'}, supported {package.admitted}" for package in wrong
+        )
+        wanted = " ".join(f"'{package.name}{package.admitted}'" for package in wrong)
+        return fail(name, sentence, f"pip install {wanted}")
+    return ok(name, ", ".join(f"{package.name} {package.version}" for package in packages))
 
 
 def admits(admitted: str, version: str) -> bool:
-    """Whether `version` is within the clauses `admitted`, such as `>=2.10,<2.14`; release numbers are what counts."""
+    """Return whether the release of `version` is within the clauses `admitted`, such as `>=2.10,<2.14`."""
     bounds = {sign: _numbers(bound) for sign, bound in re.findall(r"(>=|<)([\d.]+)", admitted)}
     return bounds.get(">=", ()) <= _numbers(version) and ("<" not in bounds or _numbers(version) < bounds["<"])
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Without zeros at the end: 2.0 is 2."""
+    """Return the release numbers without zeros at the end: 2.0 is 2."""
     release = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return tuple(map(int, re.sub(r"(\.0+)+$", "", release.group()).split("."))) if release else ()
 
 
 def probe_extras() -> dict[str, bool]:
-    """By extra, whether all of its modules are there. Imports none of them."""
+    """Return by extra whether all of its modules are installed, without an import."""
     return {extra: all(importlib.util.find_spec(name) for name in names) for extra, names in EXTRAS.items()}
 
 
 def judge_extras(there: Mapping[str, bool]) -> Finding:
-    """Nobody needs them all: what is missing is no fault."""
+    """Judge the extras; a missing one is no fault."""
     missing = [extra for extra, is_there in there.items() if not is_there]
     installed = ", ".join(extra for extra, is_there in there.items() if is_there) or "none"
     if not missing:
@@ -126,7 +130,7 @@ def judge_extras(there: Mapping[str, bool]) -> Finding:
 
 
 def judge_gpu(names: Sequence[str], build: str | None, *, has_driver: bool) -> Finding:
-    """A GPU that torch cannot use is worth a warning; none at all is not.
+    """Judge the GPUs: one that torch cannot use is a warning, no GPU is none.
 
     `names` are the GPUs that torch sees, `build` is the version of CUDA or ROCm it was built for, None for a CPU build.
     """

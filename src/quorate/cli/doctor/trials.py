@@ -22,28 +22,28 @@ from quorate.launch.local.orphans import death_with_parent
 
 PROGRAM = (sys.executable, "-m", "quorate.launch.worker.trial")
 SECONDS = 90.0
-"""What a trial may take; importing torch is most of it."""
+"""Time limit of a trial in seconds; importing torch is most of it."""
 _OF_LAUNCHERS = ("QUORATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How programs that were started together ended."""
+    """The end of programs that were started together."""
 
     answers: Sequence[dict[str, Any]] = field(default_factory=list)
-    """What they said: their last lines, of those that said something."""
+    """The last line of each program that printed one."""
     why: str | None = None
     """The last line of the first that failed; None: none did."""
     processes: int = 1
 
 
 def probe_torch() -> Trial:
-    """What torch says of itself, in a process of its own."""
+    """Import torch in a process of its own, and return its facts."""
     return tried([[*PROGRAM, "facts"]])
 
 
 def probe_backend(backend: str, size: int) -> Trial:
-    """One all-reduce among `size` processes, which meet at a file."""
+    """Run an all-reduce among `size` processes, which meet at a file."""
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         store = os.path.join(folder, "store")
         if backend == "mpi":
@@ -52,25 +52,25 @@ def probe_backend(backend: str, size: int) -> Trial:
 
 
 def probe_half() -> Trial:
-    """A product of matrices in bfloat16, on the CPU."""
+    """Multiply matrices in bfloat16 on the CPU."""
     return tried([[*PROGRAM, "half"]])
 
 
 def probe_run() -> Trial:
-    """Two workers of `quorate run` take one step."""
+    """Run one step with two workers of `quorate run`."""
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         ended = tried([[sys.executable, "-m", "quorate.cli.main", "run", "-n", "2", *PROGRAM[1:], "train"]], folder)
     return Trial(answers=ended.answers, why=ended.why, processes=2)
 
 
 def judge_gloo(trial: Trial) -> Finding:
-    """Workers on CPUs exchange by it: without it there is no training here."""
+    """Judge gloo, which all workers on CPUs use."""
     fix = "see the rows loopback and host name; else try GLOO_SOCKET_IFNAME=lo"
     return _judged("backend gloo", trial, fix)
 
 
 def judge_nccl(trial: Trial | None, has_gpu: bool) -> Finding:
-    """None: torch was built without it. What matters is only whether GPUs can exchange."""
+    """Judge NCCL, which GPUs use. `trial` is None if torch was built without it."""
     if not has_gpu:
         return ok("backend nccl", "not tried: it needs a GPU")
     if trial is None:
@@ -79,7 +79,7 @@ def judge_nccl(trial: Trial | None, has_gpu: bool) -> Finding:
 
 
 def judge_mpi(trial: Trial | None, is_built: bool) -> Finding:
-    """The builds of torch on PyPI come without it, and Quorate needs it nowhere."""
+    """Judge MPI, which Quorate does not need; the builds of torch on PyPI have none."""
     if not is_built:
         return ok("backend mpi", "not in this build of torch, and not needed")
     if trial is None:
@@ -88,7 +88,7 @@ def judge_mpi(trial: Trial | None, is_built: bool) -> Finding:
 
 
 def judge_half(trial: Trial) -> Finding:
-    """Virtual machines may announce instructions that they do not execute; only those who use bfloat16 meet them."""
+    """Judge bfloat16: virtual machines may announce instructions that they cannot execute."""
     name = "bfloat16"
     if trial.why is not None:
         fix = "before a training in bfloat16 on the CPU: export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"
@@ -99,12 +99,12 @@ def judge_half(trial: Trial) -> Finding:
 
 
 def judge_run(trial: Trial) -> Finding:
-    """The whole way: launcher, board, sockets, hooks, one agreed step."""
+    """Judge a run from end to end: launcher, board, sockets, hooks, one step."""
     return _judged("quorate run", trial, "see the rows above; if all are well, tell us what it says")
 
 
 def has_mpirun() -> bool:
-    """Whether an MPI is installed."""
+    """Return whether an MPI is installed."""
     return shutil.which("mpirun") is not None
 
 
@@ -120,7 +120,7 @@ def _judged(name: str, trial: Trial, fix: str, *, fails: bool = True) -> Finding
 
 
 def tried(commands: Sequence[Sequence[str]], folder: str | None = None, seconds: float = SECONDS) -> Trial:
-    """Start all at once, in `folder`; those that have not ended after `seconds` are killed, with all they started."""
+    """Start all commands at once, in `folder`; kill those still running after `seconds`, with their children."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
     environment = {**kept, "OMP_NUM_THREADS": "1"}
     deadline, tie = time.monotonic() + seconds, death_with_parent()
@@ -171,10 +171,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _answer(path: Path) -> dict[str, Any] | None:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     try:
-        told = json.loads(lines[-1]) if lines else None
+        answer = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _why(process: subprocess.Popen[bytes], path: Path) -> str | None:

@@ -52,7 +52,7 @@ def doctor(
     """
     if memory:
         return _memory(script, arguments or [], shards, fits, offload, hosts, as_json=as_json)
-    if any(one is not None for one in (script, shards, fits, offload)):
+    if any(value is not None for value in (script, shards, fits, offload)):
         raise ConfigurationError(
             "a script, --shards, --fits and --offload need --memory: quorate doctor --memory SCRIPT"
         )
@@ -66,7 +66,7 @@ def doctor(
     else:
         _show(findings)
         typer.echo(_conclusion(findings, "can run here" if hosts is None else "can run on these hosts"))
-    return LACKING if any(one.level is Level.FAIL for one in findings) else 0
+    return LACKING if any(finding.level is Level.FAIL for finding in findings) else 0
 
 
 def _memory(
@@ -83,27 +83,27 @@ def _memory(
         raise ConfigurationError("--memory measures one process on this machine; leave out --hosts")
     limit = needs.check_asked(script, shards, fits, offload)
     assert script is not None
-    told = needs.measured(script, arguments)
-    found = list(needs.lines(told, shards, offload))
+    answer = needs.measured(script, arguments)
+    layouts = list(needs.lines(answer, shards, offload))
     if as_json:
-        typer.echo(needs.as_json(told, found, limit))
+        typer.echo(needs.as_json(answer, layouts, limit))
     else:
-        needs.show(told, found, limit)
+        needs.show(answer, layouts, limit)
     return 0
 
 
 def _as_json(findings: Sequence[Finding]) -> dict[str, object]:
-    counts = {level.value: sum(one.level is level for one in findings) for level in Level}
-    return {"counts": counts, "findings": [asdict(one) for one in findings]}
+    counts = {level.value: sum(finding.level is level for finding in findings) for level in Level}
+    return {"counts": counts, "findings": [asdict(finding) for finding in findings]}
 
 
 def _progress(findings: Iterable[Finding], names: Sequence[str]) -> Iterator[Finding]:
-    """Passes them on, and says on stderr what is being looked at: on a terminal in one line that is gone at the end."""
+    """Pass the findings on, and show the progress on stderr: on a terminal in one line that is erased at the end."""
     with_terminal = sys.stderr.isatty()
-    found, number = iter(findings), 0
+    remaining, number = iter(findings), 0
     while number < len(names):
         tell(f"\r\x1b[2Kquorate: [{number + 1}/{len(names)}] {names[number]}" if with_terminal else "")
-        finding = next(found, None)
+        finding = next(remaining, None)
         if finding is None:
             break
         number = names.index(finding.name) + 1  # rows that need one that has failed are left out
@@ -121,8 +121,13 @@ def _show(findings: Sequence[Finding]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
     for heading, width in (("what", 12), ("", 4), ("found", None), ("what to do", None)):
         table.add_column(heading, min_width=width, overflow="fold")
-    for one in findings:
-        table.add_row(one.name, Text(one.level.value, style=_STYLES[one.level]), Text(one.found), Text(one.fix))
+    for finding in findings:
+        table.add_row(
+            finding.name,
+            Text(finding.level.value, style=_STYLES[finding.level]),
+            Text(finding.found),
+            Text(finding.fix),
+        )
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
@@ -130,8 +135,8 @@ def _show(findings: Sequence[Finding]) -> None:
 
 
 def _conclusion(findings: Sequence[Finding], can_run: str) -> str:
-    failed = [one.name for one in findings if one.level is Level.FAIL]
-    warned = [one.name for one in findings if one.level is Level.WARN]
+    failed = [finding.name for finding in findings if finding.level is Level.FAIL]
+    warned = [finding.name for finding in findings if finding.level is Level.WARN]
     if failed:
         return f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}"
     if warned:

@@ -1,4 +1,4 @@
-"""What `quorate plan` can be told."""
+"""The options of `quorate plan`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quorate.core.quantities import bytes_from
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The command line, as written."""
+    """The options of `quorate plan`."""
 
     model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])

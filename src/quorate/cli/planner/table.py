@@ -1,4 +1,4 @@
-"""What `quorate plan` shows: a table of the best layouts, and lines about the others."""
+"""The output of `quorate plan`: a table of the best layouts, and lines about the others."""
 
 from __future__ import annotations
 
@@ -28,56 +28,57 @@ _SHOWN = 24
 """Lines about layouts that lose."""
 
 
-def as_json(model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None) -> dict[str, Any]:
-    """All of it; `tried`, from the fastest on, where layouts were run."""
+def as_json(model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] | None = None) -> dict[str, Any]:
+    """Return the plan as JSON; `tried`: the layouts that were run, the fastest first."""
     runs = [
-        of_one(one.foreseen) | {"measured": one.seconds, "taken": one.taken, "steps": one.steps, "failed": one.why}
-        for one in tried or ()
+        of_one(trial.foreseen)
+        | {"measured": trial.seconds, "taken": trial.taken, "steps": trial.steps, "failed": trial.why}
+        for trial in tried or ()
     ]
     return {
         "model": model.name,
         "numbers": model.numbers,
         "batch": model.batch,
         "cluster": asdict(cluster),
-        "looked_at": found.looked_at,
-        "best": [of_one(one) for one in found.best],
-        "lost": [asdict(one) for one in found.losers],
+        "looked_at": plan.looked_at,
+        "best": [of_one(prediction) for prediction in plan.best],
+        "lost": [asdict(loser) for loser in plan.losers],
         **({} if tried is None else {"tried": runs}),
     }
 
 
 def show(
-    model: Model, cluster: Cluster, found: Plan, tried: Sequence[Tried] | None = None, script: Sequence[str] = ()
+    model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] | None = None, script: Sequence[str] = ()
 ) -> None:
     """Print it; layouts that were `tried` are in a table of their own, before the others. Of a `script` with its
     arguments also how it is started in the first layout."""
     workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
     typer.echo(
         f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
-        f"{counted(found.looked_at, 'layout')} looked at"
+        f"{counted(plan.looked_at, 'layout')} looked at"
     )
     if tried is not None:
         _show_tried(tried)
-    of_tried = {one.foreseen.layout for one in tried or ()}
-    rest = [one for one in found.best if one.layout not in of_tried]
-    if tried is not None and rest:
+    of_tried = {trial.foreseen.layout for trial in tried or ()}
+    untried = [prediction for prediction in plan.best if prediction.layout not in of_tried]
+    if tried is not None and untried:
         typer.echo("Not tried:")
-    if rest:
-        show_table(rest, _columns(rest))
-    for line in _lines(found.losers):
+    if untried:
+        show_table(untried, _columns(untried))
+    for line in _lines(plan.losers):
         typer.echo(line)
     if script:
-        first = tried[0].foreseen.layout if tried else found.best[0].layout
+        first = tried[0].foreseen.layout if tried else plan.best[0].layout
         typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
-    known = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
+    origin = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
     typer.echo(
-        f"\n{known}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
+        f"\n{origin}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
     )
 
 
 def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
-    """The command, and of a pipeline the arguments of `parallelize`."""
+    """Return the command, and the arguments of `parallelize` for a pipeline."""
     words = ["quorate", "run", "-n", str(layout.workers)]
     words += ["--mesh", layout.mesh] if layout.mesh else []
     words += ["--zero", str(layout.zero)] if layout.shards > 1 else []
@@ -86,28 +87,28 @@ def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
     if not layout.schedule:
         return command
     count = layout.stages * layout.chunks
-    given = [f'schedule="{layout.schedule}"', f"microbatches={layout.microbatches}"]
+    arguments = [f'schedule="{layout.schedule}"', f"microbatches={layout.microbatches}"]
     if count <= _NAMED:
         names = ", ".join(json.dumps(name) for name in model.begins(count))
-        given.append(f"stages=[{names}]")
-    return f"{command}\nwith quorate.parallelize(model, {', '.join(given)})"
+        arguments.append(f"stages=[{names}]")
+    return f"{command}\nwith quorate.parallelize(model, {', '.join(arguments)})"
 
 
 def _show_tried(tried: Sequence[Tried]) -> None:
     best = tried[0].seconds or 0.0
-    foreseen = {head: (lambda one, cell=cell: cell(one.foreseen)) for head, cell in _columns([])}
+    foreseen = {head: (lambda trial, cell=cell: cell(trial.foreseen)) for head, cell in _columns([])}
     foreseen["foreseen"] = foreseen.pop("a step")
     columns: Columns[Tried] = [
         *((head, foreseen[head]) for head in _LAYOUT),
-        ("measured", lambda one: NOTHING if one.seconds is None else seconds_in_words(one.seconds)),
-        ("to the best", lambda one: NOTHING if one.seconds is None else f"x{one.seconds / best:.2f}"),
+        ("measured", lambda trial: NOTHING if trial.seconds is None else seconds_in_words(trial.seconds)),
+        ("to the best", lambda trial: NOTHING if trial.seconds is None else f"x{trial.seconds / best:.2f}"),
         *((head, foreseen[head]) for head in ("foreseen", "memory", "sent")),
     ]
-    show_table(tried, columns, lambda one: one is tried[0])
+    show_table(tried, columns, lambda trial: trial is tried[0])
     typer.echo(f"First choice, as measured: {tried[0].foreseen.layout.in_words}")
-    for one in tried:
-        if one.why is not None:
-            typer.echo(f"failed: {one.foreseen.layout.in_words}: {one.why}")
+    for trial in tried:
+        if trial.why is not None:
+            typer.echo(f"failed: {trial.foreseen.layout.in_words}: {trial.why}")
 
 
 _LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-batches", "strategy")
@@ -115,32 +116,32 @@ _LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-
 
 def _columns(best: Sequence[Prediction]) -> Columns[Prediction]:
     return [
-        ("replicas", lambda one: str(one.layout.replicas)),
-        ("stages", lambda one: str(one.layout.stages)),
-        ("shards", lambda one: str(one.layout.shards)),
-        ("tensor", lambda one: str(one.layout.tensor)),
-        ("zero", lambda one: str(one.layout.zero or NOTHING)),
-        ("schedule", lambda one: _schedule(one)),
-        ("micro-batches", lambda one: str(one.layout.microbatches)),
-        ("strategy", lambda one: one.layout.strategy or NOTHING),
-        ("a step", lambda one: seconds_in_words(one.seconds)),
-        ("memory", lambda one: bytes_in_words(one.memory)),
-        ("sent", lambda one: bytes_in_words(one.sent)),
-        ("bubble", lambda one: share_in_words(one.bubble) if one.layout.schedule else NOTHING),
+        ("replicas", lambda prediction: str(prediction.layout.replicas)),
+        ("stages", lambda prediction: str(prediction.layout.stages)),
+        ("shards", lambda prediction: str(prediction.layout.shards)),
+        ("tensor", lambda prediction: str(prediction.layout.tensor)),
+        ("zero", lambda prediction: str(prediction.layout.zero or NOTHING)),
+        ("schedule", lambda prediction: _schedule(prediction)),
+        ("micro-batches", lambda prediction: str(prediction.layout.microbatches)),
+        ("strategy", lambda prediction: prediction.layout.strategy or NOTHING),
+        ("a step", lambda prediction: seconds_in_words(prediction.seconds)),
+        ("memory", lambda prediction: bytes_in_words(prediction.memory)),
+        ("sent", lambda prediction: bytes_in_words(prediction.sent)),
+        ("bubble", lambda prediction: share_in_words(prediction.bubble) if prediction.layout.schedule else NOTHING),
     ]
 
 
-def _schedule(one: Prediction) -> str:
-    layout = one.layout
+def _schedule(prediction: Prediction) -> str:
+    layout = prediction.layout
     return f"{layout.schedule} x{layout.chunks}" if layout.chunks > 1 else layout.schedule or NOTHING
 
 
 def _lines(losers: Sequence[Loser]) -> Iterator[str]:
-    """Refusals and what is too large for one reason in one line each."""
+    """Yield one line for each reason why layouts lose."""
     grouped: dict[str, list[Loser]] = {}
-    for one in losers:
-        grouped.setdefault(one.why, []).append(one)
-    lines = [f"lost: {', '.join(one.what for one in some)}: {why}" for why, some in grouped.items()]
+    for loser in losers:
+        grouped.setdefault(loser.why, []).append(loser)
+    lines = [f"lost: {', '.join(loser.what for loser in group)}: {why}" for why, group in grouped.items()]
     yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
         yield f"lost: {len(lines) - _SHOWN} more, which --json tells"

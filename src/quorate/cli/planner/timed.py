@@ -37,80 +37,78 @@ def timed(
     *,
     server: RunServer,
 ) -> dict[str, Any]:
-    """What `launch.warm.timing` finds, and `pieces` among its times: what `timing_in_pieces` finds with two workers
-    over each of `axes`, where this machine has two cores and they can have the model. Raises as `measured`.
+    """Return the answer of `launch.warm.timing`. If this machine has two cores, `pieces` among its times has the
+    answers of `timing_in_pieces` with two workers over each of `axes` that the model allows. Raises as `measured`.
 
-    The script runs `at_once` times beside itself, as workers do that share caches and memory; seconds are means. With
-    a `crowd` of more than one worker for each core it runs once more, so many times as often at once: `crowding` is
-    how much longer a step takes then than its share of the cores says. `spread` is how steps varied (as of
-    `planning.waiting.spread_of`), in the crowd where there is one.
+    The script runs in `at_once` processes, which share caches and memory; seconds are means. With a `crowd` of more
+    than one worker per core it also runs in that many times as many processes: `crowding` is the time of a step there,
+    divided by the time that its share of the cores predicts. `spread` is the variation of steps (see
+    `planning.waiting.spread_of`), in the crowd if there is one.
     """
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as workers of `quorate run` have them
     alone = partial(measured, script, arguments, program=_ALONE, steps=STEPS, environment=threads)
     count = max(1, min(at_once, usable_cores()))
     each = _several(alone, count)
-    told = each[0]
-    told["times"], seconds = _together(each)
+    answer = each[0]
+    answer["times"], seconds = _together(each)
     many = round(count * min(crowd, _MOST_CROWDED))
     if many > count:
         tell(f"quorate: running it {many} times at once\n")
         crowd_times, seconds = _together(_several(alone, many))
-        told["times"]["crowding"] = max(1.0, _step(crowd_times) * count / many / _step(told["times"]))
-    told["times"]["spread"] = spread_of(seconds)
-    pieces = told["times"]["pieces"] = {}
+        answer["times"]["crowding"] = max(1.0, _step(crowd_times) * count / many / _step(answer["times"]))
+    answer["times"]["spread"] = spread_of(seconds)
+    pieces = answer["times"]["pieces"] = {}
     if usable_cores() > 1:
         for axis in axes:
-            if axis == "tensor" and isinstance(told["cuts"].get("2", ""), str):
+            if axis == "tensor" and isinstance(answer["cuts"].get("2", ""), str):
                 continue
             tell(f"quorate: running it on two workers, {axis}=2\n")
             # Two workers may have half of the script's batches each, and take longer for a step.
-            steps = min(max(STEPS - 1, told["times"]["steps"] // 2), _MOST_STEPS)
-            found = answers(server, _IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
-            if isinstance(found, str):
-                tell(f"quorate: {axis}=2 was not timed: {found}\n")
+            steps = min(max(STEPS - 1, answer["times"]["steps"] // 2), _MOST_STEPS)
+            replies = answers(server, _IN_PIECES, partial(_task, axis, steps), script, arguments, _LAYOUTS[axis])
+            if isinstance(replies, str):
+                tell(f"quorate: {axis}=2 was not timed: {replies}\n")
             else:
-                pieces[axis] = found[0]
-    return told
+                pieces[axis] = replies[0]
+    return answer
 
 
 def _together(each: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Sequence[float]]]:
-    """Means of `times` of runs, and the seconds of the steps of each."""
-    times = [dict(one["times"]) for one in each]
-    seconds = [one.pop("seconds", ()) for one in times]
+    """Return the means of the `times` of runs, and the seconds of the steps of each run."""
+    times = [dict(run["times"]) for run in each]
+    seconds = [run.pop("seconds", ()) for run in times]
     return mean_of(times), seconds
 
 
 def _step(times: Mapping[str, Any]) -> float:
-    """Its seconds."""
     passes = [seconds for both in (*times["blocks"].values(), times["rest"]) for seconds in both]
     return float(sum(passes) + times["update"] + times["outside"])
 
 
 def _several(does: Callable[[], T], count: int) -> list[T]:
-    """What `does` returns, called so many times at once. An interrupt ends the threads, and with them what they have
-    started."""
+    """Call `does` in `count` threads; return the results. An interrupt ends the threads and all that they started."""
     if count == 1:
         return [does()]
     asked = [Future[T]() for _ in range(count)]
 
-    def answer(one: Future[T]) -> None:
+    def answer(future: Future[T]) -> None:
         try:
-            one.set_result(does())
+            future.set_result(does())
         except BaseException as error:
-            one.set_exception(error)
+            future.set_exception(error)
 
-    for one in asked:
-        Thread(target=answer, args=(one,), daemon=True).start()
-    return [one.result() for one in asked]
+    for future in asked:
+        Thread(target=answer, args=(future,), daemon=True).start()
+    return [future.result() for future in asked]
 
 
 def mean_of(each: Sequence[Any]) -> Any:
-    """Of numbers that are laid out alike; of what is none, the first."""
+    """Return the mean of equal structures, number by number; of other values, the first."""
     first = each[0]
     if isinstance(first, Mapping):
-        return {name: mean_of([one[name] for one in each]) for name in first}
+        return {name: mean_of([item[name] for item in each]) for name in first}
     if isinstance(first, list):
-        return [mean_of(some) for some in zip(*each, strict=True)]
+        return [mean_of(group) for group in zip(*each, strict=True)]
     return sum(each) / len(each) if isinstance(first, float) else first
 
 

@@ -26,7 +26,7 @@ _PROGRAM = "quorate.launch.warm.stepping"
 
 
 def check_tries(options: PlanOptions) -> None:
-    """Raises `ConfigurationError` where the workers of the plan are not this machine's."""
+    """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
     count, workers = options.tries, options.workers
     assert count is not None and workers is not None and options.memory is not None
     if count < 1:
@@ -66,17 +66,17 @@ def _memory_here() -> int | None:
 def tries(
     server: RunServer, ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int
 ) -> list[Tried]:
-    """What came of `options.tries` layouts; `examples` are the script's.
+    """Run `options.tries` layouts; return them with their times. `examples`: the batch of the script.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
     count = min(options.tries or 0, len(candidates(ranked)))
     with _Progress(count * TURNS) as progress:
         run = partial(_shown, server, progress, options.model, options.arguments, model)
-        found = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
-    if found[0].seconds is None:
-        raise QuorateError(f"no layout could be run; {found[0].foreseen.layout.in_words}: {found[0].why}")
-    return found
+        results = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
+    if results[0].seconds is None:
+        raise QuorateError(f"no layout could be run; {results[0].foreseen.layout.in_words}: {results[0].why}")
+    return results
 
 
 def _shown(
@@ -89,9 +89,9 @@ def _shown(
     turn: int,
 ) -> Sequence[float] | str:
     progress.begins(f"turn {turn + 1}: {layout.in_words}")
-    found = steps_of(server, script, arguments, layout, model.begins(layout.stages * layout.chunks))
-    progress.ends(found)
-    return found
+    outcome = steps_of(server, script, arguments, layout, model.begins(layout.stages * layout.chunks))
+    progress.ends(outcome)
+    return outcome
 
 
 def steps_of(
@@ -102,7 +102,7 @@ def steps_of(
     begins: Sequence[str] = (),
     limit: float = SECONDS / 6,
 ) -> Sequence[float] | str:
-    """Seconds of the steps of one run, of the slowest worker of each; or one line about why there are none. Where a
+    """Return the seconds of each step of a run, of its slowest worker, or one line about why there are none. If a
     worker has several stages of a pipeline, they begin with the modules `begins`.
 
     Raises as `answers`.
@@ -121,13 +121,11 @@ def steps_of(
             is_divided=layout.workers > layout.replicas, settings=settings,
         )  # fmt: skip
 
-    found = answers(server, _PROGRAM, task, script, arguments, layout)
-    return found if isinstance(found, str) else [max(each) for each in zip(*found, strict=True)]
+    outcome = answers(server, _PROGRAM, task, script, arguments, layout)
+    return outcome if isinstance(outcome, str) else [max(each) for each in zip(*outcome, strict=True)]
 
 
 class _Progress:
-    """A context: a bar on a terminal, else a line for each run."""
-
     def __init__(self, runs: int) -> None:
         self._bar: Any = None
         self._task: Any = None
@@ -157,10 +155,10 @@ class _Progress:
         else:
             self._bar.update(self._task, description=words)
 
-    def ends(self, found: Sequence[float] | str) -> None:
-        if self._bar is not None and not isinstance(found, str):
+    def ends(self, outcome: Sequence[float] | str) -> None:
+        if self._bar is not None and not isinstance(outcome, str):
             self._bar.advance(self._task)
-        if isinstance(found, str):
-            tell(f"quorate: failed: {found}\n")
+        if isinstance(outcome, str):
+            tell(f"quorate: failed: {outcome}\n")
         elif self._bar is None:
-            tell(f"quorate: {seconds_in_words(sorted(found)[len(found) // 2])} a step\n")
+            tell(f"quorate: {seconds_in_words(sorted(outcome)[len(outcome) // 2])} a step\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.options import command, given
+from quorate.cli.options import command, flags_given
 from quorate.cli.planner.options import PlanOptions
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
@@ -61,10 +61,10 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
         check_tries(options)
     if batch is not None and batch < 1:
         raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
-    ways = options.strategies or list(WAYS)
-    for way in ways:
-        if way not in WAYS:
-            raise ConfigurationError(unknown("strategy that is planned for", way, WAYS))
+    strategies = options.strategies or list(WAYS)
+    for strategy in strategies:
+        if strategy not in WAYS:
+            raise ConfigurationError(unknown("strategy that is planned for", strategy, WAYS))
     longest = {}
     for text in options.limits:
         name, _, number = text.partition("=")
@@ -82,21 +82,21 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
         if number % _TOLD_EVERY == 0:
             tell(f"quorate: {number:,} layouts\n")
 
-    found = search(
+    layout_plan = search(
         model,
         cluster,
-        ways=ways,
+        ways=strategies,
         longest=longest,
         best=_RANKED,
         as_fast=0.0 if examples == 0 else _AS_FAST,
         begins=begins,
     )
-    ranked, found = found.best, replace(found, best=found.best[:_SHOWN])
-    if not found.best:
-        assert found.smallest is not None
+    ranked, layout_plan = layout_plan.best, replace(layout_plan, best=layout_plan.best[:_SHOWN])
+    if not layout_plan.best:
+        assert layout_plan.smallest is not None
         raise ConfigurationError(
-            f"nothing fits: the smallest, {found.smallest.layout.in_words}, needs "
-            f"{bytes_in_words(found.smallest.memory)}, and a worker has {bytes_in_words(cluster.memory)}"
+            f"nothing fits: the smallest, {layout_plan.smallest.layout.in_words}, needs "
+            f"{bytes_in_words(layout_plan.smallest.memory)}, and a worker has {bytes_in_words(cluster.memory)}"
         )
     from quorate.cli.planner.table import as_json, show
 
@@ -106,9 +106,9 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
         tried = tries(server, ranked, options, model, examples)
     if options.as_json:
-        typer.echo(json.dumps(as_json(model, cluster, found, tried), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried), indent=2, ensure_ascii=False))
     else:
-        show(model, cluster, found, tried, [options.model, *options.arguments] if examples else ())
+        show(model, cluster, layout_plan, tried, [options.model, *options.arguments] if examples else ())
     return 0
 
 
@@ -172,12 +172,11 @@ def _by_sizes(options: PlanOptions) -> Model:
 
 
 def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServer) -> tuple[Model, int]:
-    """The model, and the batch that the script has alone."""
     from quorate.cli.planner.timed import timed
     from quorate.launch.warm.steps import SECONDS
     from quorate.planning.measured import model_from
 
-    only = given(options, *_OF_SIZES)
+    only = flags_given(options, *_OF_SIZES)
     if only:
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
@@ -187,5 +186,5 @@ def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServ
     here = options.per_host or options.workers
     at_once = min(options.cores or 1, here)
     crowd = here / options.cores if options.cores else 1.0
-    told = timed(options.model, options.arguments, axes, at_once, crowd, server=server)
-    return model_from(told, options.batch, options.workers), max(1, told["times"]["examples"])
+    answer = timed(options.model, options.arguments, axes, at_once, crowd, server=server)
+    return model_from(answer, options.batch, options.workers), max(1, answer["times"]["examples"])

@@ -1,4 +1,4 @@
-"""Workers that run a script for a plan on this machine, and keep what was to be found out."""
+"""Workers that run a script for a plan on this machine, and write their answers to files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answers(
     arguments: Sequence[str],
     layout: Layout,
 ) -> list[Any] | str:
-    """What each worker of `program` has kept of a run in this layout; or one line about why it has kept nothing.
+    """Return the answer of each worker of `program` in this layout, or one line about why there is none.
 
     Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
     """
@@ -64,7 +64,7 @@ def answers(
 
 
 def _why(ended: Conclusion, folder: Path, script: str, task: Task) -> str:
-    """Without the folder, which is gone when it is read."""
+    """Return why there is no answer, without the folder, which is deleted by then."""
     needed = task.warm_up + task.steps
     if ended.why is None:
         return f"{script} has ended before its optimizer.step() number {needed}"

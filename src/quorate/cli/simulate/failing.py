@@ -1,4 +1,4 @@
-"""`quorate simulate --failures`, carried out: what came of each row is kept, drawn and shown."""
+"""The execution of `quorate simulate --failures`: each row is simulated, written, drawn and shown."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from quorate.simulation.failing.picture import picture
 
 
 def tell_failing(plan: FailingPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
-    """Simulate it, keep and show what came of it; the exit status."""
+    """Simulate the plan, write and show the results; return the exit status."""
     begin(folder, plan.as_json)
     with Shown() as shown:
         rows = list(rows_of(plan.grid, shown.begins_with))
-    found = {"rows": [row.as_json() for row in rows]}
-    about = keep(folder, also, found, lambda: picture(rows, plan.heading, plan.about))
+    results = {"rows": [row.as_json() for row in rows]}
+    about = keep(folder, also, results, lambda: picture(rows, plan.heading, plan.about))
     tell_kept(about, folder, lambda: show(rows, _columns(rows)), _counts(rows), as_json=as_json)
     return 0
 
@@ -51,7 +51,7 @@ def _or_nothing(share: float) -> str:
 
 
 def _counts(rows: Sequence[FailingRow]) -> Iterator[str]:
-    """`1,200,000 workers: 98,412 deaths, 0 stops, 0 slow times; 312 struck several at once`."""
-    for workers, found in {row.workers: row.goodput.failures for row in rows}.items():
-        bursts = f"; {found.bursts:,} struck several at once, {found.workers:,} workers in all" if found.bursts else ""
-        yield f"{workers:,} workers: {found.deaths:,} deaths, {found.stops:,} stops, {found.slows:,} slow times{bursts}"
+    """Yield `1,200,000 workers: 98,412 deaths, 0 stops, 0 slow times; 312 struck several at once`."""
+    for workers, tally in {row.workers: row.goodput.failures for row in rows}.items():
+        more = f"; {tally.bursts:,} struck several at once, {tally.workers:,} workers in all" if tally.bursts else ""
+        yield f"{workers:,} workers: {tally.deaths:,} deaths, {tally.stops:,} stops, {tally.slows:,} slow times{more}"

@@ -1,4 +1,4 @@
-"""What `quorate simulate --failures` was asked for, checked."""
+"""The plan of `quorate simulate --failures`, checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.cli.compare.comparison import arms_from
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import check_twice, numbers_from, parameters_from, seed_from
 from quorate.core.durations import Constant
@@ -29,13 +29,13 @@ _MONTH, _LONGEST = 30 * 86_400.0, 100 * 365.25 * 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class FailingPlan:
-    """What is to be simulated; all of it has been checked."""
+    """A checked simulation of failures."""
 
     grid: FailingGrid
 
     @property
     def title(self) -> str:
-        """Strategies and workers."""
+        """Strategies and number of workers, in words."""
         grid = self.grid
         workers = listed([f"{count:,}" for count in grid.workers])
         arms = listed([arm.text for arm in grid.arms])
@@ -43,12 +43,12 @@ class FailingPlan:
 
     @property
     def heading(self) -> str:
-        """Of the picture, which names the strategies below."""
+        """The heading of the picture."""
         return f"What failures leave of {listed([f'{count:,}' for count in self.grid.workers])} workers"
 
     @property
     def about(self) -> str:
-        """All else that was chosen."""
+        """The choices besides strategies and workers."""
         grid = self.grid
         recovery = f", recovery: {grid.recovery.text}" if grid.recovery.text else ""
         network = f", network: {listed([links.text for links in grid.networks])}" if grid.networks else ""
@@ -59,12 +59,11 @@ class FailingPlan:
 
     @property
     def in_words(self) -> str:
-        """The line that says what was chosen."""
+        """The plan in one line."""
         return f"{self.title} ({self.about}): {counted(len(list(self.grid.cases())), 'row')}"
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What was chosen."""
         grid = self.grid
         return {
             "strategies": [arm.text for arm in grid.arms],
@@ -82,8 +81,8 @@ class FailingPlan:
 
 
 def planned_failing(asked: SimulateOptions) -> FailingPlan:
-    """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
-    others = given(asked, *_NOT_HERE)
+    """Return the plan. Raises `ConfigurationError` for the first fault."""
+    others = flags_given(asked, *_NOT_HERE)
     if others:
         raise ConfigurationError(
             f"--failures and {listed(others)} cannot be combined: all steps are alike, apart from failures"

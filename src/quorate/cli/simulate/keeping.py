@@ -1,4 +1,4 @@
-"""What `quorate simulate` leaves in the folder of a run, and says of it, whatever was simulated."""
+"""The files of `quorate simulate`, and its closing lines."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from quorate.core.errors import QuorateError
 from quorate.launch.run.folder import write_run
 
 FORMAT = 1
-"""Rises when a key of `simulate.json` changes its meaning or goes away."""
+"""Version of `simulate.json`; rises when a key changes its meaning or is removed."""
 FILE, PICTURE = "simulate.json", "simulate.svg"
 
 
 def begin(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Make the folder, and write down what is to be simulated."""
+    """Make the folder, and write the plan."""
     write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan})
     (folder / "run.json").replace(folder / FILE)
 
 
-def keep(folder: Path, also: Path | None, found: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
-    """Write what was `found` beside what was planned, and the picture, into `also` as well; returns the whole.
+def keep(folder: Path, also: Path | None, results: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
+    """Write the results beside the plan, and the picture, into `also` as well; return the plan with the results.
 
     Raises `QuorateError` where it cannot be written.
     """
-    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(found)
+    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(results)
     try:
         (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         drawn = draw()
@@ -43,7 +43,7 @@ def keep(folder: Path, also: Path | None, found: Mapping[str, Any], draw: Callab
 def tell_kept(
     about: Mapping[str, Any], folder: Path, table: Callable[[], None], lines: Iterable[str], *, as_json: bool
 ) -> None:
-    """As JSON; else the table, further `lines`, and where all of it is."""
+    """Print the results as JSON, or as table, `lines` and paths."""
     if as_json:
         typer.echo(json.dumps(about, indent=2))
         return

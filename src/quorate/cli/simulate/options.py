@@ -1,4 +1,4 @@
-"""What `quorate simulate` can be told."""
+"""The options of `quorate simulate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorate.cli.options import CONFIG, DELAYS, NUMBER, PAIR, PRINT_CONFIG, TIME
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions:
-    """The command line, as written."""
+    """The options of `quorate simulate`."""
 
     strategies: list[str] = option(
         "NAME or NAME:key=value,…; may be repeated (default: all-reduce and quorum).",

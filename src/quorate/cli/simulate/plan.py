@@ -1,4 +1,4 @@
-"""What `quorate simulate` was asked for, checked."""
+"""The plan of `quorate simulate`, checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quorate.cli.choices import MOST_VIRTUAL
 from quorate.cli.compare.comparison import arms_from
 from quorate.cli.listing import registry
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.launch.run.overrides import MOST_SEED
@@ -36,7 +36,7 @@ _UNITS = {"": 1, "k": 1000, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationPlan:
-    """What is to be simulated; all of it has been checked."""
+    """A checked simulation."""
 
     asked: SimulateOptions
     grid: Grid
@@ -45,31 +45,30 @@ class SimulationPlan:
 
     @property
     def title(self) -> str:
-        """Strategies and workers."""
+        """Strategies and number of workers, in words."""
         workers = listed([f"{count:,}" for count in self.grid.workers])
-        one = self.grid.workers == (1,)
-        return f"{listed([arm.text for arm in self.grid.arms])} with {workers} worker{'' if one else 's'}"
+        is_single = self.grid.workers == (1,)
+        return f"{listed([arm.text for arm in self.grid.arms])} with {workers} worker{'' if is_single else 's'}"
 
     @property
     def about(self) -> str:
-        """All else that was chosen."""
+        """The choices besides strategies and workers."""
         grid = self.grid
         how = f"real gradients of {self.asked.real}" if self.asked.real else f"times alone, {grid.steps} steps"
         like = f", like {listed(self.asked.like)}" if self.asked.like else ""
         compute = f", compute: {self.asked.compute}" if self.asked.compute else ""
         pace = f", pace: {grid.pace}" if grid.pace else ""
         late = [text or "nobody late" for text in grid.imbalances]
-        told = f", imbalance: {listed(late)}" if grid.imbalances != (None,) else ""
-        return f"{how}{like}{compute}{pace}{told}, network: {listed([links.text for links in grid.networks])}"
+        imbalance = f", imbalance: {listed(late)}" if grid.imbalances != (None,) else ""
+        return f"{how}{like}{compute}{pace}{imbalance}, network: {listed([links.text for links in grid.networks])}"
 
     @property
     def in_words(self) -> str:
-        """The line that says what was chosen."""
+        """The plan in one line."""
         return f"{self.title} ({self.about}): {counted(len(list(self.grid.cells())), 'row')}"
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What was chosen."""
         grid, asked = self.grid, self.asked
         return {
             "strategies": [arm.text for arm in grid.arms],
@@ -94,14 +93,14 @@ class SimulationPlan:
 
 
 def planned(asked: SimulateOptions) -> SimulationPlan:
-    """The plan. Raises `ConfigurationError` for the first thing that is wrong."""
+    """Return the plan. Raises `ConfigurationError` for the first fault."""
     _check(asked)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
     arms = tuple(_arm(asked, arm) for arm in arms_from(_strategies(asked, like), None))
     if like is not None and not asked.strategies:
-        own = like.times
-        arms = (SimulatedArm(text=own.name, strategy=own.name, settings=like.settings, times=own),)
+        times = like.times
+        arms = (SimulatedArm(text=times.name, strategy=times.name, settings=like.settings, times=times),)
     grid = Grid(
         arms=arms,
         workers=_workers(asked, like),
@@ -115,7 +114,9 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
         compute=None if like is not None else parse_compute(asked.compute or "constant:10ms", seed=asked.seed or 0),
         examples=_within("--batch", asked.batch, 1, 2**31) or (None if like is None else like.examples),
         like=like,
-        measured={one.times.kind: one.links for one in reversed(recorded)} if not asked.networks else {},
+        measured={calibration.times.kind: calibration.links for calibration in reversed(recorded)}
+        if not asked.networks
+        else {},
     )
     _check_cells(grid)
     grid.check()
@@ -131,8 +132,8 @@ def _arm(asked: SimulateOptions, arm: Arm) -> SimulatedArm:
     name = arm.strategy or ""
     if asked.real:
         return SimulatedArm(text=arm.name, strategy=name, settings=arm.settings, times=None)
-    own, reduction = reduction_in(name, arm.settings)
-    times = times_of(name, own)
+    settings, reduction = reduction_in(name, arm.settings)
+    times = times_of(name, settings)
     if reduction is None:
         return SimulatedArm(text=arm.name, strategy=name, settings=arm.settings, times=times)
     if asked.like and not asked.networks:
@@ -155,10 +156,10 @@ def _check(asked: SimulateOptions) -> None:
         raise ConfigurationError("--like and --compute cannot be combined: times come from the run or from a model")
     if asked.like and asked.real is not None:
         raise ConfigurationError("--like and --real cannot be combined: recorded times have no gradients")
-    of_real = given(asked, "epochs", "workload_settings")
+    of_real = flags_given(asked, "epochs", "workload_settings")
     if of_real and asked.real is None:
         raise ConfigurationError(f"{listed(of_real)} can be given with --real WORKLOAD only")
-    of_times = given(asked, "steps", "parameters")
+    of_times = flags_given(asked, "steps", "parameters")
     if of_times and asked.real is not None:
         raise ConfigurationError(f"with --real the workload sets the amount of work; leave out {listed(of_times)}")
     if asked.real is not None and asked.real not in registry("workloads"):
@@ -168,12 +169,12 @@ def _check(asked: SimulateOptions) -> None:
 def _like(asked: SimulateOptions) -> tuple[Calibration, ...]:
     from quorate.simulation.calibrated import calibrated
 
-    found = tuple(calibrated(name, asked.seed) for name in asked.like)
-    folders = [one.folder.resolve() for one in found]
+    calibrations = tuple(calibrated(name, asked.seed) for name in asked.like)
+    folders = [calibration.folder.resolve() for calibration in calibrations]
     twice = next((folder for folder in folders if folders.count(folder) > 1), None)
     if twice is not None:
         raise ConfigurationError(f"--like {twice.name} is given twice; give each run once")
-    return found
+    return calibrations
 
 
 def _strategies(asked: SimulateOptions, like: Calibration | None) -> Sequence[str]:
@@ -188,14 +189,14 @@ def _workers(asked: SimulateOptions, like: Calibration | None) -> tuple[int, ...
     return numbers_from("--workers", asked.sizes, most, f"workers are simulated{with_real}")
 
 
-def numbers_from(option: str, text: str, most: int, what: str) -> tuple[int, ...]:
-    """One number, or several, from 1 to `most`; `what` is what is said of them where they are not."""
+def numbers_from(option: str, text: str, most: int, ending: str) -> tuple[int, ...]:
+    """Return the numbers in `text`, from 1 to `most`; `ending` closes the sentence of the error."""
     written = [part.strip() for part in text.split(",") if part.strip()]
     if not written or not all(re.fullmatch("[0-9]{1,9}", part) for part in written):
         raise ConfigurationError(f'{option} "{text}": give a number, or several such as 8,64,512')
     wrong = next((part for part in written if not 1 <= int(part) <= most), None)
     if wrong is not None:
-        raise ConfigurationError(f"{option} {wrong}: from 1 to {most:,} {what}")
+        raise ConfigurationError(f"{option} {wrong}: from 1 to {most:,} {ending}")
     return tuple(map(int, written))
 
 
@@ -206,27 +207,27 @@ def _within(option: str, value: int | None, least: int, most: int) -> int | None
 
 
 def seed_from(seed: int | None) -> int:
-    """The seed; 0 unless one was given."""
+    """Return the seed; 0 by default."""
     return _within("--seed", seed, 0, MOST_SEED) or 0
 
 
 def parameters_from(text: str | None) -> int | None:
-    """`8193`, `25M`; None where nothing was given."""
+    """Return the number in `8193` or `25M`; None for None."""
     if text is None:
         return None
-    found = _COUNT.fullmatch(text.strip())
-    count = round(float(found[1]) * _UNITS[found[2]]) if found is not None else math.inf
+    match = _COUNT.fullmatch(text.strip())
+    count = round(float(match[1]) * _UNITS[match[2]]) if match is not None else math.inf
     if not 1 <= count <= _MOST_PARAMETERS:
         raise ConfigurationError(f'--parameters "{text}": write a number (at least 1), such as 8193, 25M or 7B')
     return int(count)
 
 
 def check_twice(several: Mapping[str, Sequence[object]]) -> None:
-    """Raise `ConfigurationError` for a value that is there twice, by what the values are."""
-    for what, values in several.items():
+    """Raise `ConfigurationError` for a value given twice; keys are the nouns of the values."""
+    for noun, values in several.items():
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
-            raise ConfigurationError(f"the {what} {twice} is given twice; give each one once")
+            raise ConfigurationError(f"the {noun} {twice} is given twice; give each one once")
 
 
 def _check_cells(grid: Grid) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from quorate.cli.options import given
+from quorate.cli.options import flags_given
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.results import Columns, show
 from quorate.core.errors import ConfigurationError
@@ -20,65 +20,65 @@ _ALONE = ("records", "as_json")
 
 
 def tell_records(options: SimulateOptions) -> int:
-    """Show them; the exit status. Raises `ConfigurationError` for options that say something else."""
-    others = given(options, *(one.name for one in fields(options) if one.name not in _ALONE))
+    """Print the predictions; return the exit status. Raises `ConfigurationError` for options with no effect here."""
+    others = flags_given(options, *(option.name for option in fields(options) if option.name not in _ALONE))
     if others:
         raise ConfigurationError(
             f"--records predicts the published trainings with their own settings; leave out {listed(others)}"
         )
-    found = [foreseen(record) for record in RECORDS]
+    predictions = [foreseen(record) for record in RECORDS]
     if options.as_json:
-        typer.echo(json.dumps(_as_json(found), indent=2))
+        typer.echo(json.dumps(_as_json(predictions), indent=2))
         return 0
-    show(found, COLUMNS)
-    for line in _lines(found):
+    show(predictions, COLUMNS)
+    for line in _lines(predictions):
         typer.echo(line)
     return 0
 
 
 COLUMNS: Columns[Foreseen] = (
-    ("record", lambda one: one.record.who),
-    ("devices", lambda one: f"{one.record.devices:,} {one.record.device.name}"),
-    ("batch", lambda one: " to ".join(f"{batch:,}" for _, batch in one.record.batches)),
-    ("top-1", lambda one: f"{one.record.top1:g}%"),
-    ("published", lambda one: seconds_in_words(one.record.seconds)),
-    ("foreseen", lambda one: seconds_in_words(one.seconds)),
-    ("ratio", lambda one: f"{one.ratio:.2f}"),
-    ("a step", lambda one: seconds_in_words(one.step)),
-    ("exchange", lambda one: seconds_in_words(one.exchange)),
+    ("record", lambda prediction: prediction.record.who),
+    ("devices", lambda prediction: f"{prediction.record.devices:,} {prediction.record.device.name}"),
+    ("batch", lambda prediction: " to ".join(f"{batch:,}" for _, batch in prediction.record.batches)),
+    ("top-1", lambda prediction: f"{prediction.record.top1:g}%"),
+    ("published", lambda prediction: seconds_in_words(prediction.record.seconds)),
+    ("foreseen", lambda prediction: seconds_in_words(prediction.seconds)),
+    ("ratio", lambda prediction: f"{prediction.ratio:.2f}"),
+    ("a step", lambda prediction: seconds_in_words(prediction.step)),
+    ("exchange", lambda prediction: seconds_in_words(prediction.exchange)),
 )
 
 
-def _lines(found: Sequence[Foreseen]) -> Iterator[str]:
-    far = [one.record.who for one in found if not one.is_near]
+def _lines(predictions: Sequence[Foreseen]) -> Iterator[str]:
+    far = [prediction.record.who for prediction in predictions if not prediction.is_near]
     yield f"not within a factor of {number_in_words(FACTOR)}: {listed(far) or 'none'}"
-    pairs = [f"{slower} and {faster}" for slower, faster in out_of_order(found)]
+    pairs = [f"{slower} and {faster}" for slower, faster in out_of_order(predictions)]
     yield f"foreseen in another order than published: {'; '.join(pairs) or 'none'}"
     efficiencies = listed([f"{share:.0%} for {family}s" for family, share in EFFICIENCY.items()])
     fixed = seconds_in_words(FIXED["gpu"])
     yield f"fitted: an efficiency of {efficiencies}, and {fixed} of each step on gpus; all else is published or assumed"
 
 
-def _as_json(found: Sequence[Foreseen]) -> dict[str, Any]:
+def _as_json(predictions: Sequence[Foreseen]) -> dict[str, Any]:
     return {
         "records": [
             {
-                "who": one.record.who,
-                "device": one.record.device.name,
-                "devices": one.record.devices,
-                "batches": [list(pair) for pair in one.record.batches],
-                "epochs": one.record.epochs,
-                "top1": one.record.top1,
-                "published_seconds": one.record.seconds,
-                "foreseen_seconds": one.seconds,
-                "ratio": one.ratio,
-                "is_near": one.is_near,
-                "step_seconds": one.step,
-                "exchange_seconds": one.exchange,
+                "who": prediction.record.who,
+                "device": prediction.record.device.name,
+                "devices": prediction.record.devices,
+                "batches": [list(pair) for pair in prediction.record.batches],
+                "epochs": prediction.record.epochs,
+                "top1": prediction.record.top1,
+                "published_seconds": prediction.record.seconds,
+                "foreseen_seconds": prediction.seconds,
+                "ratio": prediction.ratio,
+                "is_near": prediction.is_near,
+                "step_seconds": prediction.step,
+                "exchange_seconds": prediction.exchange,
             }
-            for one in found
+            for prediction in predictions
         ],
-        "out_of_order": [list(pair) for pair in out_of_order(found)],
+        "out_of_order": [list(pair) for pair in out_of_order(predictions)],
         "efficiency": dict(EFFICIENCY),
         "fixed_seconds": dict(FIXED),
     }

@@ -24,7 +24,7 @@ _LAST = 0.1
 
 
 def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]:
-    """One for each number of workers, imbalance and network, checked. Raises `ConfigurationError`."""
+    """Return a checked comparison for each number of workers, imbalance and network. Raises `ConfigurationError`."""
     assert asked.real is not None
     subject = subject_from(asked.real, (), asked.workload_settings)
     wrong = next((text for text in asked.networks if not text.endswith(":mesh")), None)
@@ -33,7 +33,7 @@ def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]
             f'--network "{wrong}": in the virtual world every two workers have a link of their own; write it as '
             "LATENCY:BANDWIDTH:mesh, such as 50us:10Gbit:mesh"
         )
-    found = [
+    comparisons = [
         Comparison(
             subject=subject,
             metric=metric_from(subject, None, None),
@@ -54,13 +54,13 @@ def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]
         for imbalance in grid.imbalances
         for workers in grid.workers
     ]
-    for plan in found:
+    for plan in comparisons:
         check_plan(plan)
-    return tuple(found)
+    return tuple(comparisons)
 
 
 def rows_of(plans: Sequence[Comparison], grid: Grid, folder: Path) -> list[Row] | int:
-    """Run them, and tell each run in the figures of a simulation; an exit status where it was interrupted."""
+    """Run the comparisons; return their rows, or the exit status after an interrupt or a failure."""
     from quorate.cli.compare.progress import CompareProgress
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
@@ -91,8 +91,8 @@ def _row(plan: Comparison, arm: Arm, folder: Path, network: str, seconds: float)
     from quorate.simulation.recorded import played_from
 
     run = read_run(folder)
-    steps = max(len(one.steps) for one in run.ranks)
-    together = all(step.contributors == plan.workers for one in run.ranks for step in one.steps)
+    steps = max(len(records.steps) for records in run.ranks)
+    together = all(step.contributors == plan.workers for records in run.ranks for step in records.steps)
     return Row(
         strategy=arm.name,
         workers=plan.workers,
@@ -106,10 +106,10 @@ def _row(plan: Comparison, arm: Arm, folder: Path, network: str, seconds: float)
 
 
 def _last_loss(run: RunRecords) -> float | None:
-    found = [
+    losses = [
         step.loss
-        for one in run.ranks
-        for step in one.steps[-max(1, int(_LAST * len(one.steps))) :]
+        for records in run.ranks
+        for step in records.steps[-max(1, int(_LAST * len(records.steps))) :]
         if step.loss is not None
     ]
-    return statistics.fmean(found) if found else None
+    return statistics.fmean(losses) if losses else None

@@ -1,4 +1,4 @@
-"""How a simulation ends on the console: a table, and the recorded run held against its simulation."""
+"""The results of a simulation on the console: a table, and a recorded run against its simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quorate.simulation.checked import Held
 
 NOTHING = "–"
-"""Stands where there is no figure; a column of it is left out."""
+"""The cell without a figure; a column of such cells is left out."""
 _WIDEST = 220
 _TOLD_FROM = 2.0
 """Seconds after which one row is worth a line of its own, where there is no terminal."""
@@ -23,11 +23,11 @@ _TOLD_FROM = 2.0
 
 _R = TypeVar("_R")
 Columns = Sequence[tuple[str, Callable[[_R], str]]]
-"""Each a head, and how what stands below it is made of a row."""
+"""For each column its head, and the function from a row to a cell."""
 
 
 def table(rows: Sequence[Row]) -> None:
-    """Print it, to stdout."""
+    """Print a table of `rows` to stdout."""
     show(rows, _columns(rows), lambda row: row.is_recorded)
 
 
@@ -81,15 +81,15 @@ def _or(value: float | None, words: Callable[[float], str]) -> str:
 
 
 def check_lines(held: Sequence[Held]) -> Iterator[str]:
-    """`the run itself, rounds per second: recorded 6.81, simulated 6.87, off by 0.9%`."""
-    for one in held:
-        off = f"off by {abs(one.off):.1%}" + ("" if one.holds else ", which is more than 10%")
-        told = f"recorded {number_in_words(one.recorded)}, simulated {number_in_words(one.simulated)}, {off}"
-        yield f"the run itself, {one.name}: {told}"
+    """Yield `the run itself, rounds per second: recorded 6.81, simulated 6.87, off by 0.9%`."""
+    for figure in held:
+        off = f"off by {abs(figure.off):.1%}" + ("" if figure.holds else ", which is more than 10%")
+        words = f"recorded {number_in_words(figure.recorded)}, simulated {number_in_words(figure.simulated)}, {off}"
+        yield f"the run itself, {figure.name}: {words}"
 
 
 class Shown:
-    """A context in which a person is told how far it is: a bar on a terminal, else a line for what takes long."""
+    """The progress of a simulation, as a context: a bar on a terminal, else a line for each long row."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -117,7 +117,7 @@ class Shown:
         return self.begins_with(number, of, cell.in_words)
 
     def begins_with(self, number: int, of: int, words: str) -> Callable[[float], None]:
-        """As `begins`, for what is called so."""
+        """Show the beginning of a row with these words; return a function that takes its share done."""
         self._say_what_took_long()
         self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {words}"
         if self._bar is None:

@@ -1,4 +1,4 @@
-"""`quorate simulate`, carried out: what came of each row is kept, drawn and shown."""
+"""The execution of `quorate simulate`: each row is simulated, written, drawn and shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG = 0.05
 
 
 def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool) -> int:
-    """Simulate it, keep and show what came of it; the exit status."""
+    """Simulate the plan, write and show the results; return the exit status."""
     from quorate.cli.simulate.results import Shown, check_lines, table
     from quorate.simulation.picture import picture
 
@@ -31,23 +31,27 @@ def tell(plan: SimulationPlan, folder: Path, also: Path | None, *, as_json: bool
     if plan.comparisons:
         from quorate.cli.simulate.real import rows_of
 
-        found = rows_of(plan.comparisons, grid, folder)
-        if isinstance(found, int):
-            return found
-        rows += found
+        real_rows = rows_of(plan.comparisons, grid, folder)
+        if isinstance(real_rows, int):
+            return real_rows
+        rows += real_rows
     else:
         with Shown() as shown:
             rows += list(simulated(grid, shown))
     cautions = _cautions(plan)
-    came = {"rows": [row.as_json() for row in rows], "check": [one.as_json() for one in held], "cautions": cautions}
-    about = keep(folder, also, came, lambda: picture(rows, plan.title, plan.about))
-    lines = (*check_lines(held), *(f"caution: {one}" for one in cautions))
+    results = {
+        "rows": [row.as_json() for row in rows],
+        "check": [figure.as_json() for figure in held],
+        "cautions": cautions,
+    }
+    about = keep(folder, also, results, lambda: picture(rows, plan.title, plan.about))
+    lines = (*check_lines(held), *(f"caution: {caution}" for caution in cautions))
     tell_kept(about, folder, lambda: table(rows), lines, as_json=as_json)
-    return int(plan.asked.check and not all(one.holds for one in held))
+    return int(plan.asked.check and not all(figure.holds for figure in held))
 
 
 def _recorded(plan: SimulationPlan) -> tuple[Sequence[Held], list[Row]]:
-    """The run that this is like, held against its simulation; and its own row."""
+    """Return the recorded run against its simulation, and the row of the recorded run."""
     like = plan.grid.like
     if like is None:
         return (), []
@@ -66,23 +70,22 @@ def _recorded(plan: SimulationPlan) -> tuple[Sequence[Held], list[Row]]:
 
 
 def _cautions(plan: SimulationPlan) -> list[str]:
-    """What a reader has to know."""
-    grid, found = plan.grid, []
+    grid, cautions = plan.grid, []
     if grid.like is not None and not plan.asked.networks:
-        told = [f"{seconds_in_words(links.latency)} ({links.text})" for links in grid.measured.values()]
-        found.append(
-            f"of its network a run tells one number, what a message of its size takes: {listed(told)}; "
+        costs = [f"{seconds_in_words(links.latency)} ({links.text})" for links in grid.measured.values()]
+        cautions.append(
+            f"of its network a run tells one number, what a message of its size takes: {listed(costs)}; "
             "say --network for others"
         )
         unknown = dict.fromkeys(arm.text for arm in grid.arms if arm.times and arm.times.kind not in grid.measured)
         if unknown:
-            found.append(
+            cautions.append(
                 f"what exchanges of {listed(list(unknown))} cost was not recorded: each message is taken to cost what "
                 f"one of {grid.like.times.name} did, which may be far off; give a run of that kind as another --like"
             )
     if grid.like is not None and max(grid.workers) > grid.like.workers:
-        found.append("workers beyond those recorded are taken to be like them, in blocks of as many")
-    found += _of_codecs(grid)
+        cautions.append("workers beyond those recorded are taken to be like them, in blocks of as many")
+    cautions += _of_codecs(grid)
     leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
     rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)]
     if rounds:
@@ -90,19 +93,19 @@ def _cautions(plan: SimulationPlan) -> list[str]:
         nbytes = 4.0 * (grid.parameters + worst.workers)
         seconds = (worst.workers - 1) * nbytes / worst.links.bandwidth
         if seconds > _LONG:
-            found.append(
+            cautions.append(
                 f"rounds go through one worker: with {worst.workers:,} workers its connection is busy for "
                 f"{seconds_in_words(seconds)} to tell one result"
             )
-    return found
+    return cautions
 
 
 def _of_codecs(grid: Grid) -> list[str]:
-    found = []
+    cautions = []
     for arm in grid.arms:
         if arm.reduction is not None and arm.cost.is_measured:
-            rates = [number_in_words(1e-6 / one) for one in (arm.cost.encode, arm.cost.decode)]
-            found.append(
+            rates = [number_in_words(1e-6 / seconds) for seconds in (arm.cost.encode, arm.cost.decode)]
+            cautions.append(
                 f"{arm.text} is taken to encode {rates[0]} and decode {rates[1]} million numbers a second, as was "
                 "measured on one thread of this machine just now; say --coding for others"
             )
@@ -112,11 +115,11 @@ def _of_codecs(grid: Grid) -> list[str]:
         if cell.arm.reduction is not None and isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)
     )
     if idle:
-        found.append(
+        cautions.append(
             f"in rounds codes travel between hosts, and large contributions only: {listed(list(idle))} sends vectors "
             "whole; say :per-host in --network"
         )
-    return found
+    return cautions
 
 
 def _in_pieces(grid: Grid, cell: SimulatedCell) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from quorate.cli.config import config_text
-from quorate.cli.options import command, given
+from quorate.cli.options import command, flags_given
 from quorate.cli.simulate.options import SimulateOptions
 from quorate.cli.simulate.plan import SimulationPlan, planned
 from quorate.core.errors import ConfigurationError
@@ -41,8 +41,8 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
         typer.echo(config_text(context))
         return 0
     if options.dry_run:
-        told = f"would simulate {plan.in_words}; in {folder}"
-        typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else told)
+        sentence = f"would simulate {plan.in_words}; in {folder}"
+        typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else sentence)
         return 0
     say(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
     if not isinstance(plan, SimulationPlan):
@@ -59,7 +59,7 @@ def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
         from quorate.cli.simulate.failing_plan import planned_failing  # imports numpy
 
         return planned_failing(options)
-    only = given(options, "recovery", "learners", "seconds")
+    only = flags_given(options, "recovery", "learners", "seconds")
     if only:
         raise ConfigurationError(f"{listed(only)} can be given with --failures only")
     return planned(options)

@@ -15,7 +15,7 @@ MARGIN = 4
 
 
 def augmented(pixels: Tensor, seed: int, indices: Sequence[int]) -> Tensor:
-    """Of each image (n, channels, height, width) a crop of its own size from its padded self, half of them mirrored.
+    """Return a random crop of each padded image (n, channels, height, width), of its own size; half are mirrored.
 
     What is drawn depends on `seed` and on all `indices`, in their order.
     """

@@ -25,7 +25,7 @@ _Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files lie."""
+    """The binary files of CIFAR-10."""
 
     folder: Path
     records: int

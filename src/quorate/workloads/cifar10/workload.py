@@ -23,7 +23,7 @@ DEPTH = 5
 
 MEANS = (0.4914, 0.4822, 0.4465)
 DEVIATIONS = (0.2470, 0.2435, 0.2616)
-"""Of red, green and blue over the training images, pixels from 0 to 1."""
+"""Means and deviations of red, green and blue over the training images, pixels from 0 to 1."""
 
 
 class Photographs(Dataset[tuple[Tensor, Tensor]]):

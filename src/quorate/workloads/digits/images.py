@@ -52,8 +52,8 @@ def read() -> Digits:
 
 def _file() -> Path | None:
     """Rows of 64 pixels and a label; None where this version of scikit-learn has it elsewhere."""
-    found = find_spec("sklearn")
-    folders = [] if found is None else found.submodule_search_locations or []
+    spec = find_spec("sklearn")
+    folders = [] if spec is None else spec.submodule_search_locations or []
     paths = (Path(folder, "datasets", "data", "digits.csv.gz") for folder in folders)
     return next((path for path in paths if path.is_file()), None)
 

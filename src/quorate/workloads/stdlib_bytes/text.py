@@ -28,7 +28,7 @@ class Text:
 
 
 def standard_library() -> Path:
-    """Where this Python's standard library lies."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -43,7 +43,7 @@ def read(folder: Path, most: int | None) -> tuple[Text, Text]:
         total += len(chosen[-1][1])
     is_test = [int(_hash(path)[-8:], 16) % 10 == 0 for path, _ in chosen]
     return tuple(  # type: ignore[return-value]
-        _text(sorted(one for one, tests in zip(chosen, is_test, strict=True) if tests == wanted))
+        _text(sorted(path for path, tests in zip(chosen, is_test, strict=True) if tests == wanted))
         for wanted in (False, True)
     )
 

@@ -31,7 +31,7 @@ _TENSORS = ("words", "offsets", "labels", "is_test")
 
 
 def cache_path(folder: Path, paths: Sequence[str], selection: Selection) -> Path | None:
-    """Where the corpus of these files (below `folder`) is kept; another one for other sizes, settings or Pythons."""
+    """Return the cache file of the corpus of `paths` below `folder`; it depends on sizes, settings and Python."""
     place = cache_folder()
     if place is None:
         return None

@@ -88,17 +88,17 @@ def _read(folder: Path, paths: Sequence[str], limit: int | None) -> tuple[list[F
     drawn = paths if limit is None else sorted(paths, key=stable_hash)
     functions: dict[str, list[Function]] = {}
     skipped: list[str] = []
-    found = 0
+    count = 0
     for path in _shown(drawn):
-        if limit is not None and found >= limit:
+        if limit is not None and count >= limit:
             break
         try:
             here = functions_in(path, (folder / path).read_bytes())
         except (SyntaxError, ValueError, TokenError, RecursionError, OSError):
             skipped.append(path)
             continue
-        functions[path] = here if limit is None else here[: limit - found]
-        found += len(functions[path])
+        functions[path] = here if limit is None else here[: limit - count]
+        count += len(functions[path])
     in_order = [function for path in sorted(functions) for function in functions[path]]
     return in_order, len(functions), sorted(skipped)
 

@@ -37,7 +37,7 @@ class Function:
     """One `def` or `async def`."""
 
     path: str
-    """Of its file, below the library's folder, with forward slashes."""
+    """Path of its file below the library's folder, with forward slashes."""
     name: str
     """Qualified: `Class.method`, `outer.inner`."""
     outermost: str
@@ -65,12 +65,12 @@ def stable_hash(text: str) -> int:
 
 
 def top_level(path: str) -> str:
-    """Those that are not inside others."""
+    """Return the top-level module of a path."""
     return path.partition("/")[0].removesuffix(".py")
 
 
 def standard_library() -> Path:
-    """Where this Python's standard library lies."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -82,10 +82,10 @@ def source_paths(folder: Path, modules: Sequence[str] | None = None) -> list[str
     paths = sorted(_python_files(folder))
     if modules is None:
         return paths
-    known = {top_level(path) for path in paths}
+    present = {top_level(path) for path in paths}
     for module in modules:
-        if module not in known:
-            raise unknown("standard-library module", module, known)
+        if module not in present:
+            raise unknown("standard-library module", module, present)
     return [path for path in paths if top_level(path) in modules]
 
 

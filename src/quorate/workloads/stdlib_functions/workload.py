@@ -90,7 +90,7 @@ class StdlibFunctions(SequenceWorkload):
     @cached_property
     def corpus(self) -> Corpus:
         """The tokenised functions: from the cache where it has them, else read and kept there."""
-        selection = Selection(**{one.name: getattr(self, one.name) for one in fields(Selection)})
+        selection = Selection(**{field.name: getattr(self, field.name) for field in fields(Selection)})
         folder = standard_library()
         paths = source_paths(folder, self.modules)
         kept_at = cache.cache_path(folder, paths, selection) if self.use_cache else None

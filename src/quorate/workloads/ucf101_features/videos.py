@@ -23,7 +23,7 @@ class Video:
     path: Path
     label: str
     place: str
-    """Where it says so: `train.txt line 3`."""
+    """The line that lists it: `train.txt line 3`."""
 
 
 def folder_of(named: str) -> Path:
@@ -87,17 +87,17 @@ def frames(video: Video, features: int) -> NDArray[np.float32]:
     Raises `ConfigurationError` for a file that is not there, is damaged, or holds something else. No pickle is read.
     """
     try:
-        found = np.lib.format.open_memmap(video.path, mode="r")  # unlike np.load, it knows nothing but arrays
+        array = np.lib.format.open_memmap(video.path, mode="r")  # unlike np.load, it knows nothing but arrays
     except FileNotFoundError as error:
         raise ConfigurationError(f"ucf101-features: {video.place} names {video.path}, which is not there") from error
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"ucf101-features: {video.path} is damaged, or no .npy file of plain numbers ({error})"
         ) from error
-    if found.ndim != 2 or found.shape[1] != features or len(found) < 1 or found.dtype != np.float32:
-        shape = " x ".join(map(str, found.shape))
+    if array.ndim != 2 or array.shape[1] != features or len(array) < 1 or array.dtype != np.float32:
+        shape = " x ".join(map(str, array.shape))
         raise ConfigurationError(
-            f"ucf101-features: {video.path} holds {shape} numbers of type {found.dtype}; wanted are frames x "
+            f"ucf101-features: {video.path} holds {shape} numbers of type {array.dtype}; wanted are frames x "
             f"{features} of type float32"
         )
-    return found
+    return array

@@ -35,8 +35,8 @@ class VideoDataset(Dataset[tuple[Tensor, int]]):
         return len(self._videos)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        found = np.array(frames(self._videos[index], self._features)[: self._longest])
-        return torch.from_numpy(found), self._labels[index]
+        array = np.array(frames(self._videos[index], self._features)[: self._longest])
+        return torch.from_numpy(array), self._labels[index]
 
 
 @dataclass(frozen=True, kw_only=True)
