@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from quorate.cli.doctor.trials import OF_LAUNCHERS
 from quorate.cli.scripts import check_script
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -25,18 +26,6 @@ SECONDS = 1800.0
 """Time limit of a script up to its first step, in seconds."""
 USUAL_SHARDS = (2, 4, 8, 16)
 MOST_SHARDS = 1 << 20
-_OF_LAUNCHERS = (
-    "QUORATE_",
-    "TORCHELASTIC_",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "GROUP_",
-    "MASTER_",
-    "SLURM_",
-    "OMPI_",
-    "PMI",
-)
 _WIDE = 150
 _BLOCKS_SHOWN = 4
 _COLUMNS = ("parameters", "gradients", "optimizer", "gathered", "exchanged", "activations")
@@ -81,7 +70,7 @@ def measured(
     """
     lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         path = Path(folder, "answer.json")
         process = subprocess.Popen(

@@ -23,7 +23,11 @@ from quorate.launch.local.orphans import death_with_parent
 PROGRAM = (sys.executable, "-m", "quorate.launch.worker.trial")
 SECONDS = 90.0
 """Time limit of a trial in seconds; importing torch is most of it."""
-_OF_LAUNCHERS = ("QUORATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_")
+OF_LAUNCHERS = (
+    *("QUORATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_"),
+    *("SLURM_", "OMPI_COMM_WORLD_", "PMI"),
+)
+"""Beginnings of the variables by which launchers tell a worker its place; programs that are tried have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ def _judged(name: str, trial: Trial, fix: str, *, fails: bool = True) -> Finding
 
 def tried(commands: Sequence[Sequence[str]], folder: str | None = None, seconds: float = SECONDS) -> Trial:
     """Start all commands at once, in `folder`; kill those still running after `seconds`, with their children."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
     environment = {**kept, "OMP_NUM_THREADS": "1"}
     deadline, tie = time.monotonic() + seconds, death_with_parent()
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as said:
