@@ -12,9 +12,9 @@ from tests.architecture.tree import modules
 
 VAGUE_NAMES = frozenset(("one", "found", "told", "given", "came", "gone", "mine", "what"))
 FIRST_WORDS = frozenset(("What", "Of", "As", "Those", "Where", "Likewise"))
-# To be lowered whenever the count has fallen; never raised.
-MOST_BINDINGS = 2559
-MOST_DOCSTRINGS = 1779
+# Fields of files and outputs that are read elsewhere; to be lowered whenever the count has fallen, never raised.
+MOST_BINDINGS = 7
+MOST_DOCSTRINGS = 6
 
 
 def test_vague_names_become_fewer() -> None:
