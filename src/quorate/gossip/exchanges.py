@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -15,9 +15,35 @@ from quorate.core.neighbours import Gift, Given, UnderWay, Written
 from quorate.core.vectors import Flat
 from quorate.gossip.masses import MassLedger, mass_of
 from quorate.observe.step_times import StepTimer
+from quorate.rounds.messages import Fields, Header
 
-WRITTEN = "written"
-"""Key in the header of a message whose tensors a codec has written."""
+
+@dataclass(frozen=True, slots=True)
+class Contribution(Fields):
+    """A message with the numbers of the sender for one exchange."""
+
+    round: int
+    scalars: Sequence[float]
+    weight: float
+    before: float  # the mass that the sender has sent to the receiver since the newest pause, before this
+    is_written: bool = False  # whether a codec has written the tensors
+
+    def header(self) -> dict[str, Any]:
+        header = {"round": self.round, "scalars": self.scalars, "weight": self.weight, "before": self.before}
+        return header | {"written": True} if self.is_written else header
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Contribution:
+        return cls(header["round"], header["scalars"], header["weight"], header["before"], "written" in header)
+
+
+@dataclass(frozen=True, slots=True)
+class Away(Fields):
+    """The message that the sender begins no exchange until the next pause, or never again."""
+
+    away: Literal["rests", "ended"]
+    round: int  # its newest exchange
+    before: float
 
 
 @dataclass(frozen=True)
@@ -34,12 +60,11 @@ def as_received(gift: Gift, weight: float, scalars: Sequence[float], round: int)
     return Given(x, weight, tuple(scalars), round, is_written)
 
 
-def message_of(gift: Gift, header: Mapping[str, Any]) -> Message:
-    """Return the message that carries `gift`."""
-    if isinstance(gift, Flat):
-        return Message(gift.parts, dict(header), shared=True)
-    assert isinstance(gift, Encoded), "Neighbours.written makes it"
-    return Message(tuple(gift.tensors), {**header, WRITTEN: True}, shared=True)
+def message_of(gift: Gift, decoded: Given, before: float) -> Message:
+    """Return the message that carries `gift`, which its receivers decode as `decoded`."""
+    fields = Contribution(decoded.round, decoded.scalars, decoded.weight, before, decoded.is_written)
+    assert isinstance(gift, Flat | Encoded), "Neighbours.written makes it"
+    return Message(tuple(gift.parts if isinstance(gift, Flat) else gift.tensors), fields.header(), shared=True)
 
 
 class StartedExchange:
@@ -98,7 +123,9 @@ class Incoming:
     One message is requested at a time, so that no receive waits for a message that may never be sent.
     """
 
-    def __init__(self, wire: Wire, source: int, read: Callable[[int, Message], Flat], ledger: MassLedger) -> None:
+    def __init__(
+        self, wire: Wire, source: int, read: Callable[[int, Contribution, Sequence[Tensor]], Flat], ledger: MassLedger
+    ) -> None:
         self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
         self._receive_work: Work[tuple[int, Message]] | None = None
         self._received: dict[int, Given] = {}
@@ -189,16 +216,16 @@ class Incoming:
             return
         self._receive_work, header = None, message.header
         self._is_silent = False
-        if header["before"] != self._sent_mass:  # messages in between were lost
-            self.ledger.lost[self._source] += header["before"] - self._sent_mass
-        self._sent_mass = header["before"]
-        if "away" in header:
+        fields = Away.read(header) if "away" in header else Contribution.read(header)
+        if fields.before != self._sent_mass:  # messages in between were lost
+            self.ledger.lost[self._source] += fields.before - self._sent_mass
+        self._sent_mass = fields.before
+        if isinstance(fields, Away):
             self._sent_mass = 0.0  # a pause begins a new ledger
-            self.is_away, self.has_ended, self.reached = True, header["away"] == "ended", header["round"]
+            self.is_away, self.has_ended, self.reached = True, fields.away == "ended", fields.round
             return
-        scalars = tuple(header["scalars"])
-        x = self._read(self._source, message)
-        contribution = Given(x, header["weight"], scalars, header["round"], WRITTEN in header)
+        x = self._read(self._source, fields, message.tensors)
+        contribution = Given(x, fields.weight, tuple(fields.scalars), fields.round, fields.is_written)
         self._sent_mass += mass_of(contribution)
         self.ledger.received[self._source] += mass_of(contribution)
         self._received[contribution.round] = contribution

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
@@ -22,15 +23,36 @@ from quorate.core.neighbours import Answer, Gift, Given, Neighbours, Request, Wr
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector
-from quorate.gossip.exchanges import TAG, WRITTEN, Encoded, Incoming, Members, StartedExchange, as_received, message_of
+from quorate.gossip.exchanges import (
+    TAG,
+    Away,
+    Contribution,
+    Encoded,
+    Incoming,
+    Members,
+    StartedExchange,
+    as_received,
+    message_of,
+)
 from quorate.gossip.masses import MassLedger, mass_of, weight_of_the_dead
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
+from quorate.rounds.messages import Fields, Header
 from quorate.wire.attendant import Attendant
 from quorate.wire.survivors import DeathTolerance, Survivors
 from quorate.wire.work import Together
+
+
+@dataclass(frozen=True, slots=True)
+class AtPause(Fields):
+    """The message of a survivor to all others at a pause."""
+
+    round: int  # its newest exchange
+    mass: float
+    balances: Sequence[tuple[int, float]]  # see `MassLedger.balances`
+    dead: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -100,13 +122,13 @@ class NeighbourExchange:
         """Return the layout of a contribution: that of the replica without the header that means carry."""
         return bare_layout(self._replica.layout_with(moments=self.has_moments))
 
-    def _read(self, source: int, message: Message) -> Flat:
-        """Return the vector in `message`, decoded if a codec has written it."""
+    def _read(self, source: int, contribution: Contribution, tensors: Sequence[Tensor]) -> Flat:
+        """Return the vector in a message, decoded if a codec has written it."""
         layout = self._layout()
-        if self.codec is None or WRITTEN not in message.header:
-            return Flat([x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=True)], layout)
+        if self.codec is None or not contribution.is_written:
+            return Flat([x.to(p.device) for x, p in zip(tensors, layout.parts, strict=True)], layout)
         with self._timer.spending("decode"):
-            return self.codec.decode(message.tensors, layout, message.header["round"], source)
+            return self.codec.decode(tensors, layout, contribution.round, source)
 
     # -- core.neighbours.Neighbours
 
@@ -159,16 +181,15 @@ class NeighbourExchange:
         self._timer.arrived()
         self.round += 1
         kept, dead = 0.0, self.dead
-        header: dict[str, Any] = {"round": self.round, "scalars": list(scalars)}
         for peer, weight in to:
             if peer == self.rank or peer in dead or self._incoming_from(peer).poll():
                 kept += weight
             else:
                 gift = x[peer] if isinstance(x, Mapping) else x
                 contribution = as_received(gift, weight, scalars, self.round)
-                about = header | {"weight": weight, "before": self.ledger.sent[peer]}
+                message = message_of(gift, contribution, before=self.ledger.sent[peer])
                 self.ledger.sent[peer] += mass_of(contribution)
-                self._wire.send(message_of(gift, about), peer, TAG)
+                self._wire.send(message, peer, TAG)
         own_gift = x.get(self.rank) if isinstance(x, Mapping) else x
         own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round)
         others = {peer: self._incoming_from(peer) for peer, _ in source if peer != self.rank}
@@ -210,10 +231,10 @@ class NeighbourExchange:
         self._worker.drain()
         self._is_away, self._has_ended = True, ended
         self.resume()
-        header = {"away": "ended" if ended else "rests", "round": self.round}
         for peer in self.ranks:
             if peer != self.rank:
-                self._wire.send(Message(header={**header, "before": self.ledger.sent[peer]}), peer, TAG)
+                fields = Away("ended" if ended else "rests", self.round, self.ledger.sent[peer])
+                self._wire.send(Message(header=fields.header()), peer, TAG)
 
     def quiesce(self) -> None:
         """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
@@ -245,17 +266,14 @@ class NeighbourExchange:
 
     def _agree_with(self, survivors: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
         """Set `round` to the newest exchange of all survivors, and count the weight lost with the dead."""
-        header = {
-            "round": self.round,
-            "mass": self._worker.mass() + sum(mass_of(contribution) for contribution in late),
-            "balances": list(self.ledger.balances().items()),
-            "dead": [peer for peer, other in others.items() if other.is_dead],
-        }
-        messages = survivors.gather(Message(header=header), "rest").wait()
-        headers = {rank: message.header for rank, message in messages.items()}
-        self.round = max(int(header["round"]) for header in headers.values())
-        dead = set(self.ranks).difference(headers).union(*(header["dead"] for header in headers.values()))
-        balances = [dict(header["balances"]) for rank, header in headers.items() if rank not in dead]
+        mass = self._worker.mass() + sum(mass_of(contribution) for contribution in late)
+        dead_peers = [peer for peer, other in others.items() if other.is_dead]
+        fields = AtPause(self.round, mass, list(self.ledger.balances().items()), dead_peers)
+        messages = survivors.gather(Message(header=fields.header()), "rest").wait()
+        states = {rank: AtPause.read(message.header) for rank, message in messages.items()}
+        self.round = max(state.round for state in states.values())
+        dead = set(self.ranks).difference(states).union(*(state.dead for state in states.values()))
+        balances = [dict(state.balances) for rank, state in states.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
             self.lost_with[rank] = weight_of_the_dead([rank], self._mass_at_pause, balances)
             self.ledger.lost.pop(rank, None)
@@ -264,7 +282,7 @@ class NeighbourExchange:
                     f"quorate: with rank {rank}, which has died, a weight of {self.lost_with[rank]:.3g} was lost; the "
                     "mean is over what remains\n"
                 )
-        self._mass_at_pause.update({rank: float(header["mass"]) for rank, header in headers.items()})
+        self._mass_at_pause.update({rank: state.mass for rank, state in states.items()})
 
     def _incoming_from(self, peer: int) -> Incoming:
         if peer not in self._incoming:
@@ -303,6 +321,23 @@ def hosts_of(wire: Wire) -> tuple[str, ...]:
 _: type[Neighbours] = NeighbourExchange
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionFields(Fields):
+    """The message with a question; the header of its answer is open, as the strategy that answers has made it."""
+
+    name: str
+    sequence: int
+    about: Mapping[str, Any]  # open: the header that the asking strategy has made
+    pauses: int  # the pauses of all so far, on the asking worker
+
+    def header(self) -> dict[str, Any]:
+        return {"name": self.name, "sequence": self.sequence, "header": self.about, "rests": self.pauses}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> QuestionFields:
+        return cls(header["name"], header["sequence"], header["header"], header["rests"])
+
+
 @dataclass(frozen=True)
 class Question(Request):
     """A request, and the name under which an answer to it is served."""
@@ -334,8 +369,8 @@ class Answers:
         """See `core.neighbours.Neighbours`; `pauses` counts pauses of all. Raises the error that has ended the task."""
         self._questions.check()
         self._sequence += 1
-        question = {"name": name, "sequence": self._sequence, "header": dict(header), "rests": pauses}
-        self._questions.send(_message(x, question), peer)
+        question = QuestionFields(name, self._sequence, dict(header), pauses)
+        self._questions.send(_message(x, question.header()), peer)
         answer = PendingAnswer(self._wire, peer, self._wire.receive(peer, f"answer/{self._sequence}"))
 
         def read_answer(results: list[tuple[int, Message]]) -> Answer:
@@ -371,17 +406,16 @@ class Answers:
     # -- the task
 
     def _receive_question(self, source: int, message: Message) -> None:
-        question = message.header
-        sequence = question["sequence"]
-        if sequence <= self._newest.get(source, 0):
+        question = QuestionFields.read(message.header)
+        if question.sequence <= self._newest.get(source, 0):
             return  # it was received twice
-        self._newest[source] = sequence
-        reply = partial(self._reply, source, sequence)
-        request = Question(self._vector(message), question["header"], reply, question["name"])
+        self._newest[source] = question.sequence
+        reply = partial(self._reply, source, question.sequence)
+        request = Question(self._vector(message), question.about, reply, question.name)
         with self._lock:
-            is_early = question["rests"] > self._pauses
+            is_early = question.pauses > self._pauses
             if is_early:
-                self._early.append((question["rests"], request))
+                self._early.append((question.pauses, request))
         if not is_early:
             self._answer(request)
 

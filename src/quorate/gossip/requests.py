@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -21,6 +21,7 @@ from quorate.checkpoint.encoding import decoded, encoded
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
 from quorate.core.wanted import wanted_in_words
+from quorate.rounds.messages import Fields, Header
 from quorate.wire.attendant import Attendant
 from quorate.wire.frames import HEADER_LIMIT
 
@@ -28,6 +29,44 @@ _LARGE = 1 << 16
 """Bytes from which a tensor is sent in memory that the workers of one host share."""
 _STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Fields):
+    """The message of a worker to its own task that a function is served from now on."""
+
+    served: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Fields):
+    """A request; its tensors are those in the arguments."""
+
+    name: str
+    number: int
+    said: str  # the JSON of the arguments, see `checkpoint.encoding`
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Fields):
+    """An answer; its tensors are those in the result."""
+
+    said: str  # the JSON of the result
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Fields):
+    """The answer to a request that failed."""
+
+    kind: Literal["refused", "raised", "ended"]
+    why: str
+
+    def header(self) -> dict[str, Any]:
+        return {"failed": {"kind": self.kind, "why": self.why}}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Failed:
+        return cls(**header["failed"])
 
 
 class Requests:
@@ -54,7 +93,7 @@ class Requests:
             if name in self._served:
                 raise ConfigurationError(f'"{name}" is already served; give the other function another name')
             self._served[name] = _Served.of(name, function)
-        self._questions.send(Message(header={"served": name}), self.wire.rank)
+        self._questions.send(Message(header=Registered(name).header()), self.wire.rank)
 
     def ask(
         self, rank: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
@@ -68,8 +107,8 @@ class Requests:
         self.check()
         self._number += 1
         refusal = f'"{name}" cannot be asked with'
-        message = _message(self.wire, {"args": list(args), "kwargs": kwargs}, refusal, name=name, number=self._number)
-        self._questions.send(message, rank)
+        said, tensors = _packed(self.wire, {"args": list(args), "kwargs": kwargs}, refusal)
+        self._questions.send(Message(tensors, Asked(name, self._number, said).header(), shared=True), rank)
         return Answer(self, rank, name, self._number, timeout)
 
     def check(self) -> None:
@@ -80,7 +119,7 @@ class Requests:
         """Answer no more: requests that wait for an answer fail, since this worker has ended."""
         self._questions.close()
         for source, message in self._unserved:
-            self._reply(source, message, failed={"kind": "ended", "why": ""})
+            self._reply(source, Asked.read(message.header), Failed("ended", ""))
 
     # -- the task
 
@@ -90,24 +129,25 @@ class Requests:
             for unserved in waiting:
                 self._take_message(*unserved)
             return
+        asked = Asked.read(message.header)
         with self._lock:
-            served = self._served.get(message.header["name"])
+            served = self._served.get(asked.name)
         if served is None:
             self._unserved.append((source, message))
             return
-        arguments = _read(message)
+        arguments = _unpacked(asked.said, message.tensors)
         try:
-            answer = _message(self.wire, served(arguments["args"], arguments["kwargs"]), "an answer cannot have")
+            said, tensors = _packed(self.wire, served(arguments["args"], arguments["kwargs"]), "an answer cannot have")
         except _Refused as error:
-            self._reply(source, message, failed={"kind": "refused", "why": str(error)})
+            self._reply(source, asked, Failed("refused", str(error)))
         except Exception as error:  # the asking worker raises it; this worker goes on
-            self._reply(source, message, failed={"kind": "raised", "why": f"{type(error).__name__}: {error}"})
+            self._reply(source, asked, Failed("raised", f"{type(error).__name__}: {error}"))
         else:
-            self._reply(source, message, answer)
+            self._reply(source, asked, Answered(said), tensors)
 
-    def _reply(self, source: int, request: Message, answer: Message | None = None, **header: Any) -> None:
-        message = Message(header=header) if answer is None else answer
-        self.wire.send(message, source, f"answer/{request.header['number']}")
+    def _reply(self, source: int, asked: Asked, answer: Answered | Failed, tensors: tuple[Tensor, ...] = ()) -> None:
+        message = Message(tensors, answer.header(), shared=isinstance(answer, Answered))
+        self.wire.send(message, source, f"answer/{asked.number}")
 
 
 class Answer:
@@ -146,15 +186,16 @@ class Answer:
         return self._answer
 
     def _read(self, message: Message) -> None:
-        failed = message.header.get("failed")
-        if failed is None:
-            self._answer = _read(message)
-        elif failed["kind"] == "refused":
-            self._error = ConfigurationError(f'"{self._name}" of rank {self._rank}: {failed["why"]}')
-        elif failed["kind"] == "ended":
+        if "failed" not in message.header:
+            self._answer = _unpacked(Answered.read(message.header).said, message.tensors)
+            return
+        failed = Failed.read(message.header)
+        if failed.kind == "refused":
+            self._error = ConfigurationError(f'"{self._name}" of rank {self._rank}: {failed.why}')
+        elif failed.kind == "ended":
             self._error = PeerFailed(f'rank {self._rank} ended before it answered "{self._name}"', [self._rank])
         else:
-            why = f'"{self._name}" of rank {self._rank} raised {failed["why"]}'
+            why = f'"{self._name}" of rank {self._rank} raised {failed.why}'
             self._error = RequestFailed(why, [self._rank])
 
 
@@ -205,7 +246,7 @@ class _Refused(Exception):
     """Arguments or an answer do not fit the signature or annotations of the served function."""
 
 
-def _message(wire: Wire, value: Any, cannot: str, **header: Any) -> Message:
+def _packed(wire: Wire, value: Any, cannot: str) -> tuple[str, tuple[Tensor, ...]]:
     tensors: list[Tensor] = []
 
     def put(name: str, x: Tensor) -> str:
@@ -216,12 +257,12 @@ def _message(wire: Wire, value: Any, cannot: str, **header: Any) -> Message:
     text = json.dumps(encoded(value, "", put, cannot=cannot))
     if 2 * len(text) > HEADER_LIMIT:
         raise ConfigurationError(f"{cannot} {len(text)} bytes of numbers and text; give many numbers as a tensor")
-    return Message(tuple(tensors), {**header, "said": text}, shared=True)
+    return text, tuple(tensors)
 
 
 def _shared(wire: Wire, x: Tensor) -> Tensor:
     return wire.empty(x.numel(), x.dtype).view(x.shape)
 
 
-def _read(message: Message) -> Any:
-    return decoded(message.header["said"], {str(place): x for place, x in enumerate(message.tensors)})
+def _unpacked(text: str, tensors: Sequence[Tensor]) -> Any:
+    return decoded(text, {str(place): x for place, x in enumerate(tensors)})

@@ -27,6 +27,49 @@ _SLICE = 0.25
 """Seconds after which a wait looks for dead workers."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryFields:
+    """The message with which another worker finds the memory of some parameters."""
+
+    wire_header: Mapping[str, Any]  # open: that of `Common.invitation`
+    signature: list[Any]  # open: see `Seats.signature`
+
+    def header(self) -> dict[str, Any]:
+        return {**self.wire_header, "laid out": self.signature}
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any]) -> MemoryFields:
+        return cls(header, header["laid out"])
+
+
+@dataclass(frozen=True, slots=True)
+class InvitedPiece:
+    """Parameters in common memory, and how a newcomer finds them."""
+
+    memory: Mapping[str, Any]  # open: the header of `MemoryFields`
+    places: Sequence[int]  # those of the parameters in the replica
+    tensors: int  # how many tensors of the message belong to it
+
+    def header(self) -> dict[str, Any]:
+        return {**self.memory, "parameters": self.places, "tensors": self.tensors}
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """The message with which a newcomer finds the memory."""
+
+    pauses: int
+    pieces: Sequence[InvitedPiece]
+
+    def header(self) -> dict[str, Any]:
+        return {"rests": self.pauses, "pieces": [piece.header() for piece in self.pieces]}
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any]) -> Invitation:
+        pieces = [InvitedPiece(piece, piece["parameters"], piece["tensors"]) for piece in header["pieces"]]
+        return cls(header["rests"], pieces)
+
+
 @dataclass
 class _Piece:
     """Parameters that were moved to common memory together: those of the start, or some that were added later."""
@@ -82,13 +125,13 @@ class CommonParameters:
     def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
         """Return plain JSON and tensors with which a newcomer finds the memory, as long as this worker lives."""
         place_of = {id(p): place for place, p in enumerate(self._replica.every)}
-        headers, tensors = list[dict[str, Any]](), list[Tensor]()
+        pieces, tensors = list[InvitedPiece](), list[Tensor]()
         for piece in self._pieces:
             message = _invitation(piece.common, piece.seats)
             places = [place_of[parameter_id] for parameter_id in piece.parameter_ids]
-            headers.append({**message.header, "parameters": places, "tensors": len(message.tensors)})
+            pieces.append(InvitedPiece(message.header, places, len(message.tensors)))
             tensors += message.tensors
-        return {"rests": self._pauses, "pieces": headers}, tensors
+        return Invitation(self._pauses, pieces).header(), tensors
 
     def comes(self, header: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
         """See `train.open_joining.OpenTraining`: nothing to prepare."""
@@ -104,11 +147,12 @@ class CommonParameters:
 
         Raises `ConfigurationError` as `take_in`.
         """
-        remaining, self._pauses = list(tensors), int(header["rests"])
-        for piece in header["pieces"]:
-            parameters = [self._replica.every[place] for place in piece["parameters"]]
-            message = Message(tuple(remaining[: piece["tensors"]]), piece, shared=True)
-            del remaining[: piece["tensors"]]
+        invitation = Invitation.read(header)
+        remaining, self._pauses = list(tensors), invitation.pauses
+        for piece in invitation.pieces:
+            parameters = [self._replica.every[place] for place in piece.places]
+            message = Message(tuple(remaining[: piece.tensors]), piece.memory, shared=True)
+            del remaining[: piece.tensors]
             seats = Seats(parameters, self._model_tensors())
             _check(message, seats, source, self._wire.rank)
             common = self._wire.find_common(message)
@@ -214,12 +258,11 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
 
 
 def _invitation(common: Common, seats: Seats) -> Message:
-    header = {**common.invitation.header, "laid out": seats.signature}
-    return replace(common.invitation, header=header)
+    return replace(common.invitation, header=MemoryFields(common.invitation.header, seats.signature).header())
 
 
 def _check(message: Message, seats: Seats, first: int, rank: int) -> None:
-    if message.header["laid out"] != seats.signature:
+    if MemoryFields.read(message.header).signature != seats.signature:
         raise ConfigurationError(
             f"parameters lie in memory on rank {rank} in another order than on rank {first} (strides, or views of each "
             "other), so they cannot have it in common; every worker must build the same model"

@@ -12,6 +12,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed
 from quorate.servers.holders import Holders
+from quorate.servers.messages import AnswerFields, Failed
 from quorate.servers.server_task import READ
 
 
@@ -57,7 +58,9 @@ class ServerAnswer:
             raise PeerFailed(why, error.ranks or [self._server]) from None
         if "failed" in message.header:
             self._asked.check()
-            raise PeerFailed(f"the server on rank {self._server} raised {message.header['failed']}", [self._server])
+            raise PeerFailed(
+                f"the server on rank {self._server} raised {Failed.read(message.header).failed}", [self._server]
+            )
         return message
 
 
@@ -79,8 +82,13 @@ class PartRead:
 class Read:
     """The answers of all servers together."""
 
-    header: Mapping[str, Any]
+    answer: AnswerFields
+    """The newest of them, of whose fields only those that all have in common are used."""
     parts: Mapping[int, PartRead]
+
+
+Received = tuple[AnswerFields, Sequence[Tensor]]
+"""An answer that has arrived: its fields and its tensors."""
 
 
 class Answers:
@@ -93,7 +101,7 @@ class Answers:
     def __init__(self, wire: Wire, asked: Asked, ask_again: Callable[[int], None]) -> None:
         self._wire, self._asked, self._ask_again = wire, asked, ask_again
         self._next: dict[int, ServerAnswer] = {}
-        self._received: dict[int, dict[int, list[Message]]] = defaultdict(dict)
+        self._received: dict[int, dict[int, list[Received]]] = defaultdict(dict)
         """Answers that were not taken yet, by server and number of the question."""
 
     def of(self, number: int) -> Reading:
@@ -106,7 +114,7 @@ class Answers:
         """Whether all living servers have answered question `number`."""
         return all(self._has(server, number) for server in self._asked.holders.living(self._wire.dead))
 
-    def take(self, server: int, number: int, timeout: float | None) -> Message | None:
+    def take(self, server: int, number: int, timeout: float | None) -> Received | None:
         """Return the answer of `server` to question `number`; None if the server has died before it answered."""
         received = self._received[server]
         while number not in received:
@@ -138,7 +146,8 @@ class Answers:
         if message is None:
             return False
         del self._next[server]
-        self._received[server].setdefault(int(message.header["number"]), []).append(message)
+        answer = AnswerFields.read(message.header)
+        self._received[server].setdefault(answer.number, []).append((answer, message.tensors))
         return True
 
     def _next_answer(self, server: int) -> ServerAnswer:
@@ -153,7 +162,7 @@ class Reading:
     def __init__(self, answers: Answers, number: int) -> None:
         self._answers, self._number = answers, number
         self._outstanding = answers.servers
-        self._header: Mapping[str, Any] = {}
+        self._answer: AnswerFields
         self._parts: dict[int, PartRead] = {}
 
     def done(self) -> bool:
@@ -161,29 +170,24 @@ class Reading:
 
     def wait(self, timeout: float | None = None) -> Read:
         while self._outstanding:
-            message = self._answers.take(self._outstanding[0], self._number, timeout)
+            received = self._answers.take(self._outstanding[0], self._number, timeout)
             del self._outstanding[0]
-            if message is not None:
-                self._header = message.header
-                self._parts.update(_parts_of(message))
+            if received is not None:
+                self._answer = received[0]
+                self._parts.update(_parts_of(*received))
             if not self._outstanding and len(self._parts) < len(self._answers.servers):
                 self._parts.clear()
                 self._outstanding = self._answers.ask_again(self._number)
-        return Read(self._header, self._parts)
+        return Read(self._answer, self._parts)
 
 
-def _state_outside(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {"options": entry.get("options", []), "beside": entry.get("beside", {})}
-
-
-def _parts_of(message: Message) -> dict[int, PartRead]:
-    tensors, parts = list(message.tensors), {}
-    numbers = []
-    for entry in message.header["parts"]:
-        numbers.append(tensors[: entry["numbers"]])
-        tensors = tensors[entry["numbers"] :]
-    for entry, part_numbers in zip(message.header["parts"], numbers, strict=True):
-        kept = tensors[: entry["kept"]]
-        parts[int(entry["part"])] = PartRead(part_numbers, entry["states"], kept, **_state_outside(entry))
-        tensors = tensors[entry["kept"] :]
+def _parts_of(answer: AnswerFields, tensors: Sequence[Tensor]) -> dict[int, PartRead]:
+    parts, numbers = {}, []
+    for part in answer.parts:
+        numbers.append(tensors[: part.numbers])
+        tensors = tensors[part.numbers :]
+    for part, part_numbers in zip(answer.parts, numbers, strict=True):
+        kept = tensors[: part.kept]
+        parts[part.part] = PartRead(part_numbers, part.states, kept, part.options or [], part.beside or {})
+        tensors = tensors[part.kept :]
     return parts

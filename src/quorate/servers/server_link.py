@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import Flat
 from quorate.servers.holders import Holders
+from quorate.servers.messages import Again, FromWorker, PushMessage, Signal, Wanted
 from quorate.servers.server_answer import Answers, Asked, Reading, ServerAnswer
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import WANTED
@@ -39,45 +40,44 @@ class ServerLink:
 
     def push(
         self,
+        message: PushMessage,
         numbers: Sequence[Sequence[Tensor]] | None,
         edit: Flat | None,
-        *,
         unused: Sequence[Sequence[int]],
-        **header: Any,
     ) -> None:
         """Push to every server its parts of `numbers` and `edit`; `numbers` and `unused` are by part."""
-        header |= {"has gradient": numbers is not None, "has edit": edit is not None}
         for server in self._terms.servers:
             tensors: list[Tensor] = []
             for part, cut in self.cuts_on(server).items():
                 tensors += (*([] if numbers is None else numbers[part]), *([] if edit is None else cut.of(edit)))
-            self.send("push", server, *tensors, **header, unused=[unused[p] for p in self._holders.parts_of(server)])
+            unused_there = [unused[part] for part in self._holders.parts_of(server)]
+            self.send(replace(message, unused=unused_there), server, *tensors)
 
     def read(self, number: int) -> Reading:
         """Return the answer to the question after push `number`; 0 is the question at a pause."""
         return self._answers.of(number)
 
-    def tell(self, kind: str, **header: Any) -> None:
+    def tell(self, message: FromWorker) -> None:
         """Send a message without tensors to the servers that may decide."""
         terms = self._terms
         for server in terms.servers[:1] if terms.consistent and terms.replication == 1 else terms.servers:
-            self.send(kind, server, **header)
+            self.send(message, server)
 
-    def send(self, kind: str, server: int, *tensors: Tensor, **header: Any) -> None:
+    def send(self, message: FromWorker, server: int, *tensors: Tensor) -> None:
         """Send a message to one server."""
-        self._task.send(Message(tensors, {"kind": kind, "stretch": self.era, **header}, shared=True), server)
+        self._task.send(Message(tensors, message.header(), shared=True), server)
 
     def without_worker(self, workers: Collection[int]) -> Iterator[int]:
         """Yield the servers without a worker of their own among `workers` that want their parts from this worker."""
         servers = [server for server in self._holders.living(self._wire.dead) if server not in workers]
         for server in servers:
-            self.send("comes", server)
+            self.send(Signal("comes", self.era), server)
         for server in servers:
             answer = ServerAnswer(self._wire, server, self._asked, WANTED).wait()
-            if answer is not None and answer.header["wanted"]:
+            if answer is not None and Wanted.read(answer.header).wanted:
                 yield server
 
     def _ask_again(self, number: int) -> None:
         dead = sorted(self._wire.dead)
         for server in self._terms.servers:
-            self.send("again", server, number=number, dead=dead)
+            self.send(Again(self.era, number, dead), server)

@@ -22,6 +22,19 @@ from quorate.servers.centre import Centre
 from quorate.servers.decisions import Decision, Push, Taken
 from quorate.servers.holders import Holders
 from quorate.servers.kept_part import KeptPart, PartPushed
+from quorate.servers.messages import (
+    Again,
+    AnswerFields,
+    Attempt,
+    Failed,
+    FromWorker,
+    PartFields,
+    PartsMessage,
+    PushMessage,
+    Signal,
+    Wanted,
+    read_message,
+)
 from quorate.servers.order import Order
 from quorate.servers.setting_out import WANTED, Receiver, WaitingWorkers
 from quorate.servers.shard import Shard
@@ -30,17 +43,15 @@ from quorate.wire.attendant import Attendant
 
 READ = "parameters"
 """The tag of the answers of servers."""
+_SET_OUT = Message(header={"kind": "set out"})
+"""Lets the task take the parts that the training thread has handed over."""
 
 
 @dataclass(frozen=True)
 class _Pushed:
     """A push of a worker to this server."""
 
-    version: int
-    """Version of the parameters at which the gradient was computed."""
-    count: int
-    """Number of steps in the gradient; 0 where there is none."""
-    options: Sequence[dict[str, Any]]
+    message: PushMessage
     parts: Mapping[int, PartPushed]
 
 
@@ -98,12 +109,12 @@ class ServerTask:
     def set_out(self, parts: Mapping[int, Shard | Centre], era: int) -> None:
         """Begin an era with these parts."""
         self._handed_over.append((parts, era))
-        self.send(Message(header={"kind": "set out"}), self._rank)
+        self.send(_SET_OUT, self._rank)
 
     def ends(self) -> None:
         """Let the server continue with its parts in all later eras, as its own worker has ended."""
         self._handed_over.append(({}, math.inf))
-        self.send(Message(header={"kind": "set out"}), self._rank)
+        self.send(_SET_OUT, self._rank)
 
     # -- the task
 
@@ -117,7 +128,7 @@ class ServerTask:
             why = f"{type(error).__name__}: {error}"
             for rank in () if self._wire.is_newcomer else self._wire.alive:  # one without training ends at once
                 for tag in (READ, WANTED):
-                    self._wire.send(Message(header={"failed": why}), rank, tag)
+                    self._wire.send(Message(header=Failed(why).header()), rank, tag)
             raise
 
     def _take_in(self, source: int, message: Message) -> None:
@@ -130,23 +141,27 @@ class ServerTask:
                 self._follow(decision)
         elif kind == "set out":
             self._take_parts(*self._handed_over.popleft())
-        elif kind == "comes":
-            self._waiting.announced(source, is_known=header["stretch"] <= self._newest_with_parts)
-        elif kind == "part":
-            self._take_parts(self._receiver.parts(message), header["stretch"])
-            self._waiting.received()
-        elif kind == "has read":
-            self._has_read(source)
-        elif header["stretch"] > self._begun or (self._reading and header["stretch"] > self._newest_ended):
-            self._early.append((source, message))
         else:
-            self._handle(source, message)
+            self._take_from_worker(source, read_message(header), message)
         if self._succession.decides and not self._order.decides:
             self._decide(self._order.decide())
         self._go_on()
 
+    def _take_from_worker(self, source: int, fields: FromWorker, message: Message) -> None:
+        if isinstance(fields, PartsMessage):
+            self._take_parts(self._receiver.parts(fields, message.tensors), fields.era)
+            self._waiting.received()
+        elif fields.kind == "comes":
+            self._waiting.announced(source, is_known=fields.era <= self._newest_with_parts)
+        elif fields.kind == "has read":
+            self._has_read(source)
+        elif fields.era > self._begun or (self._reading and fields.era > self._newest_ended):
+            self._early.append((source, message))
+        else:
+            self._handle(source, fields, message.tensors)
+
     def _answer_start(self, rank: int, is_wanted: bool) -> None:
-        self._wire.send(Message(header={"wanted": is_wanted}), rank, WANTED)
+        self._wire.send(Message(header=Wanted(is_wanted).header()), rank, WANTED)
 
     def _take_parts(self, parts: Mapping[int, Shard | Centre], era: float) -> None:
         self._next, self._newest_with_parts = (parts, era), era
@@ -168,39 +183,39 @@ class ServerTask:
         self._reading.discard(rank)
         self._begin_era()
 
-    def _handle(self, source: int, message: Message) -> None:
-        header = message.header
-        kind, is_current = header["kind"], header["stretch"] > self._newest_ended
-        self._newest_era = max(self._newest_era, int(header["stretch"]))
-        if kind == "push":
-            number, version, count = int(header["number"]), int(header["version"]), int(header["count"])
-            self._pushed[source, number] = _Pushed(version, count, header["options"], self._decoded(source, message))
-            self._succession.has_read(int(header["has read"]))
-            if is_current:  # else it has been decided
-                self._decide(self._order.pushed(Push(source, number, version, count, bool(header["reads"]))))
-        elif kind == "again":
-            self._note_deaths(header["dead"])
-            self._decide(self._order.asks_again(source, int(header["number"])))
-        elif kind == "joins":
-            self._decide(self._order.comes(source, int(header["attempt"])))
-        elif kind == "withdraws":
-            self._decide(self._order.withdraws(source, int(header["attempt"])))
-        elif kind == "read":
-            if is_current or source in self._order.ended:  # a worker that has ended reads when all have
-                self._decide(self._order.asks(source))
-        elif is_current:
-            self._decide(self._order.leaves(source, kind))
+    def _handle(self, source: int, message: Signal | Attempt | Again | PushMessage, tensors: Sequence[Tensor]) -> None:
+        is_current = message.era > self._newest_ended
+        self._newest_era = max(self._newest_era, message.era)
+        match message:
+            case PushMessage():
+                number, version, count = message.number, message.version, message.count
+                self._pushed[source, number] = _Pushed(message, self._decoded(source, message, tensors))
+                self._succession.has_read(message.has_read)
+                if is_current:  # else it has been decided
+                    self._decide(self._order.pushed(Push(source, number, version, count, message.reads)))
+            case Again():
+                self._note_deaths(message.dead)
+                self._decide(self._order.asks_again(source, message.number))
+            case Attempt("joins"):
+                self._decide(self._order.comes(source, message.attempt))
+            case Attempt("withdraws"):
+                self._decide(self._order.withdraws(source, message.attempt))
+            case Signal("read"):
+                if is_current or source in self._order.ended:  # a worker that has ended reads when all have
+                    self._decide(self._order.asks(source))
+            case Signal("rests" | "ended" as how) if is_current:
+                self._decide(self._order.leaves(source, how))
 
-    def _decoded(self, source: int, message: Message) -> dict[int, PartPushed]:
-        header, at, parts = message.header, 0, {}
-        for part, unused in zip(self._holders.parts_of(self._rank), header["unused"], strict=True):
+    def _decoded(self, source: int, message: PushMessage, tensors: Sequence[Tensor]) -> dict[int, PartPushed]:
+        at, parts = 0, {}
+        for part, unused in zip(self._holders.parts_of(self._rank), message.unused, strict=True):
             cut = self._receiver.cut(part)
-            count = len(cut.pieces) if header["has gradient"] else 0
-            gradient: Sequence[Tensor] = message.tensors[at : at + count]
+            count = len(cut.pieces) if message.has_gradient else 0
+            gradient = tensors[at : at + count]
             if self._coding is not None and count:
-                gradient = self._coding.decode(gradient, cut.layout, int(header["draw"]), source).parts
-            edit_count = len(cut.pieces) if header["has edit"] else 0
-            edit = message.tensors[at + count : at + count + edit_count]
+                gradient = self._coding.decode(gradient, cut.layout, message.draw, source).parts
+            edit_count = len(cut.pieces) if message.has_edit else 0
+            edit = tensors[at + count : at + count + edit_count]
             at += count + edit_count
             parts[part] = PartPushed(gradient, edit, frozenset(unused))
         return parts
@@ -247,12 +262,14 @@ class ServerTask:
                 self.book.stepped([x], decision.rate, len(self._order.everyone))
             return
         dropped = [(key[0], push) for key in decision.dropped if (push := self._pushed.pop(key, None)) is not None]
-        self.book.dropped((rank, decision.version - push.version) for rank, push in dropped if push.count)
-        options_by_push = {(x.source, x.number): push.options for x, push in taken}
+        self.book.dropped(
+            (rank, decision.version - push.message.version) for rank, push in dropped if push.message.count
+        )
+        options_by_push = {(x.source, x.number): push.message.options for x, push in taken}
         for part, kept in self._parts.items():
             kept.write([push.parts[part] for _, push in (*taken, *dropped)])
             if taken:
-                options = options_by_push.get(decision.options_of, taken[-1][1].options)
+                options = options_by_push.get(decision.options_of, taken[-1][1].message.options)
                 kept.step([(x, push.parts[part]) for x, push in taken], options, decision.rate)
         if taken:
             self.book.stepped([x for x, _ in taken], decision.rate, len(self._order.everyone))
@@ -264,24 +281,23 @@ class ServerTask:
         if decision.is_last and not decision.repeats and self._terms.replication > 1:
             self._reading = {reader for reader, _ in decision.readers} - self._succession.dead
         ages = {x.source: x.staleness for x in decision.taken}
-        parts: list[dict[str, Any]] = []
+        parts: list[PartFields] = []
         kept: list[Tensor] = []
         empty = self._wire.empty
         read = {part: kept.read(decision, empty, is_sent=part in spoken_for) for part, kept in self._parts.items()}
         for part in spoken_for:
             kept_part = self._parts[part]
             states, state_tensors = kept_part.states if decision.is_last else ([], [])
-            parts.append({"part": part, "numbers": kept_part.count, "states": states, "kept": len(state_tensors)})
-            if decision.is_last:
-                parts[-1] |= {"options": kept_part.own_options, "beside": kept_part.beside}
+            options, beside = (kept_part.own_options, kept_part.beside) if decision.is_last else (None, None)
+            parts.append(PartFields(part, kept_part.count, states, len(state_tensors), options, beside))
             kept += state_tensors
-        common: dict[str, Any] = {"index": numbered.index, "version": decision.version, "there": decision.there}
-        common |= {"parts": parts, "contributors": len(decision.taken), "is whole": decision.is_whole}
+        there, contributors = decision.there, len(decision.taken)
+        common = AnswerFields(numbered.index, decision.version, there, parts, contributors, decision.is_whole)
         clocks = dict(decision.joined)
         for reader, number in decision.readers:
-            individual = {"number": number, "staleness": ages.get(reader), "clock": clocks.get(reader)}
+            individual = replace(common, number=number, staleness=ages.get(reader), clock=clocks.get(reader))
             sent = [x for part in spoken_for for x in read[part][reader]]
-            answer = Message((*sent, *kept), {**common, **individual}, shared=True)
+            answer = Message((*sent, *kept), individual.header(), shared=True)
             self._wire.send(answer, reader, READ)
             self.book.answered(reader, answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
-from quorate.core.vectors import Flat, bare_layout, empty_vector, pack
+from quorate.core.vectors import Flat, bare_layout, digest_of, empty_vector, pack
 from quorate.means.edge_coding import EdgeCoding
 from quorate.means.open_admission import OpenAdmission
 from quorate.observe.step_times import StepTimer, Timed
@@ -22,6 +22,7 @@ from quorate.replica.options_in_force import put_options
 from quorate.replica.replica import Replica
 from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.servers.centre import Centre
+from quorate.servers.messages import Attempt, Invitation, PartsMessage, PushMessage, Signal
 from quorate.servers.served_codes import PullCodes, PushCodes
 from quorate.servers.server_answer import Read
 from quorate.servers.server_link import ServerLink
@@ -105,14 +106,14 @@ class ServedParameters:
             self._forget_states()
         options = self._replica.options.to_give()
         self._draws += 1
-        header = {"options": options if self._momentum is None else self._momentum.without(options)}
+        options = options if self._momentum is None else self._momentum.without(options)
         used = self._used
         if gradient is not None:
             self._used = set()
         cuts = self._link.cuts
         numbers = None if gradient is None else [self._encoded(part, gradient) for part in range(len(cuts))]
         unused = [[number for number, place in enumerate(cut.places) if place not in used] for cut in cuts]
-        self._push(numbers, edit, count=count, reads=reads, unused=unused, **header)
+        self._push(numbers, edit, unused, options, count=count, reads=reads)
 
     def exchange(self) -> Flat:
         self._begin()
@@ -120,7 +121,7 @@ class ServedParameters:
             x = empty_vector(bare_layout(self._replica.layout), self._wire.empty)
             pack([p.detach() for p in self._replica.trained], x)
         numbers = [cut.of(x) for cut in self._link.cuts]
-        self._push(numbers, None, count=1, reads=True, unused=[[] for _ in numbers], options=[])
+        self._push(numbers, None, [[] for _ in numbers], [], count=1, reads=True)
         return x
 
     def pull(self) -> Work[Pulled]:
@@ -175,22 +176,22 @@ class ServedParameters:
             }
             self._task.set_out(parts, link.era)
         for server in link.without_worker(self._reads.workers):
-            header, tensors = parts_of(self._replica, link.cuts_on(server), self.centre if is_centre else None)
-            link.send("part", server, *tensors, **header, call=self._worker.call)
+            fields, tensors = parts_of(self._replica, link.cuts_on(server), self.centre if is_centre else None)
+            message = PartsMessage(link.era, digest_of(self._replica.layout), is_centre, fields, self._worker.call)
+            link.send(message, server, *tensors)
 
     def go_away(self, *, ended: bool) -> None:
         """Announce that this worker pushes no more: until the next era, or never again. All its reads are complete."""
         if self._is_away and not ended:
             return
-        how: Literal["rests", "ended"] = "ended" if ended else "rests"
         has_rested, self._is_away = self._is_away, True
-        self._link.tell(how)
+        self._link.tell(Signal("ended" if ended else "rests", self._link.era))
         if ended and has_rested:
             self._task.ends()
 
     def quiesce(self) -> None:
         """Read the final parameters of the era into the replica, or into `centre`. No worker pushes any more."""
-        self._link.tell("read")
+        self._link.tell(Signal("read", self._link.era))
         is_centre = self._terms.elastic is not None
         x = self._reads.ask(0).wait().x
         if is_centre:
@@ -198,18 +199,18 @@ class ServedParameters:
         else:
             self._replica.parameters = x
         if self._terms.replication > 1:
-            self._link.tell("has read")
+            self._link.tell(Signal("has read", self._link.era))
         self._record_work()
 
     def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
         """Return the header and tensors that a newcomer needs."""
-        return {"stretch": self._link.era}, []
+        return Invitation(self._link.era).header(), []
 
     def comes(self, invitation: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
         """Join with this worker: servers count it from now on, and it reads their parameters."""
         self._attempts += 1
-        self._link.era = int(invitation["stretch"])
-        self._link.tell("joins", attempt=self._attempts)
+        self._link.era = Invitation.read(invitation).era
+        self._link.tell(Attempt("joins", self._link.era, self._attempts))
         self._reads.set_out()
         answer = self._reads.ask(-self._attempts)
         while True:
@@ -226,7 +227,7 @@ class ServedParameters:
 
     def withdraws(self) -> None:
         """Withdraw the attempt to join, as this worker is not let in."""
-        self._link.tell("withdraws", attempt=self._attempts)
+        self._link.tell(Attempt("withdraws", self._link.era, self._attempts))
 
     def follow(self, entry: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
         """Continue from the parameters (or the centre) that were read, as this worker is let in."""
@@ -264,10 +265,20 @@ class ServedParameters:
                 self._timer.recorder.hold(row)
 
     def _push(
-        self, numbers: Sequence[Sequence[Tensor]] | None, edit: Flat | None, *, reads: bool, **header: Any
+        self,
+        numbers: Sequence[Sequence[Tensor]] | None,
+        edit: Flat | None,
+        unused: Sequence[Sequence[int]],
+        options: Sequence[dict[str, Any]],
+        *,
+        count: int,
+        reads: bool,
     ) -> None:
-        header |= {"number": self._number, "version": self._reads.version, "has read": self._reads.index}
-        self._link.push(numbers, edit, draw=self._draws, reads=reads, **header)
+        era, version, index, has_gradient = self._link.era, self._reads.version, self._reads.index, numbers is not None
+        message = PushMessage(
+            era, self._draws, reads, count, options, self._number, version, index, has_gradient, edit is not None
+        )
+        self._link.push(message, numbers, edit, unused)
         if reads:
             self._asked.append(self._reads.ask(self._number))
         self._record_work(only_if_due=True)
@@ -387,16 +398,16 @@ class ServedReads:
         return Together([self._link.read(number)], assembled, self._wire.clock)
 
     def _assembled(self, read: Read, *, is_last: bool) -> Pulled:
-        header, x = read.header, empty_vector(bare_layout(self._replica.layout))
-        if header["index"] < self.index and self._terms.consistent:  # a newer read has replaced it
+        answer, x = read.answer, empty_vector(bare_layout(self._replica.layout))
+        if answer.index < self.index and self._terms.consistent:  # a newer read has replaced it
             return self._newest
         for part, cut in enumerate(self._link.cuts):
             part_read = read.parts[part]
             numbers = part_read.numbers
-            if self._codes and header["is whole"]:
+            if self._codes and answer.is_whole:
                 self._codes[part].begin_at(self._wire.rank, numbers)
             elif self._codes:
-                numbers = self._codes[part].read(self._wire.rank, numbers, int(header["version"]))
+                numbers = self._codes[part].read(self._wire.rank, numbers, answer.version)
             for target, tensor in zip(cut.of(x), numbers, strict=True):
                 target.copy_(tensor)
             if is_last and self._terms.elastic is None:
@@ -406,15 +417,15 @@ class ServedReads:
                 put_options(optimizer.param_groups, part_read.options)
                 if cut.places:
                     put_beside_parameters(optimizer, part_read.beside)
-        self.version, self.index = int(header["version"]), int(header["index"])
-        if header["clock"] is not None:
-            self.clock = int(header["clock"])
-        if header["there"]:
-            self.workers = tuple(header["there"])
+        self.version, self.index = answer.version, answer.index
+        if answer.clock is not None:
+            self.clock = answer.clock
+        if answer.workers:
+            self.workers = tuple(answer.workers)
         if self._terms.elastic is None:
             self._timer.rounds = self.version
-        if header["staleness"] is not None:
-            self._timer.staleness, self._timer.contributors = int(header["staleness"]), int(header["contributors"])
+        if answer.staleness is not None:
+            self._timer.staleness, self._timer.contributors = answer.staleness, answer.contributors
         self._newest = Pulled(x, self.version)
         return self._newest
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, digest_of
 from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
 from quorate.servers.centre import Centre
+from quorate.servers.messages import PartFields, PartsMessage
 from quorate.servers.shard import Cut, ReceivedShard, Shard
 
 WANTED = "wanted"
@@ -61,17 +61,17 @@ class WaitingWorkers:
             self._tell(self._asked, True)
 
 
-def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> tuple[dict[str, Any], list[Tensor]]:
-    """Return the parts `cuts` of a replica, or of a centre, for a server: a header, and copies of the tensors."""
-    parts: list[dict[str, Any]] = []
+def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> tuple[list[PartFields], list[Tensor]]:
+    """Return the parts `cuts` of a replica, or of a centre, for a server: fields, and copies of the tensors."""
+    parts: list[PartFields] = []
     tensors: list[Tensor] = []
     for part, cut in cuts.items():
         states, kept = ([], []) if centre is not None else _states_of(replica, cut)
         numbers = cut.of(replica.parameters if centre is None else centre)
-        parts.append({"part": part, "numbers": len(numbers), "states": states, "kept": len(kept)})
-        parts[-1]["beside"] = {} if centre is not None else beside_parameters(replica.optimizer)
+        beside = {} if centre is not None else beside_parameters(replica.optimizer)
+        parts.append(PartFields(part, len(numbers), states, len(kept), beside=beside))
         tensors += [x.clone() for x in (*numbers, *kept)]
-    return {"layout": digest_of(replica.layout), "centre": centre is not None, "parts": parts}, tensors
+    return parts, tensors
 
 
 def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]:
@@ -89,23 +89,21 @@ class Receiver:
     check: Callable[[Any], None] = lambda call: None
     """Raises where the call of `distribute` that the worker sends differs from this server's."""
 
-    def parts(self, message: Message) -> dict[int, Shard | Centre]:
+    def parts(self, message: PartsMessage, tensors: Sequence[Tensor]) -> dict[int, Shard | Centre]:
         """Return the parts in a message. Raises `ConfigurationError` if the worker trains other parameters."""
-        header = message.header
-        self.check(header["call"])
-        if header["layout"] != digest_of(self.replica.layout):
+        self.check(message.call)
+        if message.layout != digest_of(self.replica.layout):
             raise ConfigurationError(
                 "parameters were frozen, thawed or added, and a server without a worker that trains cannot follow; "
                 'with servers="all" each has one'
             )
         parts: dict[int, Shard | Centre] = {}
-        tensors = list(message.tensors)
-        for entry in header["parts"]:
-            cut, end = self.cut(entry["part"]), entry["numbers"] + entry["kept"]
-            numbers, kept, tensors = tensors[: entry["numbers"]], tensors[entry["numbers"] : end], tensors[end:]
-            if header["centre"]:
-                parts[entry["part"]] = Centre(numbers, cut)
+        for part in message.parts:
+            cut, end = self.cut(part.part), part.numbers + part.kept
+            numbers, kept, tensors = tensors[: part.numbers], tensors[part.numbers : end], tensors[end:]
+            if message.centre:
+                parts[part.part] = Centre(numbers, cut)
             else:
-                contents = ReceivedShard(numbers, entry["states"], kept, entry["beside"])
-                parts[entry["part"]] = Shard(self.replica, cut, contents)
+                contents = ReceivedShard(numbers, part.states, kept, part.beside or {})
+                parts[part.part] = Shard(self.replica, cut, contents)
         return parts

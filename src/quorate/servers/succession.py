@@ -12,17 +12,18 @@ until a worker has read their result.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from quorate.core.contracts import Message
+from quorate.rounds.messages import Fields, Header
 from quorate.servers.decisions import Decision, Taken
 from quorate.servers.holders import Holders
 
 
-@dataclass(frozen=True)
-class NumberedDecision:
+@dataclass(frozen=True, slots=True)
+class NumberedDecision(Fields):
     """A decision with its place in the sequence."""
 
     index: int
@@ -31,6 +32,51 @@ class NumberedDecision:
     """The servers that were dead when it was made, and so answer for no part."""
     era: int
     decision: Decision
+
+    def header(self) -> dict[str, Any]:
+        return {"index": self.index, "dead": self.dead, "stretch": self.era, "one": asdict(self.decision)}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> NumberedDecision:
+        return cls(header["index"], tuple(header["dead"]), header["stretch"], _decision_of(header["one"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement(Fields):
+    """The message with a new decision, from the server that decides."""
+
+    numbered: NumberedDecision
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": "decision", "told": self.numbered.header()}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Announcement:
+        return cls(NumberedDecision.read(header["told"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeds(Fields):
+    """The question of the next server to decide: the decisions after `index`."""
+
+    kind: Literal["succeeds"] = field(init=False, default="succeeds")
+    index: int  # its newest decision
+    dead: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Fields):
+    """The answer to `Succeeds`."""
+
+    index: int  # the newest decision of the answering server
+    newer: Sequence[NumberedDecision]
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": "decided", "index": self.index, "told": [numbered.header() for numbered in self.newer]}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Decided:
+        return cls(header["index"], [NumberedDecision.read(entry) for entry in header["told"]])
 
 
 class Succession:
@@ -56,7 +102,7 @@ class Succession:
         dead = tuple(sorted(self.dead.intersection(self._holders.servers)))
         numbered = self._add(NumberedDecision(self._newest + 1, dead, era, decision))
         if not self._is_alone and len(self._holders.servers) > 1:
-            header = {"kind": "decision", "told": _plain(numbered)}
+            header = Announcement(numbered).header()
             for server in self._others():
                 self._send(Message(header=header), server)
         return numbered
@@ -72,21 +118,22 @@ class Succession:
         if self._holders.first(self.dead) == self._rank:
             self._awaited = set(self._others())
             for server in self._others():
-                self._send(
-                    Message(header={"kind": "succeeds", "index": self._newest, "dead": sorted(self.dead)}), server
-                )
+                self._send(Message(header=Succeeds(self._newest, sorted(self.dead)).header()), server)
 
-    def receive(self, source: int, header: Mapping[str, Any]) -> list[NumberedDecision]:
+    def receive(self, source: int, header: Header) -> list[NumberedDecision]:
         """Handle a message of server `source`: decisions, or a request for them. Return the new decisions, in order."""
         if header["kind"] == "decision":
-            return self._learn([header["told"]] if source == self._holders.first(self.dead) else [])
+            is_first = source == self._holders.first(self.dead)
+            return self._learn([Announcement.read(header).numbered] if is_first else [])
         if header["kind"] == "succeeds":
-            self.died(header["dead"])
-            newer = [_plain(numbered) for numbered in self._log if numbered.index > header["index"]]
-            self._send(Message(header={"kind": "decided", "index": self._newest, "told": newer}), source)
+            question = Succeeds.read(header)
+            self.died(question.dead)
+            newer = [numbered for numbered in self._log if numbered.index > question.index]
+            self._send(Message(header=Decided(self._newest, newer).header()), source)
             return []
-        new = self._learn(header["told"])
-        self._newest_of[source] = int(header["index"])
+        answer = Decided.read(header)
+        new = self._learn(answer.newer)
+        self._newest_of[source] = answer.index
         self._hears_from({source})
         return new
 
@@ -102,13 +149,13 @@ class Succession:
             for server in self._others():
                 for numbered in self._log:
                     if numbered.index > self._newest_of.get(server, self._newest):
-                        self._send(Message(header={"kind": "decision", "told": _plain(numbered)}), server)
+                        self._send(Message(header=Announcement(numbered).header()), server)
 
     def _others(self) -> list[int]:
         return [server for server in self._holders.living(self.dead) if server != self._rank]
 
-    def _learn(self, entries: Iterable[Mapping[str, Any]]) -> list[NumberedDecision]:
-        return [self._add(_of_plain(entry)) for entry in entries if entry["index"] == self._newest + 1]
+    def _learn(self, decisions: Iterable[NumberedDecision]) -> list[NumberedDecision]:
+        return [self._add(numbered) for numbered in decisions if numbered.index == self._newest + 1]
 
     def _add(self, numbered: NumberedDecision) -> NumberedDecision:
         self._newest = numbered.index
@@ -121,32 +168,8 @@ KINDS = ("decision", "succeeds", "decided")
 """The kinds of messages between servers."""
 
 
-def _plain(numbered: NumberedDecision) -> dict[str, Any]:
-    decision = asdict(numbered.decision)
-    return {"index": numbered.index, "dead": numbered.dead, "stretch": numbered.era, "one": decision}
-
-
-def _of_plain(entry: Mapping[str, Any]) -> NumberedDecision:
-    decision = entry["one"]
-    return NumberedDecision(
-        int(entry["index"]),
-        tuple(entry["dead"]),
-        int(entry["stretch"]),
-        Decision(
-            version=int(decision["version"]),
-            taken=tuple(Taken(**taken) for taken in decision["taken"]),
-            rate=float(decision["rate"]),
-            dropped=_pairs(decision["dropped"]),
-            readers=_pairs(decision["readers"]),
-            options_of=(decision["options_of"][0], decision["options_of"][1]),
-            is_last=bool(decision["is_last"]),
-            there=tuple(decision["there"]),
-            ended=tuple(decision["ended"]),
-            repeats=bool(decision["repeats"]),
-            joined=_pairs(decision["joined"]),
-        ),
-    )
-
-
-def _pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((a, b) for a, b in pairs)
+def _decision_of(entry: Mapping[str, Any]) -> Decision:
+    tuples = {name: tuple(entry[name]) for name in ("options_of", "there", "ended")}
+    pairs = {name: tuple(map(tuple, entry[name])) for name in ("dropped", "readers", "joined")}
+    taken = tuple(Taken(**gradient) for gradient in entry["taken"])
+    return Decision(**{**entry, **tuples, **pairs, "taken": taken})

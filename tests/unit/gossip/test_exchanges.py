@@ -35,7 +35,7 @@ def of(sends: Callable[[Wire], None], takes: Callable[[Incoming, Wire], None]) -
             sends(wire)
             wire.clock.sleep(100.0)
         else:
-            takes(Incoming(wire, 1, lambda source, message: Flat(message.tensors, LAYOUT), books), wire)
+            takes(Incoming(wire, 1, lambda source, fields, tensors: Flat(tensors, LAYOUT), books), wire)
 
     VirtualWorld(2, timeout=60.0).run(live)
     return books

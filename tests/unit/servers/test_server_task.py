@@ -42,7 +42,14 @@ class Server:
 
 def pushed(options: Any, stretch: int, number: int) -> Message:
     header = {"kind": "push", "stretch": stretch, "number": number, "version": 0, "count": 1, "reads": True}
-    header |= {"options": options, "has read": 0, "has gradient": True, "has edit": False, "unused": [[], []]}
+    header |= {
+        "options": options,
+        "draw": 0,
+        "has read": 0,
+        "has gradient": True,
+        "has edit": False,
+        "unused": [[], []],
+    }
     return Message((torch.ones(4), torch.ones(4)), header)
 
 
