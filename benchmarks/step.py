@@ -46,9 +46,9 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 MODELS: dict[str, tuple[int, int, int, int]] = {
     "tiny": (1, 10, 8, 200),
     "layers40": (40, 32, 64, 30),
-    "tensors400": (200, 16, 64, 8),
+    "tensors400": (200, 16, 16, 8),
     "4m": (4, 1024, 96, 8),
-    "25m": (6, 2048, 128, 2),
+    "25m": (6, 2048, 112, 2),
 }
 BARS = {"tiny": 1.7, "layers40": 1.2, "tensors400": 1.2, "4m": 1.05, "25m": 1.05}
 """At most, for eager-solo over DDP; for all-reduce it is 0.95 for every model."""

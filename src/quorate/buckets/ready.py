@@ -188,16 +188,17 @@ class ReadyGradients:
             for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
                 if not used[index]:
                     continue
-                is_new = p.grad is None or self.began_without[index]
-                has_graph = p.grad is not None and p.grad.grad_fn is not None
+                grad = p.grad
+                has_graph = grad is not None and grad.grad_fn is not None
                 self.has_graph |= has_graph
-                if lends and is_new and not has_graph and p.dtype == place.dtype and local(p).is_contiguous():
-                    p.grad = as_piece_of(p, place.detach())
+                is_new = (grad is None or self.began_without[index]) and not has_graph
+                if lends and is_new and p.dtype is place.dtype and local(p).is_contiguous():
+                    p.grad = place.detach() if type(p) is Parameter else as_piece_of(p, place.detach())
                     self.is_lent = True
                 else:
-                    if p.grad is None:
-                        p.grad = torch.empty_like(p)
-                    grads.append(local(p.grad))
+                    if grad is None:
+                        grad = p.grad = torch.empty_like(p)
+                    grads.append(local(grad))
                     numbers.append(place)
             if grads:
                 torch._foreach_copy_(grads, numbers)

@@ -286,7 +286,7 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
     """
     layout = into.layout
     indices = range(len(tensors)) if part is None else segments_by_part(layout)[part]
-    present = [local(x) for index in indices if (x := tensors[index]) is not None]
+    present = [x if type(x) is Tensor else local(x) for index in indices if (x := tensors[index]) is not None]
     if any(x.layout is not torch.strided for x in present):
         names = [
             layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
@@ -313,7 +313,7 @@ def _pack_joined(tensors: Sequence[Tensor | None], into: Flat, part: int, scale:
         x = tensors[index]
         if x is None or x.dtype is not numbers.dtype:
             return False
-        joined.append(local(x))
+        joined.append(x if type(x) is Tensor else local(x))
     torch.mul(torch._C._nn.flatten_dense_tensors(joined), scale, out=numbers)
     return True
 
