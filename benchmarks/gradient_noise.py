@@ -61,7 +61,7 @@ def cost(case: str, steps: int) -> None:
         model = torch.nn.Sequential(torch.nn.Linear(1024, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1024))
         model.append(torch.nn.Linear(1024, 512))
         batch, collate = 64, None
-        data = torch.utils.data.TensorDataset(torch.randn(4096, 1024))
+        data = torch.utils.data.TensorDataset(torch.randn(4096, 1024, generator=torch.Generator().manual_seed(0)))
 
         def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
             return model(batch[0]).square().mean()

@@ -38,7 +38,8 @@ def work(blocks: int) -> None:
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
     timer = timing(current.here()).timers[0]
     recorder = timer.recorder
-    data = torch.utils.data.TensorDataset(torch.randn(64 * BLOCK * blocks * world.size, 256))
+    same = torch.Generator().manual_seed(0)  # on all workers
+    data = torch.utils.data.TensorDataset(torch.randn(64 * BLOCK * blocks * world.size, 256, generator=same))
     took = []
     last = time.perf_counter()
     for step, (inputs,) in enumerate(quorate.shard(data, 64)):

@@ -41,8 +41,8 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "local-sgd": ("local-sgd", {}),
     "d-psgd": ("d-psgd", {}),
 }
-# name: (depth, width, examples of a batch, steps of a block). The batch is such that the plain step of one process takes
-# 0.65 to 0.75 of DDP's with two workers; the tiny model's as it comes.
+# name: (depth, width, examples of a batch, steps of a block). With two workers the plain step of one process takes some
+# 0.65 of DDP's by this batch; that of the tiny model and of the one with many tensors is as it comes.
 MODELS: dict[str, tuple[int, int, int, int]] = {
     "tiny": (1, 10, 8, 200),
     "layers40": (40, 32, 64, 30),
@@ -68,7 +68,7 @@ def built(name: str) -> tuple[Any, Any]:
 
 
 def worker(models: Sequence[str], turns: int, share: float) -> None:
-    """One of the processes; rank 0 prints one JSON line per model and turn: seconds and CPU seconds of a step, by arm."""
+    """One of the processes; rank 0 prints a JSON line per model and turn: seconds and CPU seconds of a step, by arm."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
