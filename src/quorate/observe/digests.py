@@ -42,15 +42,15 @@ def digest(x: Tensor) -> int:
     return int(read[:whole].view(torch.int64).sum()) + int(read[whole:].sum(dtype=torch.int64))
 
 
-def digest_of(parts: Sequence[Tensor], sample: int = _SAMPLE) -> int:
+def digest_of(parts: Sequence[Tensor]) -> int:
     """Return the digest of several tensors (modulo 2^64), each by its place.
 
-    For tensors with more than `sample` numbers about so many enter, evenly spaced: a millisecond by default.
+    Of large tensors it is that of a sample of words, so that it takes a millisecond.
     """
     total = 0
     for place, part in enumerate(parts, 1):
         x = local(part).detach().reshape(-1)
-        stride = max(1, x.numel() // sample)
+        stride = max(1, x.numel() // _SAMPLE)
         total += place * digest(x[::stride] if stride > 1 else x)
     return total % 2**64
 

@@ -28,8 +28,8 @@ _REPORT_EVERY = 0.25
 _LOOK_EVERY = 256
 """Rows that the other workers hold before they read that report."""
 _MOST_HELD = 4096
-_SAMPLE = 1 << 14
-"""Numbers of a round that its digest is made of: a tenth of a millisecond."""
+_END = 1 << 13
+"""Numbers at the beginning and at the end of each part of a round that its digest is made of: some 20 µs a part."""
 
 
 class RoundWatch:
@@ -183,7 +183,7 @@ class RoundRows:
             "hosts": round.hosts or None,
             "settles": round.settles or None,
             "is_last": round.is_last or None,
-            "digest": None if round.sum is None else f"{digest_of(round.sum.parts, _SAMPLE):016x}",
+            "digest": None if round.sum is None else f"{digest_of(_ends_of(round.sum.parts)):016x}",
             **({} if round.why is None else {"settings": round.settings, "why": round.why}),
         }
         self._hold(row, round.term)
@@ -240,3 +240,8 @@ class RoundRows:
         if report is not None:
             number, term = json.loads(report)
             self._held = [row for row in self._held if row["number"] > number or row["term"] > term]
+
+
+def _ends_of(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return the beginning and the end of each part; a round that differs does so nearly everywhere."""
+    return [end for x in parts for end in ((x,) if x.numel() <= 2 * _END else (x[:_END], x[-_END:]))]
