@@ -221,7 +221,7 @@ class WorkerRounds:
     ) -> FlatMomentum | None:
         """Return the momentum in one vector; None where it cannot be kept so, or these gradients do not allow it."""
         flat = self._flat_momentum
-        if flat is None or flat.layout is not layout:
+        if flat is None or flat.layout is not layout or flat.momentum is not momentum:
             flat = self._flat_momentum = FlatMomentum(momentum, self._replica.trained, layout)
         return flat if flat.takes(grads) else None
 

@@ -190,16 +190,21 @@ class WorkerMomentum:
             contribution = (own.m * old).add_(g, alpha=1 - old * beta - old * (1 - beta)).div_(1 - own.left * old)
         return contribution.mul_(weight) if weight != 1.0 else contribution
 
-    def _heavy_ball(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> Tensor:
-        beta, taken = beta_of(group), 1 - float(group.get("dampening") or 0.0)
-        if beta == 0.0:
-            return g
-        if p not in self.own:  # torch takes the first unchanged
-            self.own[p], taken = OwnMoment(torch.zeros_like(g)), 1.0
-        own = self.own[p]
-        own.m.mul_(beta)
+    def heavy_ball_factors(self, group: dict[str, Any], *, has_begun: bool) -> tuple[float, float, float, float]:
+        """Return the factors of SGD's momentum: of the old one, of the new one and of the gradient in the contribution,
+        and of the gradient in the new momentum."""
+        beta = beta_of(group)
+        taken = 1 - float(group.get("dampening") or 0.0) if has_begun else 1.0  # torch takes the first as it is
         old = math.pow(beta, self.lead)
-        contribution = (own.m * old).add_(g, alpha=taken * (1 - old * beta) / (1 - beta))
+        return beta, old, taken * (1 - old * beta) / (1 - beta), taken
+
+    def _heavy_ball(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> Tensor:
+        if beta_of(group) == 0.0:
+            return g
+        beta, old, ahead, taken = self.heavy_ball_factors(group, has_begun=p in self.own)
+        own = self.own.get(p) or self.own.setdefault(p, OwnMoment(torch.zeros_like(g)))
+        own.m.mul_(beta)
+        contribution = (own.m * old).add_(g, alpha=ahead)
         own.m.add_(g, alpha=taken)
         own.count += 1
         return contribution
