@@ -10,6 +10,11 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import quorate
+from quorate.core.contracts import Wire
+from quorate.means import forward_buffers
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
 
 LOCKSTEP: list[tuple[str, dict[str, Any]]] = [("all-reduce", {}), ("quorum", {"wait_for": "all"})]
@@ -426,6 +431,49 @@ def test_forward_buffers_are_those_of_rank_0_as_under_ddp(size: int, way: str, m
     if "compress" not in more:
         for x, y in zip(found[0][2], as_ddp(way, size), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["in place", "replaced"])
+def test_forward_buffers_travel_with_the_gradient_from_the_third_time_on(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    apart, together = [], []
+    copy, read = forward_buffers.copy_tensors, forward_buffers.BufferCopies._read
+    monkeypatch.setattr(forward_buffers, "copy_tensors", lambda *tensors: (apart.append(1), copy(*tensors)))
+    monkeypatch.setattr(forward_buffers.BufferCopies, "_read", lambda *room: (together.append(1), read(*room)))
+    ended(moves_buffers(way, steps=20), "all-reduce").right()
+    assert len(apart) <= 2 * 6, "among them copies as other buffers change, too"
+    assert len(apart) + len(together) == 2 * 20
+
+
+def test_a_newcomer_takes_part_in_forward_buffers() -> None:
+    def live(wire: Wire) -> list[list[float]]:
+        if wire.is_newcomer:
+            wire.clock.sleep(0.105)
+        place = current.enter(wire, thread_only=True)
+        try:
+            world, model, seen = quorate.join(records=False), Codes("in place"), []
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer = quorate.distribute(optimizer, model, "all-reduce", on_death="continue")
+            x = torch.randn(96, 4, generator=torch.Generator().manual_seed(0))
+            loader = quorate.shard(torch.utils.data.TensorDataset(x), 4, share="dynamic")
+            for _ in range(loader.epoch, 2):
+                for (x,) in loader:
+                    optimizer.zero_grad()
+                    model(x + world.rank).backward()
+                    wire.clock.sleep(0.01)
+                    optimizer.step()
+                    seen.append([*model.book.flatten().tolist(), *model.used.tolist()])
+            optimizer.finish()
+            place.leave()
+            return seen
+        finally:
+            current.forget(thread_only=True)
+
+    first, second, third = VirtualWorld(2, joiners=1, seed=3, timeout=60.0).run(live)
+    assert first == second
+    assert 2 < len(third) < len(first)
+    assert third == first[-len(third) :]
 
 
 def rests_in_each_step(cell: Cell) -> None:

@@ -46,6 +46,8 @@ class ReadyGradients:
         self.paused = self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = self.has_graph = False
+        self._is_outgrown = False
+        """Whether `blank` makes vectors with another header since `flat` was made."""
         flat.segments()
         self._own = count_holders(flat)
         self.began_without = [False] * len(self._parameters)
@@ -90,11 +92,14 @@ class ReadyGradients:
         if True in self.touched:  # by passes that only added to `.grad`; the script may have cleared it since
             touched = zip(self.touched, self.began_without, strict=True)
             self.touched = [was_touched and not is_cleared for was_touched, is_cleared in touched]
-        if self.is_lent:
-            if count_holders(self.flat) > self._own:
-                self.flat = self._blank()
-                self.flat.segments()
-            self.is_lent = False
+        if self._is_outgrown or (self.is_lent and count_holders(self.flat) > self._own):
+            self.flat = self._blank()
+            self.flat.segments()
+        self.is_lent = self._is_outgrown = False
+
+    def lay_out(self, blank: Callable[[], Flat]) -> None:
+        """Pack into a vector that `blank` makes from the next backward pass on; only its header may be another."""
+        self._blank, self._is_outgrown = blank, True
 
     def _reset(self) -> None:
         self._missing = [len(indices) for indices in self._parts]
@@ -168,11 +173,11 @@ class ReadyGradients:
         self._reset()
         return touched
 
-    def again(self, header: Sequence[float]) -> Flat:
-        """Return all gradients again, in new memory, with `header`; until `write` they are still in `.grad`."""
+    def again(self, write_header: Callable[[Tensor], None]) -> Flat:
+        """Return all gradients again, in new memory; until `write` they are still in `.grad`."""
         fresh = self._blank()
         pack([p.grad for p in self._parameters], fresh, scale=self.scale)
-        header_in(fresh).copy_(torch.tensor(header, dtype=header_in(fresh).dtype))
+        write_header(header_in(fresh))
         return fresh
 
     def write(self, value: Flat, used: Sequence[bool]) -> None:

@@ -203,6 +203,12 @@ def bare_layout(layout: Layout) -> Layout:
     return layout._bare
 
 
+def with_longer_header(layout: Layout, more: int) -> Layout:
+    """Return `layout` with `more` numbers behind its header, which count as part of it."""
+    *parts, last = layout.parts
+    return Layout(layout.segments, (*parts, replace(last, numel=last.numel + more)), layout.header + more)
+
+
 def layout_on_cpu(layout: Layout) -> Layout:
     """Return `layout` with all parts on the CPU."""
     return layout._on_cpu

@@ -21,10 +21,12 @@ from quorate.core.local_tensor import is_sharded
 from quorate.means.equal_replicas import copy_tensors, scatter_json
 from quorate.observe.digests import digest_of
 from quorate.wire.current import Place
-from quorate.wire.survivors import Survivors, surviving_replicas
+from quorate.wire.survivors import Survivors
 
-SAME, OTHERS = 1.0, 2.0
-"""Marks in headers: the buffers of rank 0 have changed (`SAME`); also their names or shapes (`OTHERS`)."""
+SAME, OTHERS, CARRIED = 1.0, 2.0, 0.25
+"""Marks in headers: the buffers of rank 0 have changed, and a message of their own follows (`SAME`); also their names
+or shapes have (`OTHERS`); or their numbers travel behind this header (`CARRIED`). Two workers that both count as rank
+0, as a third has died, add up to a mark that is not `CARRIED`."""
 _USUAL = 2
 """A buffer that had changed at this many looks is copied whenever another one is."""
 
@@ -134,21 +136,39 @@ def forward_buffers(model: Module, place: Place) -> ForwardBuffers:
 class BufferCopies:
     """Copies the forward buffers of rank 0 to all workers as soon as they have changed, as torch DDP does.
 
-    The header of each mean of gradients says whether they have. If so, all workers copy them behind the mean, also
-    those that take part without stepping. Cost: one number in each header; a copy costs that of `copy_tensors` (where
-    the run tolerates deaths, the bytes of the buffers to each worker).
+    The header of each mean of gradients says whether they have. If so, all workers copy them after the mean, also
+    those that take part without stepping. Where the same buffers have changed in two steps, headers get room for their
+    numbers, which then travel with the gradient: rank 0 writes them, the others zeros, and the sum is rank 0's.
+
+    Cost: one number in each header. A copy in a message of its own costs that of `copy_tensors` (where the run
+    tolerates deaths, the bytes of the buffers to each worker); in headers it adds `room` numbers to each vector.
     """
 
-    def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, members: Callable[[], set[int]]) -> None:
-        self.buffers, self._wire, self._members = buffers, wire, members
-        self._survivors: Callable[[], Survivors | None] = lambda: surviving_replicas(place)
+    def __init__(
+        self,
+        buffers: ForwardBuffers,
+        wire: Wire,
+        members: Callable[[], set[int]],
+        survivors: Callable[[], Survivors | None],
+    ) -> None:
+        """`members` returns the ranks that form the means, `survivors` these workers where means outlive a death."""
+        self.buffers, self._wire, self._members, self._survivors = buffers, wire, members, survivors
         self._described: list[list[Any]] = []
         """Name, shape and dtype of the buffers that were copied last."""
-        self._is_source = False
+        self._is_source = self._carries = False
+        self.room = 0
+        """The numbers of buffers for which headers have room."""
+        self.usual_numbers = 0
+        """The numbers of the buffers that were copied last, if the same ones were copied before; else 0."""
+
+    def forget(self) -> None:
+        """Announce the next copy as one of other buffers."""
+        self._described, self.room, self.usual_numbers = [], 0, 0
 
     def mark(self) -> float:
         """Return the mark for the next header of a gradient; call it only where the model has such buffers."""
         self._is_source = self._wire.rank == min(self._members() - self._wire.dead)
+        self._carries = False
         if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [
@@ -157,18 +177,52 @@ class BufferCopies:
             if (x := slot.tensor) is not None and (slot.moves >= _USUAL or slot.is_silent or _has_moved(slot))
         ]
         is_same, self._described = described == self._described, described
-        return SAME if is_same else OTHERS
+        self._carries = is_same and 0 < self.usual_numbers <= self.room
+        return CARRIED if self._carries else SAME if is_same else OTHERS
 
-    def copy(self, mark: float) -> None:
-        """Copy the buffers if `mark` is not 0. Raises `ConfigurationError` for unknown buffers."""
+    def write(self, room: Tensor) -> None:
+        """Write the buffers into the room behind the header that `mark` was for, or zeros."""
+        if not self._carries:
+            room.zero_()
+            return
+        with torch.no_grad():
+            numbers = torch.cat([numbers_of(x, room.dtype).to(room.device) for x in self._tensors()])
+            room[: numbers.numel()].copy_(numbers)
+            room[numbers.numel() :].zero_()
+
+    def copy(self, mark: float, room: Tensor) -> None:
+        """Copy the buffers if `mark` is not 0; `room` is behind the header of the sum that carries the mark.
+
+        Raises `ConfigurationError` for unknown buffers.
+        """
         if not mark:
             return
         left = self._survivors()
-        if left is None:
+        if mark == CARRIED:
+            self._read(room)
+        elif left is None:
             self._copy_from_rank_0(has_others=mark != SAME)
         else:
             self._copy_among(left)
+        if mark != CARRIED:
+            self.usual_numbers = self._count(room.dtype) if mark == SAME else 0
         self.buffers.seen()
+
+    def _read(self, room: Tensor) -> None:
+        if self._is_source:
+            return
+        tensors = self._tensors()
+        lengths = [count_in(x.numel(), x.dtype, room.dtype) for x in tensors]
+        with torch.no_grad():
+            for x, numbers in zip(tensors, room[: sum(lengths)].split(lengths), strict=True):
+                take_numbers(x, numbers)
+
+    def _count(self, dtype: torch.dtype) -> int:
+        """Return the count of the numbers of the buffers that were copied last, in `dtype`; 0 if they cannot travel."""
+        tensors = self._tensors()
+        if any(x.layout != torch.strided or x.is_complex() for x in tensors):
+            return 0
+        return sum(count_in(x.numel(), x.dtype, dtype) for x in tensors)
 
     def _copy_from_rank_0(self, *, has_others: bool) -> None:
         if has_others:
@@ -210,3 +264,29 @@ class BufferCopies:
     def _tensors(self) -> list[Tensor]:
         slots = {slot.name: slot for slot in self.buffers.slots}
         return [x for name, *_ in self._described if (x := slots[name].tensor) is not None]
+
+
+def _is_exact(dtype: torch.dtype, into: torch.dtype) -> bool:
+    """Return whether each number of `dtype` is one of `into`; other dtypes travel as whole numbers of 16 or 8 bits."""
+    return dtype.is_floating_point and dtype.itemsize <= into.itemsize
+
+
+def count_in(numel: int, dtype: torch.dtype, into: torch.dtype) -> int:
+    return numel if _is_exact(dtype, into) else numel * max(1, dtype.itemsize // 2)
+
+
+def numbers_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the numbers of `x` as a vector of `dtype`, of which a sum with zeros has the same numbers."""
+    flat = x.detach().reshape(-1)
+    return (flat if _is_exact(x.dtype, dtype) else flat.view(_whole(x.dtype))).to(dtype)
+
+
+def take_numbers(x: Tensor, numbers: Tensor) -> None:
+    """Write into `x` what `numbers_of` has returned for such a tensor."""
+    if not _is_exact(x.dtype, numbers.dtype):
+        numbers = numbers.to(_whole(x.dtype)).view(x.dtype)
+    x.copy_(numbers.view(x.shape))
+
+
+def _whole(dtype: torch.dtype) -> torch.dtype:
+    return torch.uint8 if dtype.itemsize == 1 else torch.int16

@@ -107,6 +107,8 @@ class Headers:
         self._within, self.is_alone = within, within is not None and wire.size == 1
         """Whether there are no other replicas."""
         self._replica, self._announced, self._rank = replica, announced, wire.rank
+        self._length = replica.layout.header
+        """The length of a header without the room for buffers behind it."""
         self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
         self.changed = slice(COUNTS + self._count, self._bad_from)
         """For each part, how many workers changed it after it was sent."""
@@ -140,7 +142,7 @@ class Headers:
 
         `touched` are the parameters that have a gradient. Without `waits` a GPU is not waited for: see `put_flag`.
         """
-        header = [0.0] * self._replica.layout.header
+        header = [0.0] * self._length
         self._flag = None
         if self._sums:
             self._flag, self._sums = torch.stack(self._sums).isfinite().all().logical_not(), []
@@ -158,6 +160,13 @@ class Headers:
         header[SIGNED:COUNTS] = self._announced.changes.signed_gradient()
         header[COUNTS : COUNTS + self._count] = map(float, touched)
         return header
+
+    def write_of_gradient(self, header: Tensor, numbers: Sequence[float]) -> None:
+        """Write `numbers`, which `of_gradient` has returned, and the buffers that travel behind them."""
+        header[: self._length].copy_(torch.tensor(numbers, dtype=header.dtype))
+        copies = self._announced.buffers
+        if copies is not None and header.numel() > self._length:
+            copies.write(header[self._length :])
 
     def put_flag(self, header: Tensor) -> None:
         """Mark in a header on a GPU whether the gradient is finite, for which `of_gradient` has not waited."""
@@ -193,7 +202,7 @@ class Headers:
 
     def of_sum(self, sums: Flat) -> list[float]:
         """Return the header of a sum; of a sum of pieces, see `joined`."""
-        header: list[float] = header_in(sums).tolist()
+        header: list[float] = header_in(sums)[: self._length].tolist()
         return header if self._within is None else self.joined(header)
 
     def most_of_pieces(self, number: float) -> float:
@@ -241,10 +250,10 @@ class Headers:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
         self._has_noted = False
 
-    def copy_buffers(self, header: Sequence[float]) -> None:
-        """Copy buffers behind a complete mean, on all workers: see `BufferCopies.copy`."""
+    def copy_buffers(self, header: Sequence[float], sums: Flat) -> None:
+        """Copy buffers after a complete sum, on all workers: see `BufferCopies.copy`."""
         if self._announced.buffers is not None:
-            self._announced.buffers.copy(header[BUFFERS])
+            self._announced.buffers.copy(header[BUFFERS], header_in(sums)[self._length :])
 
     def measure(self, header: Sequence[float], mean: Flat, counted: int) -> None:
         """Measure the `mean` of the gradients of `counted` workers, unless parts changed after they were sent."""

@@ -14,8 +14,10 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
-from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, scale_into
+from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, scale_into, with_longer_header
+from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.forward_buffers import BufferCopies
 from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers
 from quorate.means.reducer import Reducer
 from quorate.observe.exclusions import ExclusionWatch
@@ -23,6 +25,7 @@ from quorate.observe.step_observer import Spending
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
+from quorate.wire.survivors import Survivors
 from quorate.wire.work import Done, Together
 
 _POLL = 0.02
@@ -181,15 +184,18 @@ class MeansOfAll:
             last, has_sent_parts = self.ready.flat.parts[-1], self.ready.hands_on
             headers.look(*(() if has_sent_parts else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
             numbers[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
-            header.copy_(torch.tensor(numbers, dtype=header.dtype))
+            headers.write_of_gradient(header, numbers)
             if header.device.type != "cpu":
                 headers.put_flag(header)
             for part in dirty:
                 header[headers.changed.start + part] = 1.0
 
+        def write_again(header: Tensor) -> None:
+            headers.write_of_gradient(header, headers.with_flag(numbers))
+
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(headers.with_flag(numbers)))
+            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(write_again))
 
         def finish(sums: list[Flat]) -> Flat:
             header = self.headers.of_sum(sums[0])
@@ -199,7 +205,7 @@ class MeansOfAll:
                 if changed:
                     self._repeat(part, sums[0])
             if header[BUFFERS]:
-                headers.copy_buffers(header)
+                self._copy_buffers(header, sums[0])
             headers.compare(header)
             mean = self._weighted(sums[0], header[WEIGHT])
             if header[MEASURED] > 0:
@@ -214,6 +220,37 @@ class MeansOfAll:
         header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over()))
         self._learn(header)
         self.headers.learn_gradients(header)
+
+    @property
+    def survivors(self) -> Survivors | None:
+        """The workers that form sums, where these continue after a death."""
+        return self.reducer.survivors if isinstance(self.reducer, FaultTolerantSum) else None
+
+    def _copy_buffers(self, header: Sequence[float], sums: Flat) -> None:
+        """Copy buffers after a sum, and make room for them in the next sums, which all workers do at the same sum."""
+        self.headers.copy_buffers(header, sums)
+        copies = self._watches.announced.buffers
+        if copies is not None and copies.usual_numbers > copies.room and self._carries_buffers:
+            self._hold_buffers(copies, copies.usual_numbers)
+
+    @property
+    def _carries_buffers(self) -> bool:
+        """Whether sums are of the numbers as they are, so that a header may be longer than the reducer knows."""
+        reducer = self.reducer
+        return isinstance(reducer.of if isinstance(reducer, FaultTolerantSum) else reducer, Dense)
+
+    def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
+        copies.room = room
+        self.layout = with_longer_header(self._replica.layout, room)
+        self._blank = partial(empty_vector, self.layout, self.wire.empty)
+        self.ready.lay_out(self._blank)
+
+    def forget_buffers(self) -> None:
+        """Let the next copy of buffers travel by itself, as a newcomer does not know which ones travel."""
+        copies = self._watches.announced.buffers
+        if copies is not None and copies.room:
+            copies.forget()
+            self._hold_buffers(copies, 0)
 
     def write_gradient(self, value: Flat) -> None:
         """Make `value` the `.grad` of every parameter that any worker used."""
@@ -315,7 +352,7 @@ class MeansOfAll:
             if changed:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
         if header[BUFFERS]:
-            self.headers.copy_buffers(header)
+            self._copy_buffers(header, sums)
         if header[VECTORS] > 0:
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 

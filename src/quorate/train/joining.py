@@ -158,6 +158,7 @@ def admit(worker: StrategyWorker) -> None:
     source = min(admission.members - wire.dead)
     new = admission.take_in()
     calls = means.reducer.take_in(admission.members)
+    means.forget_buffers()
     header: dict[str, Any] = {"source": source}
     tensors: Sequence[Tensor] = ()
     if source == wire.rank:

@@ -133,7 +133,10 @@ class StrategyWorker:
         copies = None
         if copies_buffers(self.strategy) and self.seat is None:
             copies = BufferCopies(
-                self.buffers, self.wire, self._place, members=lambda: self.means.headers.admission.members
+                self.buffers,
+                self.wire,
+                members=lambda: self.means.headers.admission.members,
+                survivors=lambda: self.means.survivors,
             )
         place = self._place
         watches = Watches(

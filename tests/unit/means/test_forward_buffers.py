@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from torch import nn
 
-from quorate.means.forward_buffers import ForwardBuffers
+from quorate.means.forward_buffers import ForwardBuffers, count_in, numbers_of, take_numbers
 
 
 class Holder(nn.Module):
@@ -63,3 +66,30 @@ def test_buffers_that_come_are_found() -> None:
     buffers.find()
     assert [slot.name for slot in buffers.slots] == ["queue", "mask", "more"]
     assert looked(buffers) == []
+
+
+@pytest.mark.parametrize("into", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([[1.5, -3e38, math.inf], [-math.inf, 0.0, 1e-45]]),
+        torch.tensor([1.1, -1e-300, 1e300], dtype=torch.float64),
+        torch.tensor([2**62 + 1, -7, 0]),
+        torch.tensor([2**31 - 1, -(2**31)], dtype=torch.int32),
+        torch.tensor([-(2**15), 12345], dtype=torch.int16),
+        torch.tensor([0, 255], dtype=torch.uint8),
+        torch.tensor([-128, 127], dtype=torch.int8),
+        torch.tensor([[True], [False]]),
+        torch.tensor([1.5, 65504.0], dtype=torch.float16),
+        torch.tensor(3e38, dtype=torch.bfloat16),
+        torch.tensor(7),
+        torch.zeros(0, 3),
+    ],
+    ids=lambda x: str(x.dtype).removeprefix("torch."),
+)
+def test_numbers_that_are_added_to_zeros_are_those_of_the_buffer(x: torch.Tensor, into: torch.dtype) -> None:
+    numbers = numbers_of(x, into)
+    assert numbers.numel() == count_in(x.numel(), x.dtype, into)
+    received = torch.zeros_like(x)
+    take_numbers(received, torch.zeros_like(numbers) + numbers + 0.0)
+    assert torch.equal(received, x)
