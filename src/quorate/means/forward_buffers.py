@@ -272,6 +272,7 @@ def _is_exact(dtype: torch.dtype, into: torch.dtype) -> bool:
 
 
 def count_in(numel: int, dtype: torch.dtype, into: torch.dtype) -> int:
+    """Return the length of `numbers_of` a tensor of `numel` numbers."""
     return numel if _is_exact(dtype, into) else numel * max(1, dtype.itemsize // 2)
 
 
