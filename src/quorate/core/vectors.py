@@ -114,16 +114,12 @@ class Flat:
     """A vector over a `Layout`: one tensor per part. Arithmetic is element-wise and keeps the layout."""
 
     layout: Layout
+    parts: tuple[Tensor, ...]
+    """The tensors that hold the numbers."""
 
     def __init__(self, parts: Sequence[Tensor], layout: Layout) -> None:
-        self._parts = tuple(parts)
+        self.parts, self.layout = tuple(parts), layout
         self._views: tuple[Tensor, ...] | None = None
-        self.layout = layout
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """The tensors that hold the numbers."""
-        return self._parts
 
     @classmethod
     def zeros(cls, layout: Layout) -> Flat:

@@ -52,6 +52,7 @@ class _LateStep:
         return {**self.row.as_json(), "loss": round(self.loss.value(), DIGITS)}
 
 
+_as_text = json.JSONEncoder(separators=(",", ":")).encode
 CHAOS = "chaos.jsonl"
 """The file of faults that the launcher has injected, in the folder of a run: which ranks, when and how."""
 _MOST_LATE = 8
@@ -126,7 +127,7 @@ class Recorder:
         self._rows = remaining
         self._since = next((row.end for row in remaining if isinstance(row, Step | _LateStep)), None)
         values = [row.as_json() for row in written]
-        text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=True) + "\n" for row in values).encode()
+        text = ("\n".join(map(_as_text, values)) + "\n").encode()
         try:
             self._append(text)
             if self._copy is not None:

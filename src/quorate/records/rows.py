@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar
 
 DIGITS = 6
@@ -21,10 +22,19 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row in the form in which it is written."""
-        row: Any = self
-        values = {field.name: getattr(self, field.name) for field in fields(row)}
-        left_out = {field.name for field in fields(row) if field.default is None and values[field.name] is None}
-        return {"kind": self.kind, **{name: value for name, value in values.items() if name not in left_out}}
+        row: Any = type(self)
+        values: dict[str, Any] = {"kind": self.kind}
+        for name, may_lack in _fields_of(row):
+            value = getattr(self, name)
+            if value is not None or not may_lack:
+                values[name] = value
+        return values
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the names of the fields of a kind of rows, each with whether it is left out where it is None."""
+    return tuple((field.name, field.default is None) for field in fields(kind))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

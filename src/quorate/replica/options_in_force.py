@@ -99,7 +99,9 @@ class OptionsInForce:
             for place, group in enumerate(groups):
                 put = forced[place] if place < len(forced) else {}
                 if is_plain and _are_identical([tuple(group.values())], [tuple(seen[place].values())]):
-                    group.update((key, before[place][key]) for key in put if key in before[place])
+                    for key in put:
+                        if key in before[place]:
+                            group[key] = before[place][key]
                     continue
                 marks = (before[place], seen[place])
                 if is_plain:
@@ -172,6 +174,9 @@ class OptionsInForce:
 
     def _extend(self) -> None:
         """Make room for parameter groups that were added."""
+        count = len(self._optimizer.param_groups)
+        if len(self._received) == len(self._left) == len(self._edits) == len(self._others) == count:
+            return
         for _ in range(len(self._optimizer.param_groups) - len(self._received)):
             self._received.append({})
         for groups in (self._left, self._edits):
@@ -188,10 +193,8 @@ def put_options(groups: Sequence[dict[str, Any]], options: Sequence[dict[str, An
     """Set the options of these parameter groups."""
     for group, numbers in zip(groups, options, strict=False):
         for key, number in numbers.items():
-            if key not in group:
-                group[key] = number
-            else:
-                group[key] = _like(group[key], number)
+            is_as_it_is = key not in group or (type(number) in _PLAIN and not isinstance(group[key], Tensor))
+            group[key] = number if is_as_it_is else _like(group[key], number)
 
 
 def _like(value: Any, number: Any) -> Any:
@@ -205,12 +208,13 @@ def _like(value: Any, number: Any) -> Any:
 
 _PLAIN = {int, float, bool, str, tuple, type(None)}
 """Types of options that a step cannot write in place."""
+_PLAIN_OR_PARAMETERS = _PLAIN | {list}
 
 
 def _is_plain(values: Iterable[Any]) -> bool:
     """Return whether all values of a group but its parameters are of a plain type, so that identity tells a change."""
     types = list(map(type, values))
-    return types.count(list) == 1 and _PLAIN.issuperset(kind for kind in types if kind is not list)
+    return types.count(list) == 1 and _PLAIN_OR_PARAMETERS.issuperset(types)
 
 
 def _are_identical(values: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:

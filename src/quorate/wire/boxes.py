@@ -40,18 +40,18 @@ class Boxes(Generic[A, R]):
 
     def put(self, source: int, address: A, message: Message) -> None:
         """Add an arrived message: the first receive that fits gets it."""
-        box = self._boxes.setdefault(address, _Box())
-        fitting = next((receive for receive in box.waiting if receive.source is None or receive.source == source), None)
-        if fitting is None:
-            box.arrived.append((source, message))
-            return
-        box.waiting.remove(fitting)
-        self._tidy(address, box)
-        fitting.fill(source, message)
+        box = self._box(address)
+        for place, receive in enumerate(box.waiting):
+            if receive.source is None or receive.source == source:
+                del box.waiting[place]
+                self._tidy(address, box)
+                receive.fill(source, message)
+                return
+        box.arrived.append((source, message))
 
     def ask(self, address: A, receive: R) -> None:
         """Give `receive` the next message at `address` that no earlier receive gets, now or later."""
-        box = self._boxes.setdefault(address, _Box())
+        box = self._box(address)
         for place, (source, message) in enumerate(box.arrived):
             if receive.source is None or receive.source == source:
                 del box.arrived[place]
@@ -59,6 +59,12 @@ class Boxes(Generic[A, R]):
                 receive.fill(source, message)
                 return
         box.waiting.append(receive)
+
+    def _box(self, address: A) -> _Box[R]:
+        box = self._boxes.get(address)
+        if box is None:
+            box = self._boxes[address] = _Box()
+        return box
 
     def _tidy(self, address: A, box: _Box[R]) -> None:
         if not box.arrived and not box.waiting:

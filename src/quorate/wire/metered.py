@@ -58,6 +58,15 @@ class Metered(Wrapped):
     def _again(self, inner: Wire) -> Wire:
         return Metered(inner, self.meter)
 
+    def send(self, message: Message, to: int, tag: str) -> Work[None]:
+        work = self.inner.send(message, to, tag)
+        if to != self.rank:
+            self.meter.sent("send", _nbytes(message.tensors), 1)
+        return work
+
+    def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
+        return _Receive(self.inner.receive(source, tag, needs), self.meter, self.rank)
+
     def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
         work = launch()
         others, is_root = self.size - 1, peer == self.rank
@@ -95,20 +104,7 @@ class Metered(Wrapped):
         elif operation == "barrier":
             meter.sent(operation, 0, others)
             meter.received(operation, 0, others)
-        elif operation == "send" and not is_root:
-            meter.sent(operation, nbytes, 1)
-        elif operation == "receive":
-            return self._count_message(work)
         return work
-
-    def _count_message(self, work: Work[T]) -> Work[T]:
-        def count(results: list[T]) -> T:
-            received: Any = results[0]
-            if received[0] != self.rank:
-                self.meter.received("receive", _nbytes(received[1]), 1)
-            return results[0]
-
-        return Together([work], count, self.clock)
 
     def _count_result(self, operation: str, work: Work[T], messages: int, *, excluding: int) -> Work[T]:
         def count(results: list[T]) -> T:
@@ -119,12 +115,30 @@ class Metered(Wrapped):
         return Together([work], count, self.clock)
 
 
+class _Receive:
+    """Counts a message when it is first waited for."""
+
+    __slots__ = ("_meter", "_rank", "_work")
+
+    def __init__(self, work: Work[tuple[int, Message]], meter: Meter, rank: int) -> None:
+        self._work, self._rank = work, rank
+        self._meter: Meter | None = meter
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> tuple[int, Message]:
+        source, message = self._work.wait(timeout)
+        if self._meter is not None and source != self._rank:
+            self._meter.received("receive", _nbytes(message.tensors), 1)
+        self._meter = None
+        return source, message
+
+
 def _nbytes(payload: Any) -> int:
     """Return the bytes of a tensor, a message, or a sequence of them."""
     if isinstance(payload, Tensor):
         return payload.numel() * payload.element_size()
-    if isinstance(payload, Message):
-        return sum(map(_nbytes, payload.tensors))
     if isinstance(payload, Sequence) and not isinstance(payload, str):
         return sum(map(_nbytes, payload))
     return 0
