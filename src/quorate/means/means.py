@@ -77,7 +77,7 @@ class MeansOfAll:
         self.layout, self._parameters = replica.layout, replica.trained
         others = None if before is None else before.headers
         self.headers: Headers = Headers(replica, wire, watches.announced, others, watches.within)
-        reducer.spending = timer.spending
+        reducer.measure(timer.spending)
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)

@@ -74,9 +74,7 @@ class StrategyWorker:
         self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.label = watched.strategy
-        self.timer = StepTimer(place, name, meter)
-        if seat is not None:
-            self.timer.follow(seat.traffic)
+        self.timer = StepTimer(place, name, meter, None if seat is None else seat.traffic)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"

@@ -167,6 +167,8 @@ def workers_of(replicas: Iterable[int], pieces: int) -> list[int]:
 class DeathTolerance:
     """The workers with which one worker goes on after deaths."""
 
+    tell_launcher: Callable[[], None] = lambda: None
+    """Tells a launcher with another board at once whether this worker trains, and what its death means."""
     survivors: Survivors | None = None
     """All workers that go on when others die; None where a death ends the run."""
     between: Survivors | None = None
@@ -183,8 +185,6 @@ class DeathTolerance:
 
     is_refused: bool = False
     """Whether some optimizer cannot go on after a death."""
-    tell_launcher: Callable[[], None] = lambda: None
-    """Tells a launcher with another board at once whether this worker trains, and what its death means."""
 
 
 def lost_mates(place: Place) -> list[int]:

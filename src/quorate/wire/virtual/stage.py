@@ -34,7 +34,7 @@ from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scene import Awaited
-from quorate.wire.virtual.scheduler import Scheduler, Strand
+from quorate.wire.virtual.scheduler import Resumed, Scheduler, Strand
 from quorate.wire.virtual.waits import VirtualWork
 
 HOST = "virtual"
@@ -82,6 +82,7 @@ class Stage:
         timeout: float,
         has_generators: bool,
         is_traced: bool,
+        resumed: Resumed,
     ) -> None:
         self.size = size
         self.seed = seed
@@ -107,7 +108,7 @@ class Stage:
         self.followers: list[Address] = []
         """Addresses that get a message about each death."""
         self._failure: bytes | None = None
-        self._has_generators = has_generators
+        self._has_generators, self._resumed = has_generators, resumed
 
     def note(self, rank: int | None, event: str) -> None:
         who = "-" if rank is None else str(rank)
@@ -151,10 +152,7 @@ class Stage:
         life = self.lives[rank]
         common, own = self._seeds(rank, name)
         seed = common if name == MAIN else own
-        strand = Strand(rank, name, Generators(seed) if self._has_generators else None)
-        current = self.scheduler.current
-        if current is not None and current.rank == rank:
-            strand.on_resume = current.on_resume
+        strand = Strand(rank, name, Generators(seed) if self._has_generators else None, self._resumed)
         thread = threading.Thread(target=self._live, args=(strand, body), name=f"rank {rank} {name}", daemon=True)
         try:
             thread.start()
