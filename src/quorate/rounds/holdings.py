@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
 from quorate.rounds.copies import Copies, CopyFor
 from quorate.rounds.forming import Forming, spans_hosts
 from quorate.rounds.gathering import Carrying
 from quorate.rounds.log import Log, Round
-from quorate.rounds.messages import Envelope, Fields, Header, RoundSignal, Signal
+from quorate.rounds.messages import Envelope, RoundSignal, Signal
 from quorate.rounds.terms import PASSED_ON, Agreed
 
 Send = Callable[[int, Header, Flat | None], None]

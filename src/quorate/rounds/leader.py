@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
@@ -36,7 +37,7 @@ from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
 from quorate.rounds.log import Log, Round
-from quorate.rounds.messages import Envelope, Fields, Header, Note, RoundSignal, Signal, State, Whole, Wish
+from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, Whole, Wish
 from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
 

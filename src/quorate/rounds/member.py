@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.core.fields import Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds import incoming
 from quorate.rounds.buffer import Buffer, Give
@@ -26,7 +27,7 @@ from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, la
 from quorate.rounds.incoming import Incoming, knows
 from quorate.rounds.leader import Leader, Start
 from quorate.rounds.log import Jump, Log, Round
-from quorate.rounds.messages import Envelope, Header, Lease, Note, RoundSignal, Signal, State, Wish
+from quorate.rounds.messages import Envelope, Lease, Note, RoundSignal, Signal, State, Wish
 from quorate.rounds.one_host import NoExchanges
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from quorate.core.contracts import Message
-from quorate.rounds.messages import Fields, Header
+from quorate.core.fields import Fields, Header
 from quorate.servers.decisions import Decision, Taken
 from quorate.servers.holders import Holders
 

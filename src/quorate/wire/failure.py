@@ -1,9 +1,8 @@
 """Notes on the board about workers that have ended.
 
-`failed` holds JSON, `{"rank": 2, "host": "h", "reason": "was killed by signal 9 (SIGKILL)"}`: the first failure of
-the run, written by any worker; with `seat`, where the model is in shards (`replica 1, shard 0`). `ended/<rank>` holds
-the exit status of a worker that ended normally (its launcher writes it), in decimal. `failed at` holds JSON,
-`{"strategy": "quorum", "round": 17}`: the round of the first worker that left because of the failure. `outlives`
+`failed` holds the `FailureReport` of the first failure of the run, written by any worker, and `failed at` the
+`FailedRound` of the first worker that left because of it. `ended/<rank>` holds the exit status of a worker that ended
+normally (its launcher writes it), in decimal. `outlives`
 holds the number of workers once all allow the others to go on after a death (0: something needs all workers), and
 `gone` the dead ones that the others have outlived. `outlives errors` is 1 where a worker's own error counts as its
 death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the beginning of that worker's
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.fields import Fields
 from quorate.wire.naming import coordinates_in_words
 
 GONE = "gone"
@@ -34,6 +34,26 @@ _SERVER = "server"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
 _AT = "failed at"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport(Fields):
+    """The first failure of the run."""
+
+    rank: int
+    host: str
+    reason: str
+    seat: str = ""  # the coordinates, where the model is in shards: `replica 1, shard 0`
+    kind: Kind = "died"
+    ranks: Sequence[int] = ()  # those to blame, of the kinds that concern several workers
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRound(Fields):
+    """The round in which the training failed."""
+
+    strategy: str
+    round: int
 
 
 def ended(rank: int) -> str:
@@ -51,15 +71,9 @@ def report_failure(
     """
     if kind == "died" and is_server(board, rank):
         reason = f"was a server, and {reason}"
-    report = {
-        "rank": rank,
-        "host": socket.gethostname() if host is None else host,
-        "reason": reason,
-        "seat": coordinates_in_words(board, rank),
-        "kind": kind,
-        "ranks": list(ranks),
-    }
-    return board.swap(FAILED, None, json.dumps(report).encode())
+    where = socket.gethostname() if host is None else host
+    report = FailureReport(rank, where, reason, coordinates_in_words(board, rank), kind, list(ranks))
+    return board.swap(FAILED, None, report.to_bytes())
 
 
 def read_failure(board: Board) -> Failure | None:
@@ -71,20 +85,17 @@ def read_failure(board: Board) -> Failure | None:
 def failure_in(written: bytes) -> Failure:
     """Return the error in the value of the key `failed`."""
     try:
-        report = json.loads(written)
-        rank, host, reason = int(report["rank"]), str(report["host"]), str(report["reason"])
-        ranks = tuple(int(entry) for entry in report.get("ranks", ()))
-    except (ValueError, TypeError, KeyError):
+        report = FailureReport.from_bytes(written)
+        rank, reason, ranks = int(report.rank), str(report.reason), tuple(map(int, report.ranks))
+    except (ValueError, TypeError):
         return PeerFailed("a worker failed; what it left on the board cannot be read")
-    kind = report.get("kind")
-    if kind == "mismatch":
+    if report.kind == "mismatch":
         return Mismatch(reason)
-    if kind == "diverged":
+    if report.kind == "diverged":
         return Diverged(reason, ranks)
-    if kind == "not finite":
+    if report.kind == "not finite":
         return NotFinite(reason, ranks)
-    seat = report.get("seat")
-    return PeerFailed(f"rank {rank} ({f'{seat}; ' if seat else ''}host {host}) {reason}", (rank,))
+    return PeerFailed(f"rank {rank} ({f'{report.seat}; ' if report.seat else ''}host {report.host}) {reason}", (rank,))
 
 
 def host_of(board: Board, rank: int) -> str:
@@ -100,7 +111,7 @@ def has_joined(board: Board, rank: int) -> bool:
 
 def note_place(board: Board, strategy: str, number: int) -> None:
     """Write that the training failed in round `number` of `strategy`. The first note is kept."""
-    board.swap(_AT, None, json.dumps({"strategy": strategy, "round": number}).encode())
+    board.swap(_AT, None, FailedRound(strategy, number).to_bytes())
 
 
 def noted_place(board: Board) -> str:
@@ -109,9 +120,9 @@ def noted_place(board: Board) -> str:
     if written is None:
         return ""
     try:
-        note = json.loads(written)
-        return f" in round {int(note['round'])} of {note['strategy']}"
-    except (ValueError, TypeError, KeyError):
+        note = FailedRound.from_bytes(written)
+        return f" in round {int(note.round)} of {note.strategy}"
+    except (ValueError, TypeError):
         return ""
 
 

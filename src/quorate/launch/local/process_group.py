@@ -15,7 +15,15 @@ from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
-from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, newest_report, status_after
+from quorate.launch.run.requests import (
+    LEFT_WHEN_ASKED,
+    Report,
+    ask_to_stop,
+    asked_to_stop,
+    left,
+    newest_report,
+    status_after,
+)
 from quorate.wire.failure import (
     ended,
     is_in_training,
@@ -74,7 +82,7 @@ class Crew:
         self._shows = shows
         self._guard = guard
         self._is_asked = asked
-        self._shown: tuple[int, str] | None = None
+        self._shown: Report | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
         self._plan: list[tuple[float, signal.Signals]] = []
@@ -166,7 +174,7 @@ class Crew:
         said = newest_report(self._board)
         if said is not None and said != self._shown:
             self._shown = said
-            self._shows(*said)
+            self._shows(said.rank, said.text)
 
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)
