@@ -31,7 +31,7 @@ from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile, Written
 from quorate.core.contracts import Board
 from quorate.core.errors import CheckpointError, QuorateError
 from quorate.core.fields import Fields
-from quorate.wire.failure import read_deaths
+from quorate.wire.members import members_on
 
 FORMAT = 1
 """The version of the contents of such a folder."""
@@ -249,7 +249,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
 
 
 def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
-    dead = {death.rank for death in read_deaths(board)}
+    dead = members_on(board, part.size).dead
     place = f"checkpoint/{part.key}"
     lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in dead]
     return bool(dead) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)

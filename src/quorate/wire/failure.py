@@ -2,30 +2,35 @@
 
 `failed` holds the `FailureReport` of the first failure of the run, written by any worker, and `failed at` the
 `FailedRound` of the first worker that left because of it. `ended/<rank>` holds the exit status of a worker that ended
-normally (its launcher writes it), in decimal. `outlives`
-holds the number of workers once all allow the others to go on after a death (0: something needs all workers), and
-`gone` the dead ones that the others have outlived. `outlives errors` is 1 where a worker's own error counts as its
-death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the beginning of that worker's
-first training to the end of its last. `server/<rank>` marks ranks that keep parameters for the workers: 1 where the
-run ends with them, 0 where others keep the same.
+normally (its launcher writes it), in decimal. `outlives` holds the number of workers once all allow the others to go on
+after a death (0: something needs all workers); deaths are then written as in `members`. `outlives errors` is 1 where a
+worker's own error counts as its death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the
+beginning of that worker's first training to the end of its last. `server/<rank>` marks ranks that keep parameters for
+the workers: 1 where the run ends with them, 0 where others keep the same.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
 from quorate.core.fields import Fields
+from quorate.wire.members import (
+    GONE,
+    Coming,
+    Death,
+    history_in,
+    history_to_bytes,
+    members_in,
+    members_on,
+    read_deaths,
+)
 from quorate.wire.naming import coordinates_in_words
 
-GONE = "gone"
-"""Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
-others have outlived, and those that have joined since, in the order in which that was noticed."""
 _OUTLIVES = "outlives"
 _OUTLIVES_ERRORS = "outlives errors"
 _ERRED = "erred"
@@ -126,20 +131,6 @@ def noted_place(board: Board) -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class Gone:
-    """A worker that died, while the others went on."""
-
-    rank: int
-    host: str
-    reason: str
-
-    @property
-    def in_words(self) -> str:
-        """`rank 2 (host h) was killed by signal 9 (SIGKILL)`."""
-        return f"rank {self.rank} (host {self.host}) {self.reason}"
-
-
 def allow_going_on(board: Board, size: int, *, name: str) -> None:
     """Allow the others to go on after a death in the training `name`, once each of `size` workers has called it."""
     if board.add(f"{_OUTLIVES}/{name}") == size:
@@ -196,10 +187,10 @@ def is_in_training(board: Board, rank: int) -> bool:
 def is_survived(board: Board, rank: int) -> bool:
     """Whether the others go on after the death of `rank`; false for the last worker, and for a server whose parameters
     no other keeps."""
-    written, events = board.get(_OUTLIVES), board.get(GONE)
+    written, history = board.get(_OUTLIVES), board.get(GONE)
     if written is None or int(written) == 0 or board.get(f"{_SERVER}/{rank}") == b"1":
         return False
-    return bool({*range(int(written)), *joined_in(events)} - {rank, *(death.rank for death in gone_in(events))})
+    return any(other != rank for other in members_in(history, int(written)).alive)
 
 
 def stops_at_deaths(board: Board) -> bool | None:
@@ -208,29 +199,9 @@ def stops_at_deaths(board: Board) -> bool | None:
     return None if written is None else int(written) == 0
 
 
-def read_deaths(board: Board) -> list[Gone]:
-    """Return the workers that the others have outlived so far."""
-    return gone_in(board.peek(GONE))
-
-
-def gone_in(written: bytes | None) -> list[Gone]:
-    """Return the dead workers in the value of the key `gone`."""
-    deaths = [event for event in _events(written) if "rank" in event]
-    return [Gone(int(event["rank"]), str(event["host"]), str(event["reason"])) for event in deaths]
-
-
-def joined_in(written: bytes | None) -> list[int]:
-    """Return the ranks that have joined, in the value of the key `gone`."""
-    return [int(event["came"]) for event in _events(written) if "came" in event]
-
-
-def _events(written: bytes | None) -> list[dict[str, Any]]:
-    return [] if written is None else json.loads(written)
-
-
 def has_come(board: Board, size: int, rank: int) -> bool:
     """Whether `rank` takes part in the run: from the start (one of `size`, or a server), or since it joined."""
-    return rank < size or is_server(board, rank) or rank in joined_in(board.get(GONE))
+    return rank < size or is_server(board, rank) or rank in members_in(board.get(GONE), size).joined
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
@@ -241,8 +212,9 @@ def report_outsider(board: Board, rank: int, reason: str, host: str | None = Non
 
 def report_coming(board: Board, rank: int) -> None:
     """Note that `rank` has joined the training."""
-    while rank not in joined_in(written := board.get(GONE)):
-        if board.swap(GONE, written, json.dumps([*_events(written), {"came": rank}]).encode()):
+    coming = Coming(rank)
+    while coming not in (history := history_in(written := board.get(GONE))):
+        if board.swap(GONE, written, history_to_bytes([*history, coming])):
             return
 
 
@@ -250,12 +222,10 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
     """Write the death of `rank` under `gone` where the others outlive it (True), else as the failure of the run."""
     place = socket.gethostname() if host is None else host
     while is_survived(board, rank):
-        written = board.get(GONE)
-        deaths = gone_in(written)
-        if any(death.rank == rank for death in deaths):
+        history = history_in(written := board.get(GONE))
+        if any(isinstance(event, Death) and event.rank == rank for event in history):
             return True
-        events = [*_events(written), vars(Gone(rank, place, reason))]
-        if board.swap(GONE, written, json.dumps(events).encode()):
+        if board.swap(GONE, written, history_to_bytes([*history, Death(rank, place, reason)])):
             return True
     report_failure(board, rank, reason, place)
     return False
@@ -277,7 +247,7 @@ def pass_on(source: Board, target: Board) -> None:
             target.swap(key, None, written)
     if source.peek(_OUTLIVES) == b"0":
         forbid_going_on(target)
-    dead = {death.rank for death in read_deaths(target)}
+    dead = members_on(target, 0).dead
     for death in read_deaths(source):
         if death.rank not in dead:
             report_death(target, death.rank, death.reason, death.host)

@@ -29,11 +29,11 @@ from quorate.wire.failure import (
     is_in_training,
     is_server,
     is_survived,
-    read_deaths,
     read_failure,
     report_death,
     report_failure,
 )
+from quorate.wire.members import read_deaths
 from quorate.wire.naming import named_at
 
 LOOK_EVERY = 0.02

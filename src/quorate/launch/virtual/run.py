@@ -217,7 +217,7 @@ class Report:
                 tell(f"quorate: {why}\n", self._console)
             return 0 if why is None else 1
         first = failures[0]
-        is_survived = first.rank in self.world.stage.dead and not first.is_crashed
+        is_survived = first.rank in self.world.stage.members.dead and not first.is_crashed
         if is_survived:
             tell(
                 f'quorate: rank {first.rank} had failed, and the others went on (on_error="continue")\n', self._console
