@@ -139,8 +139,8 @@ class BufferCopies:
     the run tolerates deaths, the bytes of the buffers to each worker).
     """
 
-    def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, members: Callable[[], set[int]]) -> None:
-        self.buffers, self._wire, self._members = buffers, wire, members
+    def __init__(self, buffers: ForwardBuffers, wire: Wire, place: Place, living: Callable[[], list[int]]) -> None:
+        self.buffers, self._wire, self._living = buffers, wire, living
         self._survivors: Callable[[], Survivors | None] = lambda: surviving_replicas(place)
         self._described: list[list[Any]] = []
         """Name, shape and dtype of the buffers that were copied last."""
@@ -148,7 +148,7 @@ class BufferCopies:
 
     def mark(self) -> float:
         """Return the mark for the next header of a gradient; call it only where the model has such buffers."""
-        self._is_source = self._wire.rank == min(self._members() - self._wire.dead)
+        self._is_source = self._wire.rank == min(self._living())
         if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -108,6 +108,16 @@ class MeansOfAll:
             self._follow(before.reducer)
         self._divisor = self.reducer.divisor(self.size)
         self.ready.scale = self._weight / self._divisor
+
+    def take_in(self, newcomers: Iterable[int], sums: int | None = None) -> int:
+        """Form the sums with `newcomers`, too, from the next one on; return the number of sums so far.
+
+        Every member calls this after the same sum; a newcomer passes the number of `sums` so far.
+        """
+        assert isinstance(self.reducer, FaultTolerantSum), "nobody joins other sums"
+        admission = self.headers.admission
+        admission.take_in(newcomers)
+        return self.reducer.take_in(admission.members.everyone, sums)
 
     def _follow(self, before: Reducer | FaultTolerantSum) -> None:
         if isinstance(self.reducer, FaultTolerantSum):

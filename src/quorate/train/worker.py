@@ -118,7 +118,7 @@ class StrategyWorker:
 
     def _new_neighbours(self) -> NeighbourExchange:
         worker = AmongNeighbours(
-            members=lambda: self.means.headers.admission.members,
+            members=lambda: self.means.headers.admission.members.everyone,
             mass=lambda: self.strategy.consensus(self)[1],
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
@@ -130,9 +130,7 @@ class StrategyWorker:
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         copies = None
         if copies_buffers(self.strategy) and self.seat is None:
-            copies = BufferCopies(
-                self.buffers, self.wire, self._place, members=lambda: self.means.headers.admission.members
-            )
+            copies = BufferCopies(self.buffers, self.wire, self._place, lambda: self.means.headers.admission.living)
         place = self._place
         watches = Watches(
             announced=Announced(stop_of(place), saving(place), self, self.finite, self.noise, self.changes, copies),
