@@ -225,7 +225,7 @@ class Holdings:
             source = self._copies.source_for(rank, fit, now, self._log.oldest)
             self.told[rank] = -1  # until it says what it has then
             if source is not None:
-                is_new = workers[rank].activity == "gone"
+                is_new = rank not in self._calls.members
                 self._send(source, CopyFor(rank, is_new).header(), None)
             return
         source = self._source_of_rounds(rank) if spans and not from_here else self._rank
