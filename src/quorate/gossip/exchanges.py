@@ -247,9 +247,10 @@ class _Loss:
     """First exchange without the dead; None: not decided yet."""
 
 
-class Members:
+class GraphMembers:
     """Workers of `wire` among which the graph of an exchange lies when some have died: the same on all. Never waits.
 
+    `Wire.members` has a death at another moment on each worker, so survivors agree on the first exchange without it.
     After a death each survivor announces on the board, before an exchange, the number of the exchange that it begins
     with the dead still in the graph. When all survivors have announced one for the same dead, the greatest of these
     numbers is the last exchange with them. The last survivor to announce decides this in the same compare-and-set, so

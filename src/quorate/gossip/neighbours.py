@@ -29,8 +29,8 @@ from quorate.gossip.exchanges import (
     Away,
     Contribution,
     Encoded,
+    GraphMembers,
     Incoming,
-    Members,
     StartedExchange,
     as_received,
     message_of,
@@ -133,8 +133,8 @@ class NeighbourExchange:
     # -- core.neighbours.Neighbours
 
     @cached_property
-    def _members(self) -> Members:
-        return Members(self._wire)
+    def _members(self) -> GraphMembers:
+        return GraphMembers(self._wire)
 
     @property
     def ranks(self) -> tuple[int, ...]:
