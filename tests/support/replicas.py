@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorate.wire.failure import GONE, Gone, gone_in
+from quorate.wire.members import GONE, Death, history_in, history_to_bytes
 from quorate.wire.replicated.limits import Limits
 from quorate.wire.replicated.replica import Replica
 
@@ -129,11 +129,11 @@ class Workers:
         office = member.replica.office
         silent = {} if office is None or member.replica.stopped else office.silent()
         written = member.replica.state.values.get(GONE)
-        known = [vars(one) for one in gone_in(written)]
-        new = [vars(Gone(dead, "h", why)) for dead, why in silent.items()]
+        new = [Death(dead, "h", why) for dead, why in silent.items()]
         if new:
             old = None if written is None else written.decode("latin-1")
-            self.write(rank, do="swap", key=GONE, expected=old, value=json.dumps([*known, *new]))
+            value = history_to_bytes([*history_in(written), *new]).decode()
+            self.write(rank, do="swap", key=GONE, expected=old, value=value)
 
     # -- what they do
 
@@ -169,4 +169,4 @@ class Workers:
 
     def gone(self, rank: int) -> frozenset[int]:
         """Whom this worker knows to be gone."""
-        return self.members[rank].replica.state.gone
+        return self.members[rank].replica.state.members.dead

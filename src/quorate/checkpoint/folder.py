@@ -30,7 +30,8 @@ from quorate.checkpoint.schema import check_manifest
 from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile, Written, hash_file, sync_folder, write_file
 from quorate.core.contracts import Board
 from quorate.core.errors import CheckpointError, QuorateError
-from quorate.wire.failure import read_deaths
+from quorate.core.fields import Fields
+from quorate.wire.members import members_on
 
 FORMAT = 1
 """The version of the contents of such a folder."""
@@ -209,6 +210,14 @@ class Part:
         return f"{self.session}-{self.number}.{self.term}"
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenPart(Fields):
+    """The report of a worker, on the board, that its part is written."""
+
+    files: Mapping[str, Any]  # open: what the manifest says of each file, by name
+    shared: Mapping[str, Any] | None  # open: see `Part.shared`
+
+
 def claims(board: Board, key: str) -> bool:
     """Return whether the calling worker writes state that is equal everywhere: True for the first that asks."""
     return board.add(f"checkpoint/{key}/claims") == 1
@@ -226,8 +235,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         written = {file.name: file.write(folder, part.opened).as_json for file in part.files}
         place = f"checkpoint/{part.key}"
-        said = {"files": written, "shared": part.shared}
-        board.set(f"{place}/part/{part.rank}", json.dumps(said).encode())
+        board.set(f"{place}/part/{part.rank}", WrittenPart(written, part.shared).to_bytes())
         if board.add(f"{place}/count") == part.size or _only_the_dead_are_missing(part, board):
             _complete(part, board, folder)
     except FileNotFoundError:
@@ -241,7 +249,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
 
 
 def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
-    dead = {death.rank for death in read_deaths(board)}
+    dead = members_on(board, part.size).dead
     place = f"checkpoint/{part.key}"
     lives = [board.get(f"{place}/part/{rank}") is not None for rank in range(part.size) if rank not in dead]
     return bool(dead) and all(lives) and board.swap(f"{place}/completed by", None, b"%d" % part.rank)
@@ -249,14 +257,15 @@ def _only_the_dead_are_missing(part: Part, board: Board) -> bool:
 
 def _complete(part: Part, board: Board, folder: Path) -> None:
     place = f"checkpoint/{part.key}"
-    said = [json.loads(written) for rank in range(part.size) if (written := board.get(f"{place}/part/{rank}"))]
-    about = next((part_written["shared"] for part_written in said if part_written["shared"] is not None), None)
+    values = [board.get(f"{place}/part/{rank}") for rank in range(part.size)]
+    parts = [WrittenPart.from_bytes(value) for value in values if value]
+    about = next((written.shared for written in parts if written.shared is not None), None)
     if about is None:
         return  # the writer of state that is equal everywhere has died; the next checkpoint is made without it
-    files = {name: file for part_written in said for name, file in sorted(part_written["files"].items())}
+    files = {name: file for written in parts for name, file in sorted(written.files.items())}
     manifest = {
         "step": about["step"],
-        "workers": len(said),
+        "workers": len(parts),
         "ranks": [rank for rank in range(part.size) if rank_file(rank) in files],
         "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "versions": versions(),

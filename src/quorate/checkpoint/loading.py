@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,12 @@ from quorate.checkpoint.restoring import restore
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire
 from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.core.fields import Fields
 from quorate.wire.current import Place
 
 
-@dataclass
-class Choice:
+@dataclass(frozen=True, slots=True)
+class Choice(Fields):
     """The checkpoint to continue from, the same on all workers; and sentences about the choice."""
 
     name: str | None
@@ -107,10 +107,10 @@ def _agreed(place: Place, root: Path, passed_over: Mapping[str, str]) -> Choice:
     key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:
         choice = choose(root, passed_over)
-        wire.board.set(key, json.dumps(vars(choice)).encode())
+        wire.board.set(key, choice.to_bytes())
         return choice
     wire.board.wait([key])
-    return Choice(**json.loads(wire.board.get(key) or b"{}"))
+    return Choice.from_bytes(wire.board.get(key) or b"{}")
 
 
 def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Choice:

@@ -15,7 +15,7 @@ from quorate.core.quantities import seconds_from
 from quorate.launch.local.newcomers import ask_for_one, has_ended
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.address import board_of
-from quorate.wire.failure import GONE, gone_in, joined_in
+from quorate.wire.members import GONE, members_in
 
 _LOOK_EVERY = 0.1
 _ANSWER_SECONDS = 10.0
@@ -68,12 +68,12 @@ def _asked(board: Board, workers: int) -> tuple[list[int], str | None]:
 def _wait(board: Board, rank: int, until: float) -> str | None:
     """Wait until `rank` trains; return None, or why it does not."""
     while True:
-        written = board.get(GONE)
-        if rank in joined_in(written):
+        members = members_in(board.get(GONE), 0)
+        if rank in members.joined:
             return None
         if has_ended(board, rank):
             return "has ended before it could join"
-        if any(death.rank == rank for death in gone_in(written)):
+        if rank in members.dead:
             return "has died"
         if time.monotonic() > until:
             return "has not joined yet; it goes on trying"

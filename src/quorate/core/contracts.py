@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.members import Members
 
 if TYPE_CHECKING:
     import torch
@@ -141,9 +142,15 @@ class Wire(ABC):
     name: str
 
     @property
+    def members(self) -> Members:
+        """The workers, as far as this one knows; none has died or joined before `tolerate_deaths`. Raises as
+        `Work.wait`."""
+        return Members(self.size)
+
+    @property
     def dead(self) -> frozenset[int]:
-        """Ranks that have died, where the others go on; empty before `tolerate_deaths`. Raises as `Work.wait`."""
-        return frozenset()
+        """Ranks that have died, where the others go on. Raises as `Work.wait`."""
+        return self.members.dead
 
     @property
     def max_size(self) -> int:
@@ -158,12 +165,12 @@ class Wire(ABC):
     @property
     def joined(self) -> frozenset[int]:
         """Ranks that have joined since the start. Raises as `Work.wait`."""
-        return frozenset()
+        return self.members.joined
 
     @property
     def alive(self) -> list[int]:
-        """Ranks of the living workers, as far as this worker knows, in order."""
-        return sorted({*range(self.size), *self.joined} - self.dead)
+        """Ranks of the living workers, in order. Raises as `Work.wait`."""
+        return list(self.members.alive)
 
     def host_of(self, rank: int) -> int:
         """Return the lowest rank on the host of `rank`; 0 for all where there is one host."""

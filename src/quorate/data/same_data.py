@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.fields import Fields
 from quorate.data.files.dataset import Files
 from quorate.data.files.own import OwnFiles
 from quorate.data.files.remote import RemoteFiles
@@ -56,6 +56,16 @@ class Item:
         return all(map(_are_near, self.floats, other.floats))
 
 
+@dataclass(frozen=True, slots=True)
+class Sample(Fields):
+    """The data of a worker."""
+
+    rank: int
+    examples: int | None
+    choices: Mapping[str, Any]  # open: arguments of `shard`, by name
+    items: Mapping[str, Any]  # open: the fields of some `Item`s, by index
+
+
 class NoItem(Exception):
     """Raised for an item with a value of a kind that is not compared."""
 
@@ -73,12 +83,12 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
     examples = None if isinstance(dataset, OwnFiles) else len(dataset)
     items = {} if isinstance(dataset, _AGREED) else sample(dataset, wire.clock.now)
     sampled = {str(index): [item.exact, item.floats] for index, item in items.items()}
-    own_sample = {"rank": wire.rank, "examples": examples, "choices": choices, "items": sampled}
+    own_sample = Sample(wire.rank, examples, choices, sampled)
     key = f"data/{number}"
-    if not wire.board.swap(key, None, json.dumps(own_sample).encode()):
+    if not wire.board.swap(key, None, own_sample.to_bytes()):
         first = wire.board.get(key)
         if first is not None:
-            _compare(json.loads(first), own_sample, items)
+            _compare(Sample.from_bytes(first), own_sample, items)
     wire.board.set(f"{key}/{wire.rank}", b"same")
     return partial(_wait, wire, key)
 
@@ -92,20 +102,20 @@ def _wait(wire: Wire, key: str) -> None:
         wire.board.wait([f"{key}/{rank}" for rank in range(wire.size) if rank not in wire.dead], _PATIENCE)
 
 
-def _compare(first: dict[str, Any], own_sample: dict[str, Any], items: Mapping[int, Item]) -> None:
-    here, there, examples = f"on rank {own_sample['rank']}", f"on rank {first['rank']}", own_sample["examples"]
-    for name, value in own_sample["choices"].items():
-        if value != first["choices"].get(name):
+def _compare(first: Sample, own_sample: Sample, items: Mapping[int, Item]) -> None:
+    here, there, examples = f"on rank {own_sample.rank}", f"on rank {first.rank}", own_sample.examples
+    for name, value in own_sample.choices.items():
+        if value != first.choices.get(name):
             raise ConfigurationError(
-                f"quorate.shard was given {name}={value!r} {here} and {name}={first['choices'].get(name)!r} {there}; "
+                f"quorate.shard was given {name}={value!r} {here} and {name}={first.choices.get(name)!r} {there}; "
                 "workers would deal out different epochs, so give it the same on every worker"
             )
-    if examples != first["examples"]:
+    if examples != first.examples:
         raise ConfigurationError(
-            f"quorate.shard was given {examples} examples {here} and {first['examples']} {there}; {_SAME}"
+            f"quorate.shard was given {examples} examples {here} and {first.examples} {there}; {_SAME}"
         )
     for index, item in items.items():
-        other = first["items"].get(str(index))
+        other = first.items.get(str(index))
         if other is not None and not item.is_like(Item(other[0], tuple(map(tuple, other[1])))):
             raise ConfigurationError(
                 f"quorate.shard was given other data {here} than {there}: example {index} of {examples} differs; "

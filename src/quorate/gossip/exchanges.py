@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
+from quorate.core.fields import Fields, Header
 from quorate.core.neighbours import Gift, Given, UnderWay, Written
 from quorate.core.vectors import Flat
 from quorate.gossip.masses import MassLedger, mass_of
 from quorate.observe.step_times import StepTimer
-from quorate.rounds.messages import Fields, Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +230,14 @@ class Incoming:
         self._received[contribution.round] = contribution
 
 
+@dataclass(frozen=True, slots=True)
+class Announcements(Fields):
+    """The announcements of survivors of the same deaths, on the board."""
+
+    said: Mapping[str, int] = field(default_factory=dict)  # by rank, the newest exchange that it begins with the dead
+    begins: int | None = None  # the first exchange without them, once all have announced one
+
+
 @dataclass
 class _Loss:
     dead: frozenset[int]
@@ -240,9 +247,10 @@ class _Loss:
     """First exchange without the dead; None: not decided yet."""
 
 
-class Members:
+class GraphMembers:
     """Workers of `wire` among which the graph of an exchange lies when some have died: the same on all. Never waits.
 
+    `Wire.members` has a death at another moment on each worker, so survivors agree on the first exchange without it.
     After a death each survivor announces on the board, before an exchange, the number of the exchange that it begins
     with the dead still in the graph. When all survivors have announced one for the same dead, the greatest of these
     numbers is the last exchange with them. The last survivor to announce decides this in the same compare-and-set, so
@@ -280,13 +288,13 @@ class Members:
         board, key = self._wire.board, f"{self._wire.name}/without/{','.join(map(str, sorted(loss.dead)))}"
         while True:
             written = board.get(key)
-            announcements = {"said": {}, "begins": None} if written is None else json.loads(written)
-            if announcements["begins"] is not None:
-                loss.begins = int(announcements["begins"])
+            before = Announcements() if written is None else Announcements.from_bytes(written)
+            if before.begins is not None:
+                loss.begins = before.begins
                 return
-            announcements["said"][str(self._wire.rank)] = number
-            if len(announcements["said"]) == self._wire.size - len(loss.dead):
-                announcements["begins"] = 1 + max(announcements["said"].values())
-            if board.swap(key, written, json.dumps(announcements).encode()):
-                loss.announced, loss.begins = number, announcements["begins"]
+            said = {**before.said, str(self._wire.rank): number}
+            are_all = len(said) == self._wire.size - len(loss.dead)
+            new = Announcements(said, 1 + max(said.values()) if are_all else None)
+            if board.swap(key, written, new.to_bytes()):
+                loss.announced, loss.begins = number, new.begins
                 return

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.core.fields import Fields, Header
 from quorate.core.neighbours import Answer, Gift, Given, Neighbours, Request, Written
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
@@ -28,8 +29,8 @@ from quorate.gossip.exchanges import (
     Away,
     Contribution,
     Encoded,
+    GraphMembers,
     Incoming,
-    Members,
     StartedExchange,
     as_received,
     message_of,
@@ -39,7 +40,6 @@ from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
-from quorate.rounds.messages import Fields, Header
 from quorate.wire.attendant import Attendant
 from quorate.wire.survivors import DeathTolerance, Survivors
 from quorate.wire.work import Together
@@ -133,8 +133,8 @@ class NeighbourExchange:
     # -- core.neighbours.Neighbours
 
     @cached_property
-    def _members(self) -> Members:
-        return Members(self._wire)
+    def _members(self) -> GraphMembers:
+        return GraphMembers(self._wire)
 
     @property
     def ranks(self) -> tuple[int, ...]:

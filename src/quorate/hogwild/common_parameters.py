@@ -7,7 +7,7 @@ that no other worker writes to. So all workers evaluate and save the same number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,14 +81,14 @@ class _Piece:
 
 
 class CommonParameters:
-    """The common parameters of one optimizer; all `members` (ranks) make the same calls.
+    """The common parameters of one optimizer; all `living` members (ranks) make the same calls.
 
     Cost: the parameters once per host, instead of once per worker; during a pause, two copies of them per worker. A
     pause costs one write to the board, and one read for each other worker.
     """
 
-    def __init__(self, replica: Replica, wire: Wire, members: Callable[[], Collection[int]]) -> None:
-        self._replica, self._wire, self._members = replica, wire.channel("common"), members
+    def __init__(self, replica: Replica, wire: Wire, living: Callable[[], list[int]]) -> None:
+        self._replica, self._wire, self._living = replica, wire.channel("common"), living
         self._pieces: list[_Piece] = []
         self._copies: list[tuple[Tensor, Tensor]] | None = None
         """During a pause, by piece: the worker's copy, and its first numbers; otherwise None."""
@@ -109,7 +109,7 @@ class CommonParameters:
         if not new:
             return
         seats = Seats(new, self._model_tensors())
-        wire, members = self._wire, sorted(set(self._members()) - self._wire.dead)
+        wire, members = self._wire, self._living()
         if wire.rank == members[0]:
             common = wire.make_common(seats.nbytes)
             seats.copy_to(common.memory)
@@ -220,7 +220,7 @@ class CommonParameters:
 
     def _wait(self) -> None:
         wire, until = self._wire, self._wire.clock.now() + self._wire.timeout
-        while missing := [rank for rank in sorted(set(self._members()) - wire.dead) if not self._has_paused(rank)]:
+        while missing := [rank for rank in self._living() if not self._has_paused(rank)]:
             if wire.clock.now() > until:
                 late = ranks_in_words(missing)
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s for {late} to rest", missing)

@@ -8,11 +8,12 @@ the same numbers between the same two pauses, and form the next sum with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
 from quorate.core.contracts import Board, Wire
+from quorate.core.members import Members
 
 
 class Admission:
@@ -22,26 +23,32 @@ class Admission:
         self._wire, self._first = wire, first
         self.is_open = wire.max_size > wire.size
         """Whether newcomers are possible: the wire allows more workers than it has."""
-        self.members = set(range(wire.size))
+        self.members = Members(wire.size)
+        """The workers that form the sums, the dead among them: agreed by sums, so that a newcomer is among them before
+        it is among `Wire.members`. Only `take_in` changes them."""
         self.entering: list[int] = []
-        """Ranks that the newest sums have admitted, and `take_in` has not returned yet."""
+        """Ranks that the newest sums have admitted, and that are no members yet."""
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks of the members that live, in order."""
+        return sorted(self.members.everyone - self._wire.dead)
 
     def put(self, header: Tensor | list[float]) -> None:
         """Mark the newcomers that wait in the header of a sum; call it only where `is_open`. Cost: one read of the
         board."""
-        for rank in set(waiting(self._wire.board, self._wire.name)) - self.members:
+        for rank in set(waiting(self._wire.board, self._wire.name)) - self.members.everyone:
             header[self._first + rank] = 1.0
 
     def learn(self, header: Sequence[float]) -> None:
         """Read which newcomers a sum admits in which no member ends or pauses; call it only where `is_open`."""
-        outside = set(range(self._wire.size, self._wire.max_size)) - self.members - set(self.entering)
+        outside = set(range(self._wire.size, self._wire.max_size)) - self.members.everyone - set(self.entering)
         self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]
 
-    def take_in(self) -> list[int]:
-        """Make the admitted newcomers members, and return their ranks in order."""
-        admitted, self.entering = self.entering, []
-        self.members.update(admitted)
-        return admitted
+    def take_in(self, newcomers: Iterable[int]) -> None:
+        """Make `newcomers` members."""
+        self.members = self.members.after(joined=newcomers)
+        self.entering = [rank for rank in self.entering if rank not in self.members.joined]
 
 
 def waiting(board: Board, name: str) -> list[int]:

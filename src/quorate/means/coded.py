@@ -139,7 +139,8 @@ class Coded(Remembering):
         """Return the reducer of the family for vectors of `layout`."""
         if digest_of(layout) not in self._family:
             reducer = type(self)(layout, self.wire, self.codec, self._seed, self._state)
-            reducer.spending, reducer._family, reducer._own_codec = self.spending, self._family, self._own_codec
+            reducer.measure(self.spending)
+            reducer._family, reducer._own_codec = self._family, self._own_codec
             self._family[digest_of(layout)] = reducer
         return self._family[digest_of(layout)]
 

@@ -148,11 +148,11 @@ class BufferCopies:
         self,
         buffers: ForwardBuffers,
         wire: Wire,
-        members: Callable[[], set[int]],
+        living: Callable[[], list[int]],
         survivors: Callable[[], Survivors | None],
     ) -> None:
-        """`members` returns the ranks that form the means, `survivors` these workers where means outlive a death."""
-        self.buffers, self._wire, self._members, self._survivors = buffers, wire, members, survivors
+        """`living` returns the ranks that form the means, `survivors` these workers where means outlive a death."""
+        self.buffers, self._wire, self._living, self._survivors = buffers, wire, living, survivors
         self._described: list[list[Any]] = []
         """Name, shape and dtype of the buffers that were copied last."""
         self._is_source = self._carries = False
@@ -167,8 +167,7 @@ class BufferCopies:
 
     def mark(self) -> float:
         """Return the mark for the next header of a gradient; call it only where the model has such buffers."""
-        self._is_source = self._wire.rank == min(self._members() - self._wire.dead)
-        self._carries = False
+        self._is_source, self._carries = self._wire.rank == min(self._living()), False
         if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [

@@ -245,7 +245,7 @@ class Headers:
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = []
         if any(header[self._bad_from :]):
-            self.bad = [rank for rank in sorted(self.admission.members) if header[self._bad_from + rank] > 0]
+            self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
         if self._rank in self.bad and not self._has_noted:
             self._announced.finite.note(self._replica.names, self._replica.gradients)
         self._has_noted = False

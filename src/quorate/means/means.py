@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,7 +80,7 @@ class MeansOfAll:
         self.layout, self._parameters = replica.layout, replica.trained
         others = None if before is None else before.headers
         self.headers: Headers = Headers(replica, wire, watches.announced, others, watches.within)
-        reducer.spending = timer.spending
+        reducer.measure(timer.spending)
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
@@ -111,6 +111,17 @@ class MeansOfAll:
             self._follow(before.reducer)
         self._divisor = self.reducer.divisor(self.size)
         self.ready.scale = self._weight / self._divisor
+
+    def take_in(self, newcomers: Iterable[int], sums: int | None = None) -> int:
+        """Form the sums with `newcomers`, too, from the next one on; return the number of sums so far.
+
+        Every member calls this after the same sum; a newcomer passes the number of `sums` so far.
+        """
+        assert isinstance(self.reducer, FaultTolerantSum), "nobody joins other sums"
+        admission = self.headers.admission
+        admission.take_in(newcomers)
+        self._forget_buffers()
+        return self.reducer.take_in(admission.members.everyone, sums)
 
     def _follow(self, before: Reducer | FaultTolerantSum) -> None:
         if isinstance(self.reducer, FaultTolerantSum):
@@ -245,7 +256,7 @@ class MeansOfAll:
         self._blank = partial(empty_vector, self.layout, self.wire.empty)
         self.ready.lay_out(self._blank)
 
-    def forget_buffers(self) -> None:
+    def _forget_buffers(self) -> None:
         """Let the next copy of buffers travel by itself, as a newcomer does not know which ones travel."""
         copies = self._watches.announced.buffers
         if copies is not None and copies.room:

@@ -8,20 +8,21 @@ era than its copy, waits for another copy.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from quorate.core.contracts import Wire
+from quorate.core.fields import Fields
 from quorate.means.admission import waiting
 
 
 @dataclass(frozen=True)
-class _Record:
+class _Record(Fields):
     """The workers that have joined, the era between two pauses (from 0), and whether others may join in it."""
 
     stretch: int = 0
     is_open: bool = True
-    joined: tuple[int, ...] = ()
+    joined: Sequence[int] = ()
 
 
 class OpenAdmission:
@@ -53,7 +54,7 @@ class OpenAdmission:
             closed = _Record(self.era, is_open=False, joined=record.joined)
             if record == closed or self._write(written, closed):
                 self.era += 1
-                return closed.joined
+                return tuple(closed.joined)
 
     def enter(self, era: int) -> tuple[int, ...] | None:
         """Add this worker, which has a copy of that era; return the ranks that have joined, None if it is over."""
@@ -64,7 +65,7 @@ class OpenAdmission:
             longer = replace(record, joined=(*record.joined, self._wire.rank))
             if self._write(written, longer):
                 self.era = era
-                return longer.joined
+                return tuple(longer.joined)
 
     def _open(self) -> None:
         written, record = self._read()
@@ -73,10 +74,7 @@ class OpenAdmission:
 
     def _read(self) -> tuple[bytes | None, _Record]:
         written = self._wire.board.get(self._key)
-        if written is None:
-            return None, _Record()
-        fields = json.loads(written)
-        return written, _Record(**{**fields, "joined": tuple(fields["joined"])})
+        return written, _Record() if written is None else _Record.from_bytes(written)
 
     def _write(self, written: bytes | None, record: _Record) -> bool:
-        return self._wire.board.swap(self._key, written, json.dumps(asdict(record)).encode())
+        return self._wire.board.swap(self._key, written, record.to_bytes())

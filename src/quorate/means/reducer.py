@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from quorate.core.vectors import Flat, Layout
 
 
+Measured = Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]
+"""Returns a context that measures the time of what is inside."""
+
+
 class Reducer(ABC):
     """The sum of the vectors of all workers, formed in place, part by part.
 
@@ -28,8 +32,8 @@ class Reducer(ABC):
         self.layout, self.wire = layout, wire
         self.counted = wire.size
         """The number of workers whose contributions are in a sum."""
-        self.spending: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]] = lambda on: nullcontext()
-        """A context around encoding and decoding, set by the code that measures their time."""
+        self.spending: Measured = lambda on: nullcontext()
+        """A context around encoding and decoding; see `measure`."""
         self._under_way: dict[int, Work[Any]] = {}
 
     @property
@@ -42,6 +46,10 @@ class Reducer(ABC):
     def outcome(self) -> Outcome | None:
         """The outcome of the newest sum; None where all contributions count."""
         return None
+
+    def measure(self, spending: Measured) -> None:
+        """Measure the time of encoding and decoding by `spending`."""
+        self.spending = spending
 
     def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
         """Set the weight, above 0, by which this worker multiplies its next vectors."""

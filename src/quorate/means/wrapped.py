@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from quorate.core.contracts import Work
-from quorate.means.reducer import Reducer
+from quorate.means.reducer import Measured, Reducer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,15 +22,8 @@ class Wrapped(Reducer):
         super().__init__(inner.layout, inner.wire)
         self._inner = inner
 
-    @property
-    def spending(self) -> Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]:
-        """See `Reducer.spending`."""
-        return self._inner.spending
-
-    @spending.setter
-    def spending(self, value: Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]) -> None:
-        if hasattr(self, "_inner"):
-            self._inner.spending = value
+    def measure(self, spending: Measured) -> None:
+        self._inner.measure(spending)
 
     @property
     def state(self) -> Any:

@@ -1,17 +1,16 @@
 """Ends of a training that workers report to each other over the board: a request that all end, or the end of one.
 
-`end/stop` is a JSON object: the rank that wants all to end, and its reason. `end/first` describes the first worker that
-has ended an optimizer's training: rank, name of the optimizer, steps, and whether a loader had more. `end/said` is the
-sentence about it, which the first living worker writes on stderr.
+`end/stop` holds a `StopRequest`, `end/first` the `FirstEnd`, and `end/said` the sentence about it, which the first
+living worker writes on stderr.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.step_times import timing
@@ -24,12 +23,39 @@ _SEVERAL = 3
 """Steps that workers make after another has ended before it is reported, if its loader had no more."""
 
 
+@dataclass(frozen=True, slots=True)
+class StopRequest(Fields):
+    """The request of a worker that all end."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstEnd(Fields):
+    """The first worker that has ended the training of optimizer `name`."""
+
+    rank: int
+    name: str
+    steps: int
+    had_more: bool  # whether its loader had more
+
+    @property
+    def sentence(self) -> str:
+        """The report."""
+        early = ", before its loader had ended" if self.had_more else ""
+        return (
+            f"rank {self.rank} has ended its training after {self.steps} steps{early}, and others train on without "
+            "it; to end all workers together decide with world.any(...), or call world.stop(reason)"
+        )
+
+
 class Ends:
     """The ends as one worker knows them. `is_attended` if a thread beside the training reads the board."""
 
     def __init__(self) -> None:
         self.is_attended = False
-        self._first: dict[str, Any] | None = None
+        self._first: FirstEnd | None = None
         self._heard_at: int | None = None
         self._knows_stop = self._knows_end = False
         self._lock = Lock()
@@ -40,14 +66,14 @@ class Ends:
         stop, first, said = map(place.wire.board.peek, KEYS)
         with self._lock:
             if first is not None and self._first is None:
-                self._first = json.loads(first)
+                self._first = FirstEnd.from_bytes(first)
                 for watch in self.watches:
                     watch.due = 0
             if stop is not None and not self._knows_stop:
-                request, self._knows_stop = json.loads(stop), True
-                stop_of(place).end(request["reason"])
-                reason = f": {request['reason']}" if request["reason"] else ""
-                _speak(place, f"rank {request['rank']} ends the training{reason}")
+                request, self._knows_stop = StopRequest.from_bytes(stop), True
+                stop_of(place).end(request.reason)
+                reason = f": {request.reason}" if request.reason else ""
+                _speak(place, f"rank {request.rank} ends the training{reason}")
             if said is not None and not self._knows_end:
                 self._knows_end = True
                 _speak(place, said.decode())
@@ -63,15 +89,14 @@ class Ends:
         if recorder is not None:
             values = {"stop": reason}
             recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
-        place.wire.board.swap(_STOP, None, json.dumps({"rank": place.wire.rank, "reason": reason}).encode())
+        place.wire.board.swap(_STOP, None, StopRequest(place.wire.rank, reason).to_bytes())
         stop_of(place).end(reason)
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
         """Report that this worker has ended the training of optimizer `name`; `had_more` is about its loader."""
         if place.wire.size > 1 and not _is_asked(place):
-            about = {"rank": place.wire.rank, "name": name, "steps": steps, "had_more": had_more}
-            place.wire.board.swap(_FIRST, None, json.dumps(about).encode())
+            place.wire.board.swap(_FIRST, None, FirstEnd(place.wire.rank, name, steps, had_more).to_bytes())
 
     @property
     def has_nothing_to_say(self) -> bool:
@@ -82,13 +107,13 @@ class Ends:
         """Report after a step that another worker has ended and this one trains on, when it is time."""
         self.look_unattended(place)
         first = self._first
-        if first is None or self._knows_end or first["name"] != name or _is_asked(place):
+        if first is None or self._knows_end or first.name != name or _is_asked(place):
             return
         if self._heard_at is None:
             self._heard_at = steps
-        most = 1 if first["had_more"] else _SEVERAL
-        if steps - max(self._heard_at, first["steps"]) >= most:
-            place.wire.board.swap(_SAID, None, _sentence(**first).encode())
+        most = 1 if first.had_more else _SEVERAL
+        if steps - max(self._heard_at, first.steps) >= most:
+            place.wire.board.swap(_SAID, None, first.sentence.encode())
             self.look(place)
 
 
@@ -119,14 +144,6 @@ def _speak(place: Place, sentence: str) -> None:
 def _is_asked(place: Place) -> bool:
     stop = stop_of(place)
     return stop.reason is not None or stop.asked is not None
-
-
-def _sentence(rank: int, name: str, steps: int, *, had_more: bool) -> str:
-    early = ", before its loader had ended" if had_more else ""
-    return (
-        f"rank {rank} has ended its training after {steps} steps{early}, and others train on without it; to end "
-        "all workers together decide with world.any(...), or call world.stop(reason)"
-    )
 
 
 def ends_of(place: Place) -> Ends:

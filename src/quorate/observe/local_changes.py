@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
 from zlib import crc32
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Diverged
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.digests import digest
 from quorate.observe.signatures import LENGTH, Sample, differ, is_due, next_due, signature
@@ -42,6 +44,20 @@ _USUAL = frozenset(
 _NAMED_AT_MOST = 3
 _KEPT_VERSIONS = 4
 """Rounds whose checksums are kept for late workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Fields):
+    """The values of one worker; all but the options as checksums."""
+
+    options: Sequence[Mapping[str, Any]]  # open: of each parameter group, by name
+    parameters: Sequence[int] | None = None
+    state: Mapping[str, int] | None = None
+    gradient: Sequence[int] | None = None  # after the step
+    edited: bool | None = None  # whether it is another one than after the backward pass
+
+    def header(self) -> dict[str, Any]:
+        return {name: value for name in self.__match_args__ if (value := getattr(self, name)) is not None}
 
 
 class LocalChanges:
@@ -216,25 +232,23 @@ class LocalChanges:
         """Write this worker's values to the board; the last of `count` workers compares."""
         wire, board = self._wire, self._wire.board
         key = f"changes/{wire.name}/{when}"
-        board.set(f"{key}/{wire.rank}", json.dumps({"options": options, **self._details()}).encode())
+        board.set(f"{key}/{wire.rank}", self._values(options).to_bytes())
         if board.add(f"{key}/written") != count:
             return
         written = {rank: text for rank in range(wire.max_size) if (text := board.get(f"{key}/{rank}")) is not None}
-        self._raise({rank: json.loads(text) for rank, text in written.items()})
+        self._raise({rank: Values.from_bytes(text) for rank, text in written.items()})
 
-    def _details(self) -> dict[str, Any]:
+    def _values(self, options: Sequence[Mapping[str, Any]]) -> Values:
         if not self._samples:
-            return {}
-        details: dict[str, Any] = {}
-        state = self._state()
-        details["parameters"] = [digest(x) for x in self._replica.trained]
-        details["state"] = {name: digest(x) for name, x in state}
-        if (step := self._newest_step()) is not None:
-            before, after = (sample.checksums() for sample in step)
-            details["gradient"], details["edited"] = after, before != after
-        return details
+            return Values(options)
+        state = {name: digest(x) for name, x in self._state()}
+        values = Values(options, [digest(x) for x in self._replica.trained], state)
+        if (step := self._newest_step()) is None:
+            return values
+        before, after = (sample.checksums() for sample in step)
+        return replace(values, gradient=after, edited=before != after)
 
-    def _raise(self, written: Mapping[int, Mapping[str, Any]]) -> None:
+    def _raise(self, written: Mapping[int, Values]) -> None:
         verdict = self._difference(written) if len(written) > 1 else None
         if verdict is None:
             return
@@ -247,24 +261,24 @@ class LocalChanges:
         report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 
-    def _difference(self, written: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], str] | None:
+    def _difference(self, written: Mapping[int, Values]) -> tuple[list[int], str] | None:
         """Return the ranks that differ, and a sentence; None if all workers have become equal since."""
-        options = {rank: details["options"] for rank, details in written.items()}
+        options = {rank: values.options for rank, values in written.items()}
         if not _are_equal(options):
             return self._parted(options), self._options_in_words(options)
         if not self._samples:
             return None
-        gradient = {rank: details["gradient"] for rank, details in written.items() if "gradient" in details}
+        gradient = {rank: values.gradient for rank, values in written.items() if values.gradient is not None}
         if not _are_equal(gradient):
-            edited = [rank for rank, details in written.items() if details.get("edited")]
+            edited = [rank for rank, values in written.items() if values.edited]
             ranks = ranks_of_world(self._wire, edited) if edited else self._parted(gradient)
             return ranks, (
                 f"the gradient was changed after the backward pass on {self._who(ranks)} otherwise than on the others, "
                 f"first in {self._first(gradient)}.grad, where it is the mean of all workers; change .grad on all "
                 "workers alike, or before the backward pass ends"
             )
-        parameters = {rank: details["parameters"] for rank, details in written.items()}
-        state = {rank: details["state"] for rank, details in written.items()}
+        parameters = {rank: values.parameters or () for rank, values in written.items()}
+        state = {rank: values.state or {} for rank, values in written.items()}
         kinds = []
         if not _are_equal(parameters):
             kinds.append(f"the parameters differ, first in {self._first(parameters)}")

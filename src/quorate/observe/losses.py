@@ -8,7 +8,7 @@ from quorate.core.contracts import Wire
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.records.rows import Gone, Joined
-from quorate.wire.failure import read_deaths
+from quorate.wire.members import read_deaths
 
 
 class Losses(StepObserver):

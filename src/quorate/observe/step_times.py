@@ -44,7 +44,8 @@ class StepTimer:
     The rows of the first optimizer include the worker's loading time and injected delays.
     """
 
-    def __init__(self, place: Place, name: str, meter: Meter) -> None:
+    def __init__(self, place: Place, name: str, meter: Meter, traffic: Traffic | None = None) -> None:
+        """`traffic` is that of this worker's piece of a replica: waiting there counts as this optimizer's."""
         self.recorder = timing(place).recorder
         """The receiver of rows; None: there is none."""
         self.is_first = not timing(place).timers
@@ -58,7 +59,9 @@ class StepTimer:
         self.waited_before = 0.0
         """Seconds of waiting in the step before."""
         self._bytes_out = self._bytes_in = 0
-        self._traffic: Traffic | None = None
+        self._traffic = traffic
+        if traffic is not None:
+            traffic.count_waits(partial(self.spent, "wait"))
         self._stages_before: tuple[float, int, int] = 0.0, 0, 0
         self._is_spending = False
         self._reset()
@@ -76,10 +79,6 @@ class StepTimer:
     def clock(self) -> Clock:
         """The clock of the worker."""
         return self._clock
-
-    def follow(self, traffic: Traffic) -> None:
-        """Count waiting within a replica as this optimizer's."""
-        self._traffic, traffic.waited = traffic, partial(self.spent, "wait")
 
     def saw(self, losses: Any) -> None:
         """Add an argument of backward: a scalar is the loss (the mean, of several)."""

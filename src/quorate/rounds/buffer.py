@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, nbytes_of
 from quorate.rounds.coding import Encoded
 from quorate.rounds.ledger import Ledger
-from quorate.rounds.messages import Fields, Header
 from quorate.rounds.terms import Agreed
 
 

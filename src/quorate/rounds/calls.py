@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from quorate.core.draws import chosen
+from quorate.core.members import Members
 from quorate.rounds.learners import Learners
 from quorate.rounds.messages import Note
 from quorate.rounds.terms import Agreed
@@ -30,18 +31,18 @@ from quorate.rounds.terms import Agreed
 if TYPE_CHECKING:  # calls are simulated without torch, too
     from quorate.rounds.buffer import Contribution
 
-Activity = Literal["stepping", "waiting", "away", "settling", "ended", "gone"]
+Activity = Literal["stepping", "waiting", "away", "settling", "ended"]
 
 _STREAM = 0x5EED
 
 
 @dataclass
 class Stepper:
-    """The state of one worker."""
+    """The state of one worker, which has a meaning while it is a member."""
 
-    activity: Activity = "stepping"
     computing: int | None = 0  # the round whose parameters it computes on; None while it waits for a round
     is_present: bool = True
+    activity: Activity = "stepping"
     heard_at: float = 0.0
 
 
@@ -69,18 +70,25 @@ class Calls:
     def __init__(self, agreed: Agreed, started: int = 0) -> None:
         self.agreed = agreed
         self.started = started
-        self.workers = [Stepper() if rank < agreed.size else Stepper("gone", None, False) for rank in agreed.ranks]
+        self.members = Members(agreed.size)
+        """The workers that count in the next round: the leader's, which learns of deaths by messages, and of newcomers
+        by the rounds that let them in."""
+        self.workers = [Stepper() if rank in self.members else Stepper(None, False) for rank in agreed.ranks]
         self.callers: set[int] = set()
         self.learners = Learners(agreed.learners) if agreed.learners else Workers()
-        self.live = agreed.size
         self.now = 0.0
         self.window = Window(agreed.window)
         self._known: tuple[list[int], set[int]] | None = None
 
     @property
-    def inside(self) -> list[int]:
+    def inside(self) -> Sequence[int]:
         """The workers that have joined and not died."""
-        return [rank for rank, worker in enumerate(self.workers) if worker.activity != "gone"]
+        return self.members.alive
+
+    @property
+    def live(self) -> int:
+        """The number of these."""
+        return len(self.inside)
 
     @property
     def quorum(self) -> int:
@@ -91,14 +99,13 @@ class Calls:
 
     def is_gone(self, rank: int) -> None:
         """Note that `rank` has died: it counts for nothing but its contributions."""
-        worker, self._known = self.workers[rank], None
-        self.live -= worker.activity != "gone"
-        worker.activity, worker.computing, worker.is_present = "gone", None, False
+        self.members, self._known = self.members.after(dead=[rank]), None
+        self.workers[rank].is_present = False
         self.callers.discard(rank)
 
     def comes(self, rank: int, computing: int | None) -> None:
         worker, self._known = self.workers[rank], None
-        self.live += worker.activity == "gone"
+        self.members = self.members.after(joined=[rank])
         worker.activity, worker.computing, worker.is_present = "stepping", computing, True
 
     def is_there(self, rank: int, *, is_so: bool = True) -> None:
@@ -163,21 +170,20 @@ class Calls:
 
     def counted_at(self, now: float) -> int:
         """Return how many train: they have not ended or died, and have not been silent for too long."""
-        return sum(self._trains(worker, now) for worker in self.workers)
+        return sum(self._trains(self.workers[rank], now) for rank in self.inside)
 
     def _trains(self, worker: Stepper, now: float) -> bool:
-        if worker.activity in ("ended", "gone"):
-            return False
-        return worker.is_present or now - worker.heard_at < self.agreed.patience
+        is_heard = worker.is_present or now - worker.heard_at < self.agreed.patience
+        return worker.activity != "ended" and is_heard
 
     def missing_at(self, now: float, *, settles: bool) -> list[int]:
         """Return, for learners of several workers, the workers that have died or been silent for too long."""
-        workers = enumerate(self.workers[: len(self.agreed.learners)])
-        return [
-            rank
-            for rank, worker in workers
-            if worker.activity == "gone" or not (settles or worker.activity == "ended" or self._trains(worker, now))
-        ]
+        missing = list[int]()
+        for rank, worker in enumerate(self.workers[: len(self.agreed.learners)]):
+            is_counted = settles or worker.activity == "ended" or self._trains(worker, now)
+            if rank not in self.members or not is_counted:
+                missing.append(rank)
+        return missing
 
     def may_start(self) -> bool:
         """Return whether a round starts now."""
@@ -201,9 +207,8 @@ class Calls:
 
     def _counted(self) -> tuple[list[int], set[int]]:
         if self._known is None:
-            workers = [
-                (rank, worker) for rank, worker in enumerate(self.workers) if worker.activity in ("stepping", "away")
-            ]
+            states = ((rank, self.workers[rank]) for rank in self.inside)
+            workers = [(rank, worker) for rank, worker in states if worker.activity in ("stepping", "away")]
             absent = (rank for rank, worker in workers if not worker.is_present)
             counted = self.learners.whole([rank for rank, worker in workers if worker.is_present], absent)
             self._known = counted, self.learners.among(counted)
@@ -226,16 +231,16 @@ class Calls:
 
     def may_settle(self) -> bool:
         """Return whether nobody steps any more: one more round takes what is pending."""
-        return all(worker.activity in ("settling", "ended", "gone") for worker in self.workers)
+        return all(self.workers[rank].activity in ("settling", "ended") for rank in self.inside)
 
     @property
     def ended(self) -> int:
-        return sum(worker.activity == "ended" for worker in self.workers)
+        return sum(self.workers[rank].activity == "ended" for rank in self.inside)
 
     @property
     def all_ended(self) -> bool:
         """Whether every worker has ended or died."""
-        return all(w.activity in ("ended", "gone") for w in self.workers)
+        return self.ended == self.live
 
     def begin(self) -> int:
         """Start the next round; return its number."""

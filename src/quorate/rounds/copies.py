@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.core.fields import Fields, Header
 from quorate.rounds.forming import on_one_host
 from quorate.rounds.log import Jump, Log
-from quorate.rounds.messages import Fields, Header, Note
+from quorate.rounds.messages import Note
 
 AGAIN_SECONDS = 2.0  # seconds after which a copy that did not come is asked for again
 

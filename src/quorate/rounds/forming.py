@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quorate.core.fields import Fields
 from quorate.core.hosts import by_host
-from quorate.rounds.messages import Fields
 from quorate.rounds.terms import Agreed
 
 HUB_BYTES = 1 << 18

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
 from quorate.rounds.copies import Copies, CopyFor
 from quorate.rounds.forming import Forming, spans_hosts
 from quorate.rounds.gathering import Carrying
 from quorate.rounds.log import Log, Round
-from quorate.rounds.messages import Envelope, Fields, Header, RoundSignal, Signal
+from quorate.rounds.messages import Envelope, RoundSignal, Signal
 from quorate.rounds.terms import PASSED_ON, Agreed
 
 Send = Callable[[int, Header, Flat | None], None]
@@ -224,7 +225,7 @@ class Holdings:
             source = self._copies.source_for(rank, fit, now, self._log.oldest)
             self.told[rank] = -1  # until it says what it has then
             if source is not None:
-                is_new = workers[rank].activity == "gone"
+                is_new = rank not in self._calls.members
                 self._send(source, CopyFor(rank, is_new).header(), None)
             return
         source = self._source_of_rounds(rank) if spans and not from_here else self._rank

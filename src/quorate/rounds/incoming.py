@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from quorate.core.fields import Header
 from quorate.core.vectors import Flat
 from quorate.rounds.gathering import Patience
 from quorate.rounds.holdings import Announcement
 from quorate.rounds.hosts.between_hosts import BetweenHosts
 from quorate.rounds.hosts.exchange import Send
 from quorate.rounds.log import Log, Round
-from quorate.rounds.messages import Envelope, Header, RoundSignal, Signal
+from quorate.rounds.messages import Envelope, RoundSignal, Signal
 from quorate.rounds.one_host import NoExchanges
 from quorate.rounds.terms import Agreed
 

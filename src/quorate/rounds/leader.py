@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
@@ -36,7 +37,7 @@ from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
 from quorate.rounds.log import Log, Round
-from quorate.rounds.messages import Envelope, Fields, Header, Note, RoundSignal, Signal, State, Whole, Wish
+from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, Whole, Wish
 from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
 
@@ -117,7 +118,7 @@ class Leader:
         self.advance(now)
 
     def is_outside(self, rank: int) -> bool:
-        return self.calls.workers[rank].activity == "gone"
+        return rank not in self.calls.members
 
     def heard(self, rank: int, envelope: Envelope, now: float) -> None:
         """Note that `rank` is there, as it has sent a message."""
@@ -223,8 +224,8 @@ class Leader:
     def _begin(self, now: float, *, settles: bool) -> None:
         number = self.calls.begin()
         assert number == self._log.newest + 1
-        asked = [r for r, w in enumerate(self.calls.workers) if w.is_present or (settles and w.activity != "gone")]
         inside = self.calls.inside
+        asked = [rank for rank in inside if settles or self.calls.workers[rank].is_present]
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
         self.gathering = OpenRound(number, now, settles, until, spans)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat
-from quorate.rounds.messages import Fields, Header
 from quorate.rounds.terms import Agreed
 
 NO_REQUEST = -1

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.core.fields import Header
+from quorate.core.members import Members
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds import incoming
 from quorate.rounds.buffer import Buffer, Give
@@ -26,7 +28,7 @@ from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, la
 from quorate.rounds.incoming import Incoming, knows
 from quorate.rounds.leader import Leader, Start
 from quorate.rounds.log import Jump, Log, Round
-from quorate.rounds.messages import Envelope, Header, Lease, Note, RoundSignal, Signal, State, Wish
+from quorate.rounds.messages import Envelope, Lease, Note, RoundSignal, Signal, State, Wish
 from quorate.rounds.one_host import NoExchanges
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
@@ -62,7 +64,9 @@ class Member:
         self.copy: tuple[int, Copy] | None = None
         self.is_wanted = False  # to lead: it knows more than the one that was about to
         self.wish: Wish | None = None
-        self.dead: set[int] = set()  # the workers that have died
+        self.dead = frozenset[int]()
+        """Workers of whose death a message has told this member: those that it counts as dead from that message on, so
+        that what they had sent before counts. `Wire.dead` may have more."""
         self.jumps, self._copied_in = 0, -1  # the term in which this replica became a copy: an older one is late then
         self.heard_at = 0.0
         self._send, self._news = send, news
@@ -147,7 +151,7 @@ class Member:
                 self.leader.received(source, envelope, header, vector, now)
         elif header["kind"] == "ping":
             self._tell(source, Signal("pong").header(), None)
-        elif source in self._everyone:  # what else is said is said again to the one that leads
+        elif source in self.members.everyone:  # what else is said is said again to the one that leads
             inquiry.heard(source, envelope, header)
             self._take_office_if_all_have_answered(now)
 
@@ -228,20 +232,21 @@ class Member:
         """Lead from now on, in a new term; first ask everyone for their rounds."""
         self._follow(term, self.rank)
         self._inquiry = _Inquiry(now + self.patience.seconds)
-        for rank in self._everyone - self.dead:
+        for rank in self.members.alive:
             self._tell(rank, Signal("term").header(), None)
 
     @property
-    def _everyone(self) -> set[int]:
-        return {*range(self.agreed.size), *self.log.joined}
+    def members(self) -> Members:
+        """The workers of the rounds up to the newest in the log, which has agreed on newcomers."""
+        return Members(self.agreed.size, frozenset(self.log.joined), self.dead)
 
     @property
     def is_outside(self) -> bool:
-        return self.rank not in self._everyone
+        return self.rank not in self.members.everyone
 
     def have_died(self, ranks: Collection[int], now: float) -> None:
         """Note that `ranks` have died."""
-        self.dead.update(ranks)
+        self.dead = self.dead.union(ranks)
         self.copies_wanted = [rank for rank in self.copies_wanted if rank not in self.dead]
         self.entries_wanted = [rank for rank in self.entries_wanted if rank not in self.dead]
         if self.leader is not None:
@@ -254,7 +259,7 @@ class Member:
         self._news()
 
     def _take_office_if_all_have_answered(self, now: float) -> None:
-        if self._inquiry is not None and self._inquiry.states.keys() >= self._everyone - self.dead:
+        if self._inquiry is not None and self._inquiry.states.keys() >= set(self.members.alive):
             self._take_office(now)
 
     def _take_office(self, now: float) -> None:
@@ -266,7 +271,7 @@ class Member:
             # Somebody knows more: it leads better. Its term is newer than this one.
             self._tell(newest, Signal("stand").header(), None)
             return
-        if self._is_apart and not inquiry.is_enough(self._everyone, self.dead, self.log.voters):
+        if self._is_apart and not inquiry.is_enough(self.members, self.log.voters):
             self._inquiry, inquiry.until = inquiry, now + self.patience.seconds
             return
         self.leader = self._new_leader(started)
@@ -278,7 +283,7 @@ class Member:
 
     @property
     def _is_apart(self) -> bool:
-        return are_apart(self._host_of, self._everyone)
+        return are_apart(self._host_of, self.members.everyone)
 
     def _state(self) -> State:
         return State(max(self.started, self._was_started), self._note, self.incoming.held.about)
@@ -354,11 +359,11 @@ class _Inquiry:
         held = {rank: state.held for rank, (_, state) in self.states.items()}
         return [rank for rank, about in held.items() if about is not None and list(about[:2]) == [number, term]]
 
-    def is_enough(self, everyone: Collection[int], dead: Collection[int], voters: Collection[int]) -> bool:
+    def is_enough(self, members: Members, voters: Collection[int]) -> bool:
         """Return whether one that answered must have every round in force; without `voters` all inside vote."""
-        if self.states.keys() >= set(everyone).difference(dead):
+        if self.states.keys() >= set(members.alive):
             return True
-        known = voters or everyone
+        known = voters or members.everyone
         return 2 * len(self.states.keys() & set(known)) > len(known)
 
 

@@ -1,36 +1,12 @@
-"""The messages of members to their leader, and the fields of all messages; others are declared beside their senders."""
+"""The messages of members to their leader; others are declared beside their senders."""
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-Header = Mapping[str, Any]
-
-
-class Fields(ABC):
-    """A part of a header, as a frozen dataclass. By default each field is one key, in order."""
-
-    __slots__ = ()
-    __match_args__: tuple[str, ...]
-
-    def header(self) -> dict[str, Any]:
-        """Return the JSON."""
-        header = {}
-        for name in self.__dataclass_fields__:  # type: ignore[attr-defined]
-            header[name] = getattr(self, name)
-        return header
-
-    @classmethod
-    def read(cls, header: Header, **others: Any) -> Self:
-        """Return the fields of a header, which may have other keys, too; `others` are not in it."""
-        fields = others
-        for name in cls.__match_args__:
-            if name in header:
-                fields[name] = header[name]
-        return cls(**fields)
+from quorate.core.fields import Fields, Header
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,6 @@ class OwnPace:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
         self._stretch, self._settles, self._give = stretch, settles, give
-        self.about_to_give: Give = lambda to, is_whole: None
 
     @property
     def version(self) -> int:
@@ -140,5 +139,4 @@ class OwnPace:
 
     def serve(self) -> None:
         for to, is_whole in copies_wanted(self._member, settles=self._settles()):
-            self.about_to_give(to, is_whole)
             self._give(to, is_whole)

@@ -6,7 +6,6 @@ member depends on these, in their order, and on nothing else.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
 from quorate.rounds.forming import are_apart, on_one_host
@@ -25,7 +25,7 @@ from quorate.rounds.hosts.pieces import layout_of_piece
 from quorate.rounds.hosts.sparse import read, written
 from quorate.rounds.log import Jump, at_once
 from quorate.rounds.member import Member
-from quorate.rounds.messages import Fields, Header, Lease, Note, Wish
+from quorate.rounds.messages import Lease, Note, Wish
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.terms import Agreed
@@ -267,10 +267,10 @@ class RoundTask:
     def _stand(self) -> None:
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
-        lease = Lease() if written is None else Lease.read(json.loads(written))
+        lease = Lease() if written is None else Lease.from_bytes(written)
         if (term := self._happens({"what": "lease", "held": lease.header()})) is None:
             return
-        new = json.dumps(Lease(term, self._wire.rank).header()).encode()
+        new = Lease(term, self._wire.rank).to_bytes()
         if board.swap(key, written, new):
             self._happens({"what": "stand", "term": term})
 

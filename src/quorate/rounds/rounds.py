@@ -22,7 +22,7 @@ from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
 from quorate.rounds.messages import Note, Wish
-from quorate.rounds.pace import Called, Copied, OwnPace
+from quorate.rounds.pace import Called, Copied
 from quorate.rounds.pieces.row_paces import pace_in
 from quorate.rounds.pieces.row_tasks import row_task
 from quorate.rounds.progress import RoundTask
@@ -51,8 +51,9 @@ class Rounds:
         self._progress = RoundTask(*own) if row is None else row_task(*own, row=row)
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
-        own_pace = OwnPace(self._progress, self._arrival, lambda: self._stretch, lambda: self._settles, self._give_copy)
-        self._pace = pace_in(row, self._progress, self._arrival, own_pace, self._give_copy)
+        self._pace = pace_in(
+            row, self._progress, self._arrival, lambda: self._stretch, lambda: self._settles, self._give_copy
+        )
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`

@@ -8,7 +8,7 @@ from dataclasses import fields as fields_of
 from functools import cache
 from typing import Any, Literal, Self
 
-from quorate.rounds.messages import Fields, Header
+from quorate.core.fields import Fields, Header
 
 _KEYS = {"era": "stretch", "workers": "there"}
 

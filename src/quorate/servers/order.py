@@ -53,8 +53,11 @@ class Joining:
 
 @dataclass
 class Order:
-    """The order of one era, which begins at `version` with the workers `there`; the size of `everyone` (usually the
-    same workers) determines the share of each in a step."""
+    """The order of one era, which begins at `version` with the workers `there`.
+
+    Workers come and go by decisions, in one place among the pushes on every server: so a death, or a newcomer, may
+    count here later than in `Wire.members`.
+    """
 
     terms: ServerTerms
     there: Iterable[int]
@@ -65,7 +68,6 @@ class Order:
     """Whether decisions are made here; otherwise this order follows those of another server."""
     last: Decision | None = None
     """The decision that ended the era before this one."""
-    everyone: set[int] = field(default_factory=set)
     joining: Joining = field(default_factory=Joining)
     _workers: dict[int, Pusher] = field(init=False)
     _pending: list[Push] = field(default_factory=list)
@@ -81,7 +83,11 @@ class Order:
 
     def __post_init__(self) -> None:
         self._workers = {rank: Pusher() for rank in self.there}
-        self.everyone = self.everyone or set(self._workers)
+
+    @property
+    def everyone(self) -> set[int]:
+        """The workers that push, rest or have ended; their number determines the share of each in a step."""
+        return {*self._workers, *self._rested, *self.ended}
 
     def pushed(self, push: Push) -> list[Decision]:
         """Take in a push that has arrived."""
@@ -114,7 +120,6 @@ class Order:
 
     def died(self, rank: int) -> list[Decision]:
         """Note that a worker has died: nobody waits for it, and no more pushes of it arrive."""
-        self.everyone.discard(rank)
         self.joining.asked.pop(rank, None)
         self._workers.pop(rank, None)
         self.ended -= {rank}
@@ -144,7 +149,6 @@ class Order:
         self.joining.withdrawn[rank] = attempt
         if self._workers.pop(rank, None) is None:
             return []
-        self.everyone.discard(rank)
         return [*self._in_turn(), *self._go_on()]
 
     def follow(self, decision: Decision) -> None:
@@ -184,9 +188,10 @@ class Order:
         return [*decisions, *self._go_on()]
 
     def next_era(self, last: Decision) -> Order:
-        """Return the order of the next era, after the `last` decision of this one."""
-        ended = frozenset(last.ended)
-        return Order(self.terms, last.there, last.version, ended, self.decides, last, self.everyone, self.joining)
+        """Return the order of the next era, after the `last` decision of this one, whose server may not have known yet
+        of a death."""
+        there, ended = self.everyone.intersection(last.there), self.everyone.intersection(last.ended)
+        return Order(self.terms, sorted(there), last.version, frozenset(ended), self.decides, last, self.joining)
 
     # -- inside
 
@@ -196,7 +201,6 @@ class Order:
             del self.joining.asked[rank]
         if self.joining.withdrawn.get(rank, 0) < attempt:
             self._workers[rank] = Pusher(clock)
-            self.everyone.add(rank)
 
     def _asks(self, push: Push) -> None:
         worker = self._workers.get(push.source)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from quorate.core.contracts import Message
-from quorate.rounds.messages import Fields, Header
+from quorate.core.fields import Fields, Header
 from quorate.servers.decisions import Decision, Taken
 from quorate.servers.holders import Holders
 
@@ -85,6 +85,7 @@ class Succession:
     def __init__(self, rank: int, holders: Holders, send: Callable[[Message, int], Any], *, is_alone: bool) -> None:
         self._rank, self._holders, self._send, self._is_alone = rank, holders, send, is_alone
         self.dead = set[int]()
+        """Workers whose death a message has told, perhaps of another server: each decision has those known by then."""
         self._newest = 0
         self._log = deque[NumberedDecision]()
         self._awaited = set[int]()

@@ -83,7 +83,7 @@ def shard(
     if zero == 1 and is_whole:
         root: Any = model
         seat.traffic.reduces = root.set_requires_gradient_sync
-    seat.traffic.forget = partial(_step_ended, modules, is_on_cpu, walk)
+    seat.traffic.forgets.append(partial(_step_ended, modules, is_on_cpu, walk))
     handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
     meet = _meet_by_torch if pieces is None else pieces.meet

@@ -25,6 +25,8 @@ from quorate.wire.naming import note_axes
 class Meshes:
     """The meshes of one worker, and settings from the command line."""
 
+    start_group: Callable[[str, int, int], None] | None = None
+    """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
     axes: Axes | None = None
     """Axes from the command line."""
     zero: Zero | None = None
@@ -34,8 +36,6 @@ class Meshes:
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
     """The device on which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
-    start_group: Callable[[str, int, int], None] | None = None
-    """Starts torch's default process group of a worker that joins: its name, the place of the worker, and its size."""
 
 
 def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:

@@ -35,7 +35,7 @@ class Traffic:
     along: Along | None = None
     """Set where this worker has some of the model's stages."""
     waited: Callable[[float], None] = lambda seconds: None
-    """Called with the seconds of each wait."""
+    """Called with the seconds of each wait; see `count_waits`."""
     meet: Callable[[str], None] = lambda call: None
     """Waits until all workers of the replica have reached the same call. Raises `Mismatch` where one makes another."""
     reduces: Callable[[bool], None] | None = None
@@ -44,8 +44,17 @@ class Traffic:
     """Contexts within which backward passes only add to gradients."""
     by_layer: Counter[str] = field(default_factory=Counter)
     """Bytes sent along the tensor axis for each layer, by its name, forward and backward."""
-    forget: Callable[[], None] = lambda: None
-    """Frees gathered parameters; the next pass gathers them with their new numbers."""
+    forgets: list[Callable[[], None]] = field(default_factory=list)
+    """Calls that free gathered parameters; see `forget`."""
+
+    def count_waits(self, waited: Callable[[float], None]) -> None:
+        """Call `waited` from now on, in place of an earlier one: the newest optimizer's timer counts."""
+        self.waited = waited
+
+    def forget(self) -> None:
+        """Free gathered parameters; the next pass gathers them with their new numbers."""
+        for free in self.forgets:
+            free()
 
     @contextmanager
     def pausing(self) -> Iterator[None]:

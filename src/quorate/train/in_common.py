@@ -27,7 +27,7 @@ def common_of(worker: StrategyWorker, label: str, others: Iterable[_Training]) -
     check_shareable(replica, worker.wire, label)
     if any(other.common is not None and other.common.has_any(replica.every) for other in others):
         raise ConfigurationError(f"two optimizers under {label} have parameters that share memory; give each its own")
-    return CommonParameters(replica, worker.wire, lambda: worker.means.headers.admission.members)
+    return CommonParameters(replica, worker.wire, lambda: worker.means.headers.admission.living)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def enter(
     elif worker.has_rounds:
         _enter_rounds(trained, everyone)
     elif isinstance(worker.means.reducer, FaultTolerantSum):
-        _enter_sums(worker, worker.means.reducer)
+        _enter_sums(worker)
 
 
 def _joins_beside_others(worker: StrategyWorker) -> bool:
@@ -119,7 +119,7 @@ def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
         raise
 
 
-def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
+def _enter_sums(worker: StrategyWorker) -> None:
     """Wait to be admitted by a sum of the others; the first of them sends its replica."""
     wire, clock = worker.wire, worker.wire.clock
     receive = wire.receive(None, _TAG)
@@ -142,10 +142,9 @@ def _enter_sums(worker: StrategyWorker, reducer: FaultTolerantSum) -> None:
             break
         receive = wire.receive(None, _TAG)
     worker.copies.adopt(header["replica"], list(message.tensors))
-    worker.means.headers.admission.members = set(header["members"])
+    worker.means.take_in(header["members"][wire.size :], header["calls"])
     worker.strategy.restored(worker, None)
     worker.neighbours.joins(header["stands"])
-    reducer.take_in(header["members"], header["calls"])
     worker.means.headers.has_vectors, worker.means.headers.has_voted = header["flags"]
     wire.enter()
 
@@ -155,21 +154,19 @@ def admit(worker: StrategyWorker) -> None:
     means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
     if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return
-    source = min(admission.members - wire.dead)
-    new = admission.take_in()
-    calls = means.reducer.take_in(admission.members)
-    means.forget_buffers()
+    source, new = admission.living[0], admission.entering
+    calls = means.take_in(new)
     header: dict[str, Any] = {"source": source}
     tensors: Sequence[Tensor] = ()
     if source == wire.rank:
         copied, tensors = worker.copies.capture(is_whole=True)
         header |= {
             "replica": copied,
-            "members": sorted(admission.members),
+            "members": sorted(admission.members.everyone),
             "calls": calls,
             "stands": worker.neighbours.position,
             "flags": [means.headers.has_vectors, means.headers.has_voted],
         }
-    worker.losses.joined([rank for rank in admission.members if rank >= wire.size], worker.updates + 1)
+    worker.losses.joined(admission.members.joined, worker.updates + 1)
     for rank in new:
         wire.send(Message(tuple(tensors), header), rank, _TAG)

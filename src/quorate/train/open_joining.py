@@ -43,8 +43,7 @@ class OpenTraining(Protocol):
 
 def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
     """Wait, on a newcomer, for a copy of a replica, and become a member. Raises as `train.joining.enter`."""
-    wire, reducer = worker.wire, worker.means.reducer
-    assert isinstance(reducer, FaultTolerantSum)
+    wire = worker.wire
     wait_outside(wire.board, wire.name, wire.rank)
     receive, until = wire.receive(None, _TAG), wire.clock.now() + wire.timeout
     while True:
@@ -66,8 +65,7 @@ def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
     count = len(message.tensors) - header["tensors"]
     worker.copies.adopt(header["replica"], list(message.tensors[:count]))
     training.follow(header["training"], message.tensors[count:], source)
-    worker.means.headers.admission.members.update(joined)
-    reducer.take_in(worker.means.headers.admission.members, header["calls"])
+    worker.means.take_in(joined, header["calls"])
     worker.strategy.restored(worker, None)
     training.enters()
     wire.enter()
@@ -75,10 +73,10 @@ def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
 
 def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
     """Send waiting newcomers their invitations, on the first worker; called after a step."""
-    members, wire, reducer = worker.means.headers.admission.members, worker.wire, worker.means.reducer
+    wire, reducer = worker.wire, worker.means.reducer
     if not training.admission.is_possible or not isinstance(reducer, FaultTolerantSum) or worker.means.some_ended:
         return
-    if wire.rank != min(members - wire.dead):
+    if wire.rank != worker.means.headers.admission.living[0]:
         return
     for rank in training.admission.waiting():
         copied, tensors = worker.copies.capture(is_whole=True)
@@ -90,11 +88,9 @@ def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
 
 def close_admission(worker: StrategyWorker, training: OpenTraining) -> None:
     """Close the admission, as this worker pauses or has ended, and take in those that have joined by now."""
-    members, reducer = worker.means.headers.admission.members, worker.means.reducer
-    if not training.admission.is_possible or not isinstance(reducer, FaultTolerantSum):
+    means = worker.means
+    if not training.admission.is_possible or not isinstance(means.reducer, FaultTolerantSum):
         return
-    new = set(training.admission.close()) - members
-    if new:
-        members.update(new)
-        reducer.take_in(members)
-    worker.losses.joined([rank for rank in members if rank >= worker.size], worker.updates + 1)
+    if new := set(training.admission.close()) - means.headers.admission.members.joined:
+        means.take_in(new)
+    worker.losses.joined(means.headers.admission.members.joined, worker.updates + 1)

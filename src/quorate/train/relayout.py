@@ -5,16 +5,16 @@ A worker that changes its trained parameters announces it on the board, so that 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from torch.nn import Parameter
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, ranks_in_words
+from quorate.core.fields import Fields
 from quorate.core.resize import laws_of
 from quorate.core.vectors import digest_of
 from quorate.hogwild.common_parameters import CommonParameters
@@ -25,6 +25,22 @@ from quorate.train.survivors import agree_on_buffers
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 from quorate.wire.survivors import surviving_replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement(Fields):
+    """The announcement of a worker that it trains other parameters since its step `step`."""
+
+    rank: int
+    step: int
+    words: str  # the difference
+
+    def sentence(self, others: str) -> str:
+        """Return the error, where `others` do not."""
+        return (
+            f"rank {self.rank} trains other parameters since its step {self.step} ({self.words}), and {others}; "
+            "parameters freeze, thaw and join the optimizer on all workers before the same step"
+        )
 
 
 class Relayout:
@@ -173,7 +189,7 @@ class LayoutChanges:
         self._seen_at = None
         prefix = f"{worker.wire.name}/layout/{before}/"
         words = _difference(names_before, worker.replica.names_now)
-        announcement = json.dumps({"rank": worker.rank, "step": worker.step, "words": words}).encode()
+        announcement = Announcement(worker.rank, worker.step, words).to_bytes()
         worker.wire.board.set(f"{prefix}{worker.rank}", announcement)
         worker.wire.board.swap(f"{prefix}first", None, announcement)
         return prefix
@@ -188,13 +204,13 @@ class LayoutChanges:
             own_text = next(text for rank, text in zip(ranks, announcements, strict=True) if rank == worker.rank)
             assert own_text is not None
             words = f"{ranks_in_words(others)} paused or ended without it"
-            raise ConfigurationError(_sentence(json.loads(own_text), words))
+            raise ConfigurationError(Announcement.from_bytes(own_text).sentence(words))
 
     def changed_alike(self, prefix: str) -> None:
         """Delete the announcements, as all workers have changed alike."""
         board, own = self._worker.wire.board, f"{prefix}{self._worker.rank}"
         first = board.get(f"{prefix}first")
-        if first is not None and json.loads(first)["rank"] == self._worker.rank:
+        if first is not None and Announcement.from_bytes(first).rank == self._worker.rank:
             board.delete(f"{prefix}first")
         board.delete(own)
 
@@ -213,10 +229,8 @@ class LayoutChanges:
         if self._seen_at is None:
             self._seen_at = worker.step
         allowed = 0 if self._in_lockstep else _STEPS
-        if worker.step > announced["step"] + allowed and worker.step >= self._seen_at + allowed:
-            raise ConfigurationError(
-                _sentence(announced, f"rank {worker.rank} is at its step {worker.step} without it")
-            )
+        if worker.step > announced.step + allowed and worker.step >= self._seen_at + allowed:
+            raise ConfigurationError(announced.sentence(f"rank {worker.rank} is at its step {worker.step} without it"))
         return worker.step + 1
 
     @property
@@ -233,13 +247,13 @@ class LayoutChanges:
         if announced is not None:
             worker = self._worker
             others = f"rank {worker.rank} pauses or ends after its step {worker.step} without it"
-            raise ConfigurationError(_sentence(announced, others))
+            raise ConfigurationError(announced.sentence(others))
 
-    def _first(self) -> dict[str, Any] | None:
+    def _first(self) -> Announcement | None:
         worker = self._worker
         text = worker.wire.board.get(f"{worker.wire.name}/layout/{digest_of(worker.replica.layout)}/first")
-        announced = None if text is None else dict(json.loads(text))
-        return None if announced is None or announced["rank"] in worker.wire.dead else announced
+        announced = None if text is None else Announcement.from_bytes(text)
+        return None if announced is None or announced.rank in worker.wire.dead else announced
 
     @property
     def _in_lockstep(self) -> bool:
@@ -266,10 +280,3 @@ def _difference(before: Sequence[str], now: Sequence[str]) -> str:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
-
-
-def _sentence(announced: Mapping[str, object], others: str) -> str:
-    return (
-        f"rank {announced['rank']} trains other parameters since its step {announced['step']} ({announced['words']}), "
-        f"and {others}; parameters freeze, thaw and join the optimizer on all workers before the same step"
-    )

@@ -111,8 +111,8 @@ def level(
 
 def synchronize(means: MeansOfAll, place: Place) -> None:
     """Include newcomers in what workers call together from here on, as all have paused or ended."""
-    left, reducer = survivors(place), means.reducer
-    if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != means.headers.admission.members:
-        left.among(means.headers.admission.members, reducer.calls)
+    left, reducer, members = survivors(place), means.reducer, means.headers.admission.members.everyone
+    if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != members:
+        left.among(members, reducer.calls)
     if means.all_ended:
         say_over(means.wire)

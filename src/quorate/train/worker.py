@@ -74,9 +74,7 @@ class StrategyWorker:
         self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.label = watched.strategy
-        self.timer = StepTimer(place, name, meter)
-        if seat is not None:
-            self.timer.follow(seat.traffic)
+        self.timer = StepTimer(place, name, meter, None if seat is None else seat.traffic)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"
@@ -120,7 +118,7 @@ class StrategyWorker:
 
     def _new_neighbours(self) -> NeighbourExchange:
         worker = AmongNeighbours(
-            members=lambda: self.means.headers.admission.members,
+            members=lambda: self.means.headers.admission.members.everyone,
             mass=lambda: self.strategy.consensus(self)[1],
             weighs=lambda: isinstance(self.state, PushSum),
             drain=partial(self.strategy.drain, self),
@@ -135,7 +133,7 @@ class StrategyWorker:
             copies = BufferCopies(
                 self.buffers,
                 self.wire,
-                members=lambda: self.means.headers.admission.members,
+                living=lambda: self.means.headers.admission.living,
                 survivors=lambda: self.means.survivors,
             )
         place = self._place

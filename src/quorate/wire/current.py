@@ -32,6 +32,11 @@ class Place:
         assert isinstance(context, kind)
         return context
 
+    def provide(self, context: object) -> None:
+        """Make `context`, which was made with arguments, the only one of its kind; nobody has asked for it before."""
+        assert type(context) not in self._contexts, f"{type(context).__name__} was asked for before it was provided"
+        self._contexts[type(context)] = context
+
     def leave(self) -> None:
         """Run the calls in `leaving`, the latest first; each once."""
         while self.leaving:

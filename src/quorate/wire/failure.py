@@ -1,31 +1,36 @@
 """Notes on the board about workers that have ended.
 
-`failed` holds JSON, `{"rank": 2, "host": "h", "reason": "was killed by signal 9 (SIGKILL)"}`: the first failure of
-the run, written by any worker; with `seat`, where the model is in shards (`replica 1, shard 0`). `ended/<rank>` holds
-the exit status of a worker that ended normally (its launcher writes it), in decimal. `failed at` holds JSON,
-`{"strategy": "quorum", "round": 17}`: the round of the first worker that left because of the failure. `outlives`
-holds the number of workers once all allow the others to go on after a death (0: something needs all workers), and
-`gone` the dead ones that the others have outlived. `outlives errors` is 1 where a worker's own error counts as its
-death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the beginning of that worker's
-first training to the end of its last. `server/<rank>` marks ranks that keep parameters for the workers: 1 where the
-run ends with them, 0 where others keep the same.
+`failed` holds the `FailureReport` of the first failure of the run, written by any worker, and `failed at` the
+`FailedRound` of the first worker that left because of it. `ended/<rank>` holds the exit status of a worker that ended
+normally (its launcher writes it), in decimal. `outlives` holds the number of workers once all allow the others to go on
+after a death (0: something needs all workers); deaths are then written as in `members`. `outlives errors` is 1 where a
+worker's own error counts as its death, and `erred/<rank>` marks workers that ended so. `training/<rank>` is 1 from the
+beginning of that worker's first training to the end of its last. `server/<rank>` marks ranks that keep parameters for
+the workers: 1 where the run ends with them, 0 where others keep the same.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.fields import Fields
+from quorate.wire.members import (
+    GONE,
+    Coming,
+    Death,
+    history_in,
+    history_to_bytes,
+    members_in,
+    members_on,
+    read_deaths,
+)
 from quorate.wire.naming import coordinates_in_words
 
-GONE = "gone"
-"""Holds JSON, `[{"rank": 2, "host": "h", "reason": "was killed by ..."}, {"came": 4}, ...]`: the workers that the
-others have outlived, and those that have joined since, in the order in which that was noticed."""
 _OUTLIVES = "outlives"
 _OUTLIVES_ERRORS = "outlives errors"
 _ERRED = "erred"
@@ -34,6 +39,26 @@ _SERVER = "server"
 Kind = Literal["died", "mismatch", "diverged", "not finite"]
 FAILED = "failed"
 _AT = "failed at"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport(Fields):
+    """The first failure of the run."""
+
+    rank: int
+    host: str
+    reason: str
+    seat: str = ""  # the coordinates, where the model is in shards: `replica 1, shard 0`
+    kind: Kind = "died"
+    ranks: Sequence[int] = ()  # those to blame, of the kinds that concern several workers
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRound(Fields):
+    """The round in which the training failed."""
+
+    strategy: str
+    round: int
 
 
 def ended(rank: int) -> str:
@@ -51,15 +76,9 @@ def report_failure(
     """
     if kind == "died" and is_server(board, rank):
         reason = f"was a server, and {reason}"
-    report = {
-        "rank": rank,
-        "host": socket.gethostname() if host is None else host,
-        "reason": reason,
-        "seat": coordinates_in_words(board, rank),
-        "kind": kind,
-        "ranks": list(ranks),
-    }
-    return board.swap(FAILED, None, json.dumps(report).encode())
+    where = socket.gethostname() if host is None else host
+    report = FailureReport(rank, where, reason, coordinates_in_words(board, rank), kind, list(ranks))
+    return board.swap(FAILED, None, report.to_bytes())
 
 
 def read_failure(board: Board) -> Failure | None:
@@ -71,20 +90,17 @@ def read_failure(board: Board) -> Failure | None:
 def failure_in(written: bytes) -> Failure:
     """Return the error in the value of the key `failed`."""
     try:
-        report = json.loads(written)
-        rank, host, reason = int(report["rank"]), str(report["host"]), str(report["reason"])
-        ranks = tuple(int(entry) for entry in report.get("ranks", ()))
-    except (ValueError, TypeError, KeyError):
+        report = FailureReport.from_bytes(written)
+        rank, reason, ranks = int(report.rank), str(report.reason), tuple(map(int, report.ranks))
+    except (ValueError, TypeError):
         return PeerFailed("a worker failed; what it left on the board cannot be read")
-    kind = report.get("kind")
-    if kind == "mismatch":
+    if report.kind == "mismatch":
         return Mismatch(reason)
-    if kind == "diverged":
+    if report.kind == "diverged":
         return Diverged(reason, ranks)
-    if kind == "not finite":
+    if report.kind == "not finite":
         return NotFinite(reason, ranks)
-    seat = report.get("seat")
-    return PeerFailed(f"rank {rank} ({f'{seat}; ' if seat else ''}host {host}) {reason}", (rank,))
+    return PeerFailed(f"rank {rank} ({f'{report.seat}; ' if report.seat else ''}host {report.host}) {reason}", (rank,))
 
 
 def host_of(board: Board, rank: int) -> str:
@@ -100,7 +116,7 @@ def has_joined(board: Board, rank: int) -> bool:
 
 def note_place(board: Board, strategy: str, number: int) -> None:
     """Write that the training failed in round `number` of `strategy`. The first note is kept."""
-    board.swap(_AT, None, json.dumps({"strategy": strategy, "round": number}).encode())
+    board.swap(_AT, None, FailedRound(strategy, number).to_bytes())
 
 
 def noted_place(board: Board) -> str:
@@ -109,24 +125,10 @@ def noted_place(board: Board) -> str:
     if written is None:
         return ""
     try:
-        note = json.loads(written)
-        return f" in round {int(note['round'])} of {note['strategy']}"
-    except (ValueError, TypeError, KeyError):
+        note = FailedRound.from_bytes(written)
+        return f" in round {int(note.round)} of {note.strategy}"
+    except (ValueError, TypeError):
         return ""
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A worker that died, while the others went on."""
-
-    rank: int
-    host: str
-    reason: str
-
-    @property
-    def in_words(self) -> str:
-        """`rank 2 (host h) was killed by signal 9 (SIGKILL)`."""
-        return f"rank {self.rank} (host {self.host}) {self.reason}"
 
 
 def allow_going_on(board: Board, size: int, *, name: str) -> None:
@@ -185,10 +187,10 @@ def is_in_training(board: Board, rank: int) -> bool:
 def is_survived(board: Board, rank: int) -> bool:
     """Whether the others go on after the death of `rank`; false for the last worker, and for a server whose parameters
     no other keeps."""
-    written, events = board.get(_OUTLIVES), board.get(GONE)
+    written, history = board.get(_OUTLIVES), board.get(GONE)
     if written is None or int(written) == 0 or board.get(f"{_SERVER}/{rank}") == b"1":
         return False
-    return bool({*range(int(written)), *joined_in(events)} - {rank, *(death.rank for death in gone_in(events))})
+    return any(other != rank for other in members_in(history, int(written)).alive)
 
 
 def stops_at_deaths(board: Board) -> bool | None:
@@ -197,29 +199,9 @@ def stops_at_deaths(board: Board) -> bool | None:
     return None if written is None else int(written) == 0
 
 
-def read_deaths(board: Board) -> list[Gone]:
-    """Return the workers that the others have outlived so far."""
-    return gone_in(board.peek(GONE))
-
-
-def gone_in(written: bytes | None) -> list[Gone]:
-    """Return the dead workers in the value of the key `gone`."""
-    deaths = [event for event in _events(written) if "rank" in event]
-    return [Gone(int(event["rank"]), str(event["host"]), str(event["reason"])) for event in deaths]
-
-
-def joined_in(written: bytes | None) -> list[int]:
-    """Return the ranks that have joined, in the value of the key `gone`."""
-    return [int(event["came"]) for event in _events(written) if "came" in event]
-
-
-def _events(written: bytes | None) -> list[dict[str, Any]]:
-    return [] if written is None else json.loads(written)
-
-
 def has_come(board: Board, size: int, rank: int) -> bool:
     """Whether `rank` takes part in the run: from the start (one of `size`, or a server), or since it joined."""
-    return rank < size or is_server(board, rank) or rank in joined_in(board.get(GONE))
+    return rank < size or is_server(board, rank) or rank in members_in(board.get(GONE), size).joined
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
@@ -230,8 +212,9 @@ def report_outsider(board: Board, rank: int, reason: str, host: str | None = Non
 
 def report_coming(board: Board, rank: int) -> None:
     """Note that `rank` has joined the training."""
-    while rank not in joined_in(written := board.get(GONE)):
-        if board.swap(GONE, written, json.dumps([*_events(written), {"came": rank}]).encode()):
+    coming = Coming(rank)
+    while coming not in (history := history_in(written := board.get(GONE))):
+        if board.swap(GONE, written, history_to_bytes([*history, coming])):
             return
 
 
@@ -239,12 +222,10 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
     """Write the death of `rank` under `gone` where the others outlive it (True), else as the failure of the run."""
     place = socket.gethostname() if host is None else host
     while is_survived(board, rank):
-        written = board.get(GONE)
-        deaths = gone_in(written)
-        if any(death.rank == rank for death in deaths):
+        history = history_in(written := board.get(GONE))
+        if any(isinstance(event, Death) and event.rank == rank for event in history):
             return True
-        events = [*_events(written), vars(Gone(rank, place, reason))]
-        if board.swap(GONE, written, json.dumps(events).encode()):
+        if board.swap(GONE, written, history_to_bytes([*history, Death(rank, place, reason)])):
             return True
     report_failure(board, rank, reason, place)
     return False
@@ -266,7 +247,7 @@ def pass_on(source: Board, target: Board) -> None:
             target.swap(key, None, written)
     if source.peek(_OUTLIVES) == b"0":
         forbid_going_on(target)
-    dead = {death.rank for death in read_deaths(target)}
+    dead = members_on(target, 0).dead
     for death in read_deaths(source):
         if death.rank not in dead:
             report_death(target, death.rank, death.reason, death.host)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.core.members import Members
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, assembled, describe, pieces_of
 from quorate.wire.swap import Swap
@@ -44,47 +45,47 @@ class GroupWire(CollectivesByMessages):
         """`units`: the ranks of each member, which counts as dead once any of them is, and as joined once all of them
         are; None: its own rank. `size`: the number of members that start (None: all)."""
         super().__init__()
-        self.members, self.units, self._there = tuple(members), units, size
+        self.ranks, self.units, self._there = tuple(members), units, size
         most = parent.size if size is None else parent.max_size
-        if len(set(self.members)) != len(self.members) or not set(self.members) <= set(range(most)):
+        if len(set(self.ranks)) != len(self.ranks) or not set(self.ranks) <= set(range(most)):
             raise ConfigurationError(
                 f"members {list(members)} of a group must be different ranks between 0 and {most - 1}"
             )
-        if parent.rank not in self.members:
+        if parent.rank not in self.ranks:
             raise ConfigurationError(
                 f"rank {parent.rank} is not among the members {list(members)} of the group it asked for"
             )
         self.parent = parent
-        self.rank, self.size = self.members.index(parent.rank), len(self.members) if size is None else size
+        self.rank, self.size = self.ranks.index(parent.rank), len(self.ranks) if size is None else size
         self.board, self.clock, self.timeout = parent.board, parent.clock, parent.timeout
-        self.name = f"{parent.name}[{','.join(map(str, self.members))}]"
+        self.name = f"{parent.name}[{','.join(map(str, self.ranks))}]"
+        self._seen: tuple[Members | None, Members] = None, Members(self.size)
+        """The newest members of the parent, and this group among them."""
         self._turns = Turns(self, "halves")
-        self._calls = _groups.setdefault(parent, {}).setdefault(self.members, itertools.count())
+        self._calls = _groups.setdefault(parent, {}).setdefault(self.ranks, itertools.count())
 
     @property
-    def dead(self) -> frozenset[int]:
-        return self._of(self.parent.dead)
+    def members(self) -> Members:
+        world, (seen, members) = self.parent.members, self._seen
+        if world is not seen:
+            self._seen = world, members = world, self._of(world)
+        return members
 
-    def _of(self, ranks: Collection[int]) -> frozenset[int]:
-        """Return the members that count as dead where `ranks` are."""
-        units = [(rank,) for rank in self.members] if self.units is None else self.units
-        return frozenset(place for place, unit in enumerate(units) if not set(ranks).isdisjoint(unit))
+    def _of(self, world: Members) -> Members:
+        """Return the members of this group among the parent's."""
+        units = [(rank,) for rank in self.ranks] if self.units is None else self.units
+        return world.of_units(units, self.size)
 
     @property
     def max_size(self) -> int:
-        return len(self.members)
-
-    @property
-    def joined(self) -> frozenset[int]:
-        joined_ranks, units = self.parent.joined, self.units or [(rank,) for rank in self.members]
-        return frozenset(place for place in range(self.size, len(units)) if joined_ranks.issuperset(units[place]))
+        return len(self.ranks)
 
     def enter(self) -> None:
         self.parent.enter()
 
     def host_of(self, rank: int) -> int:
-        host = self.parent.host_of(self.members[rank])
-        return next(place for place, member in enumerate(self.members) if self.parent.host_of(member) == host)
+        host = self.parent.host_of(self.ranks[rank])
+        return next(place for place, member in enumerate(self.ranks) if self.parent.host_of(member) == host)
 
     def tolerate_deaths(self, tag: str) -> None:
         if self.units is None:
@@ -95,27 +96,28 @@ class GroupWire(CollectivesByMessages):
         return self._again(self.parent.channel(name))
 
     def _again(self, parent: Wire) -> GroupWire:
-        return GroupWire(parent, self.members, self.units, self._there)
+        return GroupWire(parent, self.ranks, self.units, self._there)
 
     def group(self, members: Sequence[int]) -> Wire:
         units = None if self.units is None else [self.units[member] for member in members]
-        return GroupWire(self.parent, [self.members[member] for member in members], units)
+        return GroupWire(self.parent, [self.ranks[member] for member in members], units)
 
     def _tag(self, tag: str) -> str:
-        return f"group/{','.join(map(str, self.members))}/{tag}"
+        return f"group/{','.join(map(str, self.ranks))}/{tag}"
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        return self.parent.send(message, self.members[to], self._tag(tag))
+        return self.parent.send(message, self.ranks[to], self._tag(tag))
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
-        theirs = [self.members[member] for member in needs]
-        work = self.parent.receive(None if source is None else self.members[source], self._tag(tag), theirs)
+        theirs = [self.ranks[member] for member in needs]
+        work = self.parent.receive(None if source is None else self.ranks[source], self._tag(tag), theirs)
 
         def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
             sender, message = results[0]
             if sender == self.parent.rank and "gone" in message.header:
-                message = Message(header={"gone": sorted(self._of(message.header["gone"]))})
-            return self.members.index(sender), message
+                deaths = Members(0, dead=frozenset(message.header["gone"]))
+                message = Message(header={"gone": sorted(self._of(deaths).dead)})
+            return self.ranks.index(sender), message
 
         return Together([work], ours, self.clock)
 

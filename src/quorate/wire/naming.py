@@ -65,8 +65,8 @@ def named_at(board: Board, rank: int, host: str) -> str:
 def ranks_of_world(wire: Wire, ranks: Iterable[int]) -> list[int]:
     """Convert `ranks` of a wire, which may connect some of the workers only, to ranks of the world."""
     inner: Any = wire
-    while not hasattr(inner, "members"):
+    while not hasattr(inner, "ranks"):
         inner = getattr(inner, "inner", None)
         if inner is None:
             return list(ranks)
-    return [inner.members[rank] for rank in ranks]
+    return [inner.ranks[rank] for rank in ranks]

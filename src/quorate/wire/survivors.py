@@ -27,7 +27,9 @@ _SLICE = 0.05
 class Survivors:
     """The survivors on `wire`, which is used for nothing else; every worker makes the same calls.
 
-    A newcomer is alone until it is `among` the others, who admit it once all of them have joined.
+    `members` are those of one era of calls, the dead among them: all change them at the same call, while `Wire.members`
+    has a newcomer, or a death, at another moment on each worker. A newcomer is alone until it is `among` the others,
+    who admit it once all of them have joined.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -167,6 +169,8 @@ def workers_of(replicas: Iterable[int], pieces: int) -> list[int]:
 class DeathTolerance:
     """The workers with which one worker goes on after deaths."""
 
+    tell_launcher: Callable[[], None] = lambda: None
+    """Tells a launcher with another board at once whether this worker trains, and what its death means."""
     survivors: Survivors | None = None
     """All workers that go on when others die; None where a death ends the run."""
     between: Survivors | None = None
@@ -183,8 +187,6 @@ class DeathTolerance:
 
     is_refused: bool = False
     """Whether some optimizer cannot go on after a death."""
-    tell_launcher: Callable[[], None] = lambda: None
-    """Tells a launcher with another board at once whether this worker trains, and what its death means."""
 
 
 def lost_mates(place: Place) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work, Write
+from quorate.core.members import Members
 from quorate.wire.exchange import pieces_of
 
 T = TypeVar("T")
@@ -36,16 +37,12 @@ class Wrapped(Wire):
         """
 
     @property
-    def dead(self) -> frozenset[int]:
-        return self.inner.dead
+    def members(self) -> Members:
+        return self.inner.members
 
     @property
     def max_size(self) -> int:
         return self.inner.max_size
-
-    @property
-    def joined(self) -> frozenset[int]:
-        return self.inner.joined
 
     def host_of(self, rank: int) -> int:
         return self.inner.host_of(rank)

@@ -13,7 +13,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.vectors import Flat
-from quorate.gossip.exchanges import TAG, Incoming, Members
+from quorate.gossip.exchanges import TAG, GraphMembers, Incoming
 from quorate.gossip.masses import MassLedger
 from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
@@ -120,7 +120,7 @@ def asked(size: int, deaths: dict[int, float], pauses: list[float], seed: int = 
     def live(wire: Wire) -> list[tuple[int, ...]]:
         wire.tolerate_deaths("gone")
         allow_going_on(wire.board, wire.size, name="x")
-        members, found = Members(wire), []
+        members, found = GraphMembers(wire), []
         for number in range(40):
             if wire.clock.now() >= deaths.get(wire.rank, 1e9):
                 wire.crash()
@@ -168,7 +168,7 @@ def test_one_that_came_later_and_ended_does_not_count() -> None:
             raise ConfigurationError("another model")
         wire.tolerate_deaths("gone")
         allow_going_on(wire.board, wire.size, name="x")
-        members, found = Members(wire), []
+        members, found = GraphMembers(wire), []
         for number in range(100):
             if wire.rank == 2 and wire.clock.now() >= 0.1:
                 wire.crash()

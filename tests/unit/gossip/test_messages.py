@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from quorate.core.fields import Fields
 from quorate.gossip.exchanges import Away, Contribution
 from quorate.gossip.neighbours import AtPause, QuestionFields
 from quorate.gossip.requests import Answered, Asked, Failed, Registered
-from quorate.rounds.messages import Fields
 
 HEADERS: list[tuple[Fields, str]] = [
     (Contribution(4, [0.5], 0.25, 1.5), '{"round": 4, "scalars": [0.5], "weight": 0.25, "before": 1.5}'),

@@ -14,10 +14,10 @@ from quorate.wire.failure import (
     is_in_training,
     is_survived,
     note_training,
-    read_deaths,
     report_death,
     stops_at_deaths,
 )
+from quorate.wire.members import read_deaths
 
 
 def test_both_boards_know_what_either_does() -> None:

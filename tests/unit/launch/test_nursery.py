@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.local.children import Child
+from quorate.launch.local.guard import Guard
+from quorate.launch.local.process_group import Crew
 from quorate.launch.local.started import Command, Expected
 from quorate.launch.warm import nursery as nursery_module
 from quorate.launch.warm.nursery import Nursery
+from quorate.wire.board import MemoryBoard
 from tests.support.launching import is_running, until
 
 SCRIPT = """
@@ -126,13 +129,20 @@ def unused() -> Child:
 @pytest.mark.parametrize("to_group", [False, True])
 def test_a_worker_begins_when_the_nursery_is_ready(*, to_group: bool) -> None:
     born = Sleeping()
-    worker, pids = Expected(4, {}, Coming(3, born), unused), list[int]()
-    worker.begun = pids.append
-    assert [worker.poll(), worker.pid, worker.poll(), worker.pid, pids] == [None, None, None, None, []]
-    assert [worker.poll(), worker.pid, pids] == [None, born.pid, [born.pid]]
+    worker = Expected(4, {}, Coming(3, born), unused)
+    assert [worker.poll(), worker.pid, worker.poll(), worker.pid] == [None, None, None, None]
+    assert [worker.poll(), worker.pid] == [None, born.pid]
     worker.send(signal.SIGTERM, to_group=to_group)
     assert ended(worker) == -signal.SIGTERM
-    assert pids == [born.pid]
+
+
+def test_what_begins_late_is_guarded_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    born, guarded = Sleeping(), list[int]()
+    with Guard() as guard, Crew([], MemoryBoard(), guard=guard) as crew:
+        monkeypatch.setattr(guard, "begun", guarded.append)
+        crew.join(Expected(0, {}, Coming(3, born), unused))
+        assert not crew.watch(0.0) and guarded == []
+        assert not crew.watch(1.0) and set(guarded) == {born.pid}
 
 
 def test_a_signal_before_it_has_begun_is_its_end() -> None:

@@ -17,7 +17,7 @@ from quorate.launch.worker import record_transfer
 from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.records.records import records_of
 from quorate.wire.board import MemoryBoard
-from quorate.wire.failure import GONE
+from quorate.wire.members import GONE
 from quorate.wire.real.inbox import Inbox
 
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
+from quorate.launch.run.requests import UnderWay, Whereabouts
 from quorate.launch.worker.stack_report import compose, odd_one_out
 
 
-def waits(operation: str, since: float = 0.0) -> dict[str, Any]:
-    return {
-        "stack": ["train.py:7 in main", "wire.py:9 in wait"],
-        "script": "train.py:7 in main",
-        "waits": {"for": operation, "ranks": [0], "since": since},
-        "now": 3.5,
-        "recent": ["main #1 barrier", f"main #2 {operation}"],
-        "steps": [12],
-        "threads": {},
-    }
+def waits(operation: str, since: float = 0.0) -> Whereabouts:
+    return Whereabouts(
+        stack=["train.py:7 in main", "wire.py:9 in wait"],
+        script="train.py:7 in main",
+        waits=UnderWay(operation, [0], since),
+        now=3.5,
+        recent=["main #1 barrier", f"main #2 {operation}"],
+        steps=[12],
+        threads={},
+    )
 
 
-def computes(place: str) -> dict[str, Any]:
-    return {**waits(""), "waits": None, "script": place, "recent": [], "steps": []}
+def computes(place: str) -> Whereabouts:
+    return replace(waits(""), waits=None, script=place, recent=[], steps=[])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def computes(place: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_odd_one_out(answers: dict[int, dict[str, Any] | None], silent: dict[int, str], sentence: str) -> None:
+def test_the_odd_one_out(answers: dict[int, Whereabouts | None], silent: dict[int, str], sentence: str) -> None:
     assert odd_one_out(answers, silent) == sentence
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorate.observe.local_changes import LocalChanges
+from quorate.observe.local_changes import LocalChanges, Values
 from quorate.observe.signatures import LENGTH, Sample, differ, is_due, next_due, signature
 from quorate.wire.board import MemoryBoard
 
@@ -82,5 +82,5 @@ def test_workers_that_are_equal_when_they_say_what_they_have_are_not_named() -> 
     changes = LocalChanges.__new__(LocalChanges)
     changes._wire, changes._tells, changes._strategy, changes._samples = wire, False, "quorum", True
     changes._timer = timer
-    details = {"options": [], "parameters": [1, 2], "state": {"step of 0.weight": 3}}
-    changes._raise({0: details, 1: details})
+    values = Values([], [1, 2], {"step of 0.weight": 3})
+    changes._raise({0: values, 1: values})

@@ -161,6 +161,13 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
     assert calls.all_ended
 
 
+def test_a_newcomer_that_dies_before_its_round_takes_effect_stays_dead() -> None:
+    calls = Calls(Agreed(size=2, max_size=4))
+    calls.is_gone(2)
+    calls.takes_effect(1, [2, 3], settles=False)
+    assert (*calls.inside,) == (0, 1, 3) and calls.live == 3
+
+
 @pytest.mark.parametrize(("fraction", "size", "wanted"), [(0.28, 25, 7), (0.07, 100, 7), (0.5, 3, 2), (0.9, 4, 4)])
 def test_a_fraction_is_the_decimal_that_was_written(fraction: float, size: int, wanted: int) -> None:
     assert Agreed(size=size, wait_for=fraction).quorum == wanted

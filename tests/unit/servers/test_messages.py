@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quorate.rounds.messages import Fields
+from quorate.core.fields import Fields
 from quorate.servers.decisions import Decision, Taken
 from quorate.servers.messages import (
     Again,

@@ -233,6 +233,22 @@ class TestJoining:
         assert second.decide() == []
         assert second.everyone == ({0, 1} if withdraws else {0, 1, 2})
 
+    @pytest.mark.parametrize("how", ["rests", "ended"])
+    def test_a_death_that_the_end_of_an_era_does_not_know_of_counts_in_the_next(self, how: str) -> None:
+        terms = ServerTerms(servers=(0, 1))
+        first, second = (Order(terms, range(3), decides=is_first) for is_first in (True, False))
+        for order in (first, second):
+            for rank in range(3):
+                order.leaves(rank, how if rank == 2 else "rests")  # type: ignore[arg-type]
+        last = [one for rank in range(3) for one in first.asks(rank)][-1]
+        assert last.is_last and 2 in (*last.there, *last.ended)
+        second.died(2)
+        second.follow(last)
+        second = second.next_era(last)
+        assert second.everyone == {0, 1} and second.decide() == []
+        decisions = [one for rank in range(2) for one in second.pushed(Push(rank, 1, 0))]
+        assert [len(one.taken) for one in decisions] == [2], "nobody waits for the dead"
+
     def test_what_nobody_has_decided_the_next_one_decides(self) -> None:
         order = Order(ServerTerms(servers=(0, 1), mode="async"), range(2), decides=False)
         assert order.comes(2, 1) == []

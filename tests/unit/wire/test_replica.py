@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 
 import pytest
 
-from quorate.wire.failure import GONE, Gone, gone_in
+from quorate.wire.members import GONE, Coming, Death, history_in, history_to_bytes
 from quorate.wire.replicated.state import is_majority
 from tests.support.replicas import Workers
 
@@ -137,7 +136,7 @@ def test_one_that_joins_has_everything_and_votes_from_then_on() -> None:
     replica = workers.members[new].replica
     workers.run_until(lambda: replica.applied > 0, 1.0)
     assert replica.state.counters == workers.members[1].replica.state.counters and new not in replica.state.voters
-    value = json.dumps([*map(vars, gone_in(replica.state.values[GONE])), {"came": new}])
+    value = history_to_bytes([*history_in(replica.state.values[GONE]), Coming(new)]).decode()
     known = replica.state.values[GONE].decode("latin-1")
     workers.write(new, do="swap", key=GONE, expected=known, value=value)
     workers.run_until(lambda: replica.state.voters == {1, 2, new}, 1.0)
@@ -218,7 +217,7 @@ def test_an_election_needs_a_majority_of_those_before_and_after_a_death_that_may
     workers.run(1.0)
     leader = workers.members[0].replica
     workers.cut_between([0], [1, 2, 3, 4])
-    new = json.dumps([vars(Gone(rank, "h", "was not heard")) for rank in (3, 4)])
+    new = history_to_bytes([Death(rank, "h", "was not heard") for rank in (3, 4)]).decode()
     workers.write(0, do="swap", key=GONE, expected=None, value=new)
     workers.run(0.1)
     assert leader.state.voters == {0, 1, 2, 3, 4}

@@ -9,8 +9,9 @@ import torch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
-from quorate.wire.failure import allow_going_on, forbid_going_on, gone_in, is_survived, read_deaths, report_death
+from quorate.wire.failure import allow_going_on, forbid_going_on, is_survived, report_death
 from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.members import history_in, read_deaths
 from quorate.wire.survivors import Survivors
 from quorate.wire.virtual.world import VirtualWorld
 
@@ -112,7 +113,7 @@ def test_a_death_is_outlived_only_where_all_have_said_so_and_somebody_is_left() 
         assert not is_survived(board, 2), "it is the last one"
         forbid_going_on(board)
         assert not is_survived(board, 0)
-        assert gone_in(None) == []
+        assert history_in(None) == []
 
     VirtualWorld(1).run(task)
 

@@ -69,9 +69,10 @@ class Guard:
         end_of_input(self._shell, _LEAVE)
 
     def begun(self, group: int) -> None:
-        """The process group of a worker is there."""
-        self._groups.add(group)
-        self._tell("begun", group)
+        """The process group of a worker is there; a second call does nothing."""
+        if group not in self._groups:
+            self._groups.add(group)
+            self._tell("begun", group)
 
     def over(self, group: int) -> None:
         """Nobody is left in it."""

@@ -15,18 +15,25 @@ from quorate.launch.local.endings import Ending
 from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
-from quorate.launch.local.started import Expected
-from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, newest_report, status_after
+from quorate.launch.run.requests import (
+    LEFT_WHEN_ASKED,
+    Report,
+    ask_to_stop,
+    asked_to_stop,
+    left,
+    newest_report,
+    status_after,
+)
 from quorate.wire.failure import (
     ended,
     is_in_training,
     is_server,
     is_survived,
-    read_deaths,
     read_failure,
     report_death,
     report_failure,
 )
+from quorate.wire.members import read_deaths
 from quorate.wire.naming import named_at
 
 LOOK_EVERY = 0.02
@@ -75,7 +82,7 @@ class Crew:
         self._shows = shows
         self._guard = guard
         self._is_asked = asked
-        self._shown: tuple[int, str] | None = None
+        self._shown: Report | None = None
         self._asked: list[signal.Signals] = []
         self._handled = 0
         self._plan: list[tuple[float, signal.Signals]] = []
@@ -90,11 +97,12 @@ class Crew:
 
     def join(self, child: Child) -> None:
         """Take in the next rank."""
-        if self._guard is not None and isinstance(child, Expected):
-            child.begun = self._guard.begun
-        elif self._guard is not None and child.pid is not None:
-            self._guard.begun(child.pid)
+        self._guards(child)
         self._alive[len(self._alive) + len(self.endings)] = child
+
+    def _guards(self, child: Child) -> None:
+        if self._guard is not None and child.pid is not None:
+            self._guard.begun(child.pid)
 
     @property
     def alive(self) -> list[int]:
@@ -145,7 +153,10 @@ class Crew:
         self._left_behind.clear()
 
     def _look(self) -> None:
-        polled = [(child.poll(), rank) for rank, child in self._alive.items()]
+        polled = list[tuple[int | None, int]]()
+        for rank, child in self._alive.items():
+            polled.append((child.poll(), rank))
+            self._guards(child)  # it may have begun in this poll
         now_ended = [(status, rank) for status, rank in polled if status is not None]
         # Of two deaths between two looks, the one by a signal is the cause: the other saw its connection break.
         for status, rank in sorted(now_ended, key=lambda ended: ended[0] >= 0):
@@ -163,7 +174,7 @@ class Crew:
         said = newest_report(self._board)
         if said is not None and said != self._shown:
             self._shown = said
-            self._shows(*said)
+            self._shows(said.rank, said.text)
 
     def _has_ended(self, rank: int, status: int) -> None:
         child = self._alive.pop(rank)

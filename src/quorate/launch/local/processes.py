@@ -29,7 +29,8 @@ from quorate.launch.run.address import open_to_all
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
 from quorate.launch.run.unused import why_unused
 from quorate.wire.board_server import BoardServer
-from quorate.wire.failure import has_erred, has_joined, noted_place, read_deaths, read_failure
+from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure
+from quorate.wire.members import read_deaths
 from quorate.wire.socket_folder import make_socket_folder
 
 LACKING = 3

@@ -93,8 +93,6 @@ class Expected:
         self._rank, self._environment, self._births, self._program = rank, environment, births, program
         self._child: Child | None = None
         self._status: int | None = None
-        self.begun: Callable[[int], None] = lambda pid: None
-        """Told of its pid, once it has one."""
 
     @property
     def pid(self) -> int | None:
@@ -108,8 +106,6 @@ class Expected:
             if child is None and self._births.is_coming:
                 return None
             self._child = self._program() if child is None else child
-            if self._child.pid is not None:
-                self.begun(self._child.pid)
         return self._child.poll()
 
     def send(self, signum: signal.Signals | int, *, to_group: bool) -> None:

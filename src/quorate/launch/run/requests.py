@@ -1,19 +1,20 @@
 """Requests between the processes of a run over the board, beside their work: to leave, and to report where they are.
 
 `stop` holds the exit status with which all are to leave, in decimal; `where` the number of the newest question where
-everyone is, `where/<number>/<rank>` each one's answer (JSON), `where said` the report made of the answers.
+everyone is, `where/<number>/<rank>` each one's `Whereabouts`, `where said` the `Report` made of these.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.core.contracts import Board
+from quorate.core.fields import Fields, Header
 from quorate.observe.stopping import INTERRUPTED, RETRY
 
 ASKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -21,6 +22,51 @@ ASKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LEFT_WHEN_ASKED = (INTERRUPTED, RETRY)
 """How a worker ends that was asked to leave and has left in order."""
 _STOP, _WHERE, _SAID = "stop", "where", "where said"
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay(Fields):
+    """A wait that has not ended."""
+
+    operation: str
+    ranks: Sequence[int]
+    since: float  # by the clock of its process
+
+    def header(self) -> dict[str, Any]:
+        return {"for": self.operation, "ranks": self.ranks, "since": self.since}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> UnderWay:
+        return cls(header["for"], header["ranks"], header["since"])
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts(Fields):
+    """The place of one worker in its script."""
+
+    stack: Sequence[str]
+    script: str  # the innermost line that is neither Quorate's nor torch's
+    waits: UnderWay | None
+    now: float  # by the clock of its process
+    recent: Sequence[str]  # its last collectives
+    steps: Sequence[int]  # of each optimizer
+    threads: Mapping[str, str]  # the places of other threads, by name
+
+    def header(self) -> dict[str, Any]:
+        return Fields.header(self) | {"waits": None if self.waits is None else self.waits.header()}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Whereabouts:
+        place = super(Whereabouts, cls).read(header, **others)
+        return place if header["waits"] is None else replace(place, waits=UnderWay.read(header["waits"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Fields):
+    """The report of a worker about all of them."""
+
+    rank: int
+    text: str
 
 
 def status_after(signum: int) -> int:
@@ -68,18 +114,15 @@ def asked_where(board: Board) -> int:
     return 0 if written is None else int(written)
 
 
-def say_where(board: Board, number: int, rank: int, says: dict[str, Any]) -> None:
+def say_where(board: Board, number: int, rank: int, place: Whereabouts) -> None:
     """Answer it."""
-    board.set(f"{_WHERE}/{number}/{rank}", json.dumps(says).encode())
+    board.set(f"{_WHERE}/{number}/{rank}", place.to_bytes())
 
 
-def said_where(board: Board, number: int, rank: int) -> dict[str, Any] | None:
+def said_where(board: Board, number: int, rank: int) -> Whereabouts | None:
     """Return the answer of `rank`."""
     written = board.get(f"{_WHERE}/{number}/{rank}")
-    if written is None:
-        return None
-    says: dict[str, Any] = json.loads(written)
-    return says
+    return None if written is None else Whereabouts.from_bytes(written)
 
 
 def left(rank: int) -> str:
@@ -95,7 +138,7 @@ def is_first_to_report(board: Board, why: str, rank: int) -> bool:
 def tell_all(board: Board, why: str, rank: int, text: str) -> None:
     """Write the report of `rank`, which it has written to its stderr, for the others and the launcher."""
     board.set(f"{_SAID}/{why}/text", text.encode())
-    board.set(_SAID, json.dumps({"rank": rank, "text": text}).encode())
+    board.set(_SAID, Report(rank, text).to_bytes())
 
 
 def wait_until_told(board: Board, why: str, seconds: float) -> None:
@@ -111,10 +154,7 @@ def tell_on(rank: int, source: Board, target: Board) -> None:
             target.set(key, written)
 
 
-def newest_report(board: Board) -> tuple[int, str] | None:
-    """Return the newest report, and the rank that made it."""
+def newest_report(board: Board) -> Report | None:
+    """Return the newest report."""
     written = board.get(_SAID)
-    if written is None:
-        return None
-    report = json.loads(written)
-    return int(report["rank"]), str(report["text"])
+    return None if written is None else Report.from_bytes(written)

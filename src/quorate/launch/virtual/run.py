@@ -71,9 +71,10 @@ def run_script(
         source = script.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"the script {path} cannot be read: {error.strerror}") from None
+    mains = _MainModules(source, str(script))
     with _environment_of(script, args):
         return run_workers(
-            partial(_execute, source, str(script)),
+            mains.execute,
             script,
             size,
             joiners=joiners,
@@ -83,6 +84,7 @@ def run_script(
             timeout=timeout,
             run_dir=run_dir,
             on_output=on_output,
+            resumed=mains.resumed,
         )
 
 
@@ -98,8 +100,9 @@ def run_workers(
     timeout: float = DEFAULT_TIMEOUT,
     run_dir: str | Path | None = None,
     on_output: OnOutput | None = None,
+    resumed: Callable[[int], None] = lambda rank: None,
 ) -> int:
-    """Run as `run_script`; each worker calls `body`, whose code is in `file`."""
+    """Run as `run_script`; each worker calls `body`, whose code is in `file`. `resumed`: see `VirtualWorld`."""
     world = VirtualWorld(
         size,
         joiners=joiners,
@@ -109,6 +112,7 @@ def run_workers(
         timeout=timeout,
         generators=True,
         stack_bytes=STACK_BYTES,
+        resumed=resumed,
     )
     logs = Logs(None if run_dir is None else Path(run_dir))
     console = sys.stderr
@@ -128,15 +132,28 @@ def run_workers(
         return report.conclude(outcomes)
 
 
-def _execute(source: bytes, path: str) -> None:
-    """The script from its first line to its last, in a `__main__` of this worker's own."""
-    module = ModuleType("__main__")
-    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None, __loader__=None)
-    strand = here()
-    assert strand is not None
-    strand.on_resume = _is_main(module)
-    sys.modules["__main__"] = module
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+class _MainModules:
+    """The `__main__` of each worker: that of the worker that runs is the one of pickle, dataclasses and annotations."""
+
+    def __init__(self, source: bytes, path: str) -> None:
+        self._source, self._path = source, path
+        self._modules: dict[int, ModuleType] = {}
+
+    def execute(self) -> None:
+        """Run the script from its first line to its last, in a `__main__` of this worker's own."""
+        module, path = ModuleType("__main__"), self._path
+        nothing = dict.fromkeys(("__cached__", "__spec__", "__loader__"))
+        module.__dict__.update(__file__=path, __builtins__=__builtins__, **nothing)
+        strand = here()
+        assert strand is not None
+        self._modules[strand.rank] = module
+        self.resumed(strand.rank)
+        exec(compile(self._source, path, "exec", dont_inherit=True), module.__dict__)
+
+    def resumed(self, rank: int) -> None:
+        """Make the module of `rank`, which goes on, the main one."""
+        if (module := self._modules.get(rank)) is not None:
+            sys.modules["__main__"] = module
 
 
 def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
@@ -159,11 +176,6 @@ def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
     finally:
         flush_records(place)
         current.forget(thread_only=True)
-
-
-def _is_main(module: ModuleType) -> Callable[[], None]:
-    """Makes `module` what pickle, dataclasses and annotations take for `__main__`, while its worker runs."""
-    return partial(sys.modules.__setitem__, "__main__", module)
 
 
 class Report:
@@ -205,7 +217,7 @@ class Report:
                 tell(f"quorate: {why}\n", self._console)
             return 0 if why is None else 1
         first = failures[0]
-        is_survived = first.rank in self.world.stage.dead and not first.is_crashed
+        is_survived = first.rank in self.world.stage.members.dead and not first.is_crashed
         if is_survived:
             tell(
                 f'quorate: rank {first.rank} had failed, and the others went on (on_error="continue")\n', self._console

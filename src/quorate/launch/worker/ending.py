@@ -35,17 +35,15 @@ from quorate.sharding.torch_errors import in_words
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from quorate.wire.failure import (
-    GONE,
     Kind,
     has_come,
-    joined_in,
     note_place,
-    read_deaths,
     report_death,
     report_failure,
     report_outlived_error,
     report_outsider,
 )
+from quorate.wire.members import members_on
 from quorate.wire.real.wire import RealWire
 from quorate.wire.survivors import lost_mates
 
@@ -204,9 +202,7 @@ class _Ending:
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
             try:
-                newcomers = joined_in(wire.board.peek(GONE))
-                others = {*range(wire.size), *newcomers} - {death.rank for death in read_deaths(wire.board)}
-                wire.board.wait([left(peer) for peer in sorted(others)], GRACE)
+                wire.board.wait([left(peer) for peer in members_on(wire.board, wire.size).alive], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
         leave_records(self.place, is_well=True)

@@ -6,7 +6,7 @@ notes under a name of its own, on which its workers agree. In the store are, bel
 | key | what |
 |---|---|
 | `hello/<rank>` | a word that the newest worker of this rank has drawn |
-| `gang` | JSON, `{"name": "...", "words": {"1": "...", ...}}`: the newest name, and what its rank 0 has seen |
+| `gang` | the newest `Gang` |
 | `here/<name>/<rank>` | there where that worker has seen its own word in `gang`, so that the name is of its own gang |
 
 The folder of the run is remembered for the torchrun of each host, on that host, as long as it lives; a gang goes on in
@@ -15,21 +15,31 @@ it where one of its workers has been started by a torchrun that remembers one.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import WireTimeout, ranks_in_words
+from quorate.core.fields import Fields
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
 from quorate.wire.store import StoreBoard
 
 _RECORDS = "records"
 _LOOK_EVERY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Gang(Fields):
+    """The name of a gang, and the words that its rank 0 has seen, by rank."""
+
+    name: str
+    words: Mapping[str, str]
 
 
 def board_in(store: dist.Store, rank: int, size: int, timeout: float) -> Board:
@@ -84,15 +94,16 @@ def name_of_gang(lasting: Board, rank: int, size: int, timeout: float) -> str:
             greetings = {str(peer): (lasting.get(f"hello/{peer}") or b"").decode() for peer in missing}
             if any(words.get(peer) != said for peer, said in greetings.items()):
                 words |= greetings
-                lasting.set("gang", json.dumps({"name": word, "words": words}).encode())
+                lasting.set("gang", Gang(word, words).to_bytes())
             missing = [peer for peer in missing if lasting.get(f"here/{word}/{peer}") is None]
             if not missing:
                 return word
         else:
-            gang = json.loads(lasting.get("gang") or b"{}")
-            if gang.get("words", {}).get(str(rank)) == word:
-                lasting.set(f"here/{gang['name']}/{rank}", b"1")
-                return str(gang["name"])
+            written = lasting.get("gang")
+            gang = None if written is None else Gang.from_bytes(written)
+            if gang is not None and gang.words.get(str(rank)) == word:
+                lasting.set(f"here/{gang.name}/{rank}", b"1")
+                return gang.name
         if time.monotonic() > until:
             late = missing if rank == 0 else [0]
             raise WireTimeout(f"rank {rank} waited {timeout:g} s for {ranks_in_words(late)} in quorate.join", late)

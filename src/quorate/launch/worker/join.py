@@ -142,9 +142,9 @@ def _enter(timeout: float) -> current.Place:
     wire = RealWire(endpoint, gpus=gpus)
     place = current.enter(wire)
     if endpoint.board is not board and isinstance(board, SocketBoard):
-        news = place.context(LauncherNews)
-        news.board = board
-        place.context(DeathTolerance).tell_launcher = partial(news.try_to_pass_on, wire)
+        news = LauncherNews(board)
+        place.provide(news)
+        place.provide(DeathTolerance(partial(news.try_to_pass_on, wire)))
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
         data_context(place).seat = _number("LOCAL_RANK") or 0
@@ -152,7 +152,7 @@ def _enter(timeout: float) -> current.Place:
     if ours:
         _start_default_group(wire, waits, gpus, "default", wire.rank, wire.size)
     elif wire.is_newcomer:
-        place.context(Meshes).start_group = partial(_start_default_group, wire, waits, gpus)
+        place.provide(Meshes(partial(_start_default_group, wire, waits, gpus)))
     end_well(place, ours)
     if most > 1:
         waits.start()

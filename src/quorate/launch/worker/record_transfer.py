@@ -23,9 +23,10 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import QuorateError
+from quorate.core.members import Members
 from quorate.core.telling import tell
 from quorate.records.records import records_of
-from quorate.wire.failure import GONE, gone_in, joined_in
+from quorate.wire.members import members_on
 from quorate.wire.real.endpoint import Endpoint
 
 EVERY = 1.0
@@ -66,7 +67,7 @@ class RecordTransfer:
         self._mark: Path | None = None
         self._is_full = False
         self._is_closing, self._is_home, self._is_over = threading.Event(), threading.Event(), threading.Event()
-        self._found: tuple[bytes | None, int] | None = None
+        self._found: tuple[Members, int] | None = None
         self._arriving = endpoint.inbox.ask(None, _TO_KEEPER)
         self._thread = threading.Thread(target=self._run, name="quorate-records", daemon=True)
         self._thread.start()
@@ -82,7 +83,7 @@ class RecordTransfer:
         until = time.monotonic() + within
         while self._keeper == self._rank and time.monotonic() < until:
             with suppress(QuorateError):
-                if self._expected.issubset(ended.rank for ended in gone_in(self._endpoint.board.peek(GONE))):
+                if self._expected <= members_on(self._endpoint.board, 0).dead:
                     return
             time.sleep(0.02)
 
@@ -128,11 +129,10 @@ class RecordTransfer:
                 self._tell(keeper, {"says": _SHARES})
 
     def _find_keeper(self) -> int:
-        written = self._endpoint.board.peek(GONE)
-        if self._found is None or self._found[0] != written:
-            living = {*range(self._endpoint.size), *joined_in(written)} - {ended.rank for ended in gone_in(written)}
-            _, keeper = min((self._endpoint.host_of(rank) != 0, rank) for rank in living or {self._rank})
-            self._found = written, keeper
+        members = members_on(self._endpoint.board, self._endpoint.size)
+        if self._found is None or self._found[0] != members:
+            _, keeper = min((self._endpoint.host_of(rank) != 0, rank) for rank in members.alive or {self._rank})
+            self._found = members, keeper
         return self._found[1]
 
     def _is_seen(self, keeper: int) -> bool:

@@ -148,8 +148,8 @@ class Attendant:
         number = requests.asked_where(self._board)
         if number > self._answered:
             self._answered = number
-            says = stack_report.here(self._wire, self._place, self._main)
-            requests.say_where(self._board, number, self._wire.rank, says)
+            place = stack_report.here(self._wire, self._place, self._main)
+            requests.say_where(self._board, number, self._wire.rank, place)
 
 
 class _Stall:

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError, ranks_in_words
 from quorate.core.telling import tell
 from quorate.launch.run import requests
+from quorate.launch.run.requests import UnderWay, Whereabouts
 from quorate.observe.step_times import timing
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -51,7 +51,7 @@ def progress(place: Place) -> list[int]:
     return [timer.steps for timer in timers]
 
 
-def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
+def here(wire: RealWire, place: Place, main: int) -> Whereabouts:
     """Return the place of this process: its training thread's stack, its wait and since when, its last calls."""
     frames = sys._current_frames()
     raised = place.context(_Raised).stack
@@ -60,20 +60,20 @@ def here(wire: RealWire, place: Place, main: int) -> dict[str, Any]:
     else:
         waits = wire.endpoint.waits.get(main)
         stack = list(traceback.extract_stack(frames[main])) if main in frames else []
-    return {
-        "stack": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack][-_FRAMES:],
-        "script": _in_script(stack),
-        "waits": None if waits is None else _waits(wire.rank, *waits),
-        "now": time.monotonic(),
-        "recent": [f"{channel} #{count} {operation}" for channel, count, operation in wire.endpoint.recent],
-        "steps": progress(place),
-        "threads": _other_threads(frames, main),
-    }
+    return Whereabouts(
+        stack=[f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack][-_FRAMES:],
+        script=_in_script(stack),
+        waits=None if waits is None else _waits(wire.rank, *waits),
+        now=time.monotonic(),
+        recent=[f"{channel} #{count} {operation}" for channel, count, operation in wire.endpoint.recent],
+        steps=progress(place),
+        threads=_other_threads(frames, main),
+    )
 
 
-def _waits(rank: int, operation: str, needed: Collection[int], since: float) -> dict[str, Any]:
+def _waits(rank: int, operation: str, needed: Collection[int], since: float) -> UnderWay:
     is_round = list(needed) == [rank]  # its own progress task tells a worker of rounds
-    return {"for": "the next round" if is_round else operation, "ranks": list(needed), "since": since}
+    return UnderWay("the next round" if is_round else operation, list(needed), since)
 
 
 def _in_script(stack: list[traceback.FrameSummary]) -> str:
@@ -105,7 +105,7 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
             requests.wait_until_told(board, why, 2 * ANSWER_SECONDS)
         return
     number = requests.ask_where(board)
-    answers: dict[int, dict[str, Any] | None] = dict.fromkeys(range(wire.size))
+    answers: dict[int, Whereabouts | None] = dict.fromkeys(range(wire.size))
     requests.say_where(board, number, wire.rank, here(wire, place, main))
     deadline = time.monotonic() + ANSWER_SECONDS
     while None in answers.values() and time.monotonic() < deadline:
@@ -139,30 +139,30 @@ def _ask_by_signal(board: Board, rank: int, host: str) -> str:
     return "does not answer: it is in a call that keeps Python locked; its stack is in its log"
 
 
-def compose(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str], why: str) -> str:
+def compose(answers: Mapping[int, Whereabouts | None], silent: Mapping[int, str], why: str) -> str:
     """Return the report: first the worker that differs, then each rank."""
     lines = [f"quorate: {why}: {odd_one_out(answers, silent)}"]
     for rank, answer in answers.items():
         if answer is None:
             lines.append(f"  rank {rank} {silent.get(rank, 'does not answer')}")
             continue
-        steps = f", after step {max(answer['steps'])}" if answer["steps"] else ""
+        steps = f", after step {max(answer.steps)}" if answer.steps else ""
         lines.append(f"  rank {rank} {_does(answer)}{steps}")
-        lines += [f"    | {line}" for line in answer["stack"]]
-        if answer["recent"]:
-            lines.append(f"    last collectives: {'; '.join(answer['recent'])}")
+        lines += [f"    | {line}" for line in answer.stack]
+        if answer.recent:
+            lines.append(f"    last collectives: {'; '.join(answer.recent)}")
     return "\n".join(lines) + "\n"
 
 
-def _does(answer: Mapping[str, Any]) -> str:
-    waits = answer["waits"]
+def _does(answer: Whereabouts) -> str:
+    waits = answer.waits
     if waits is None:
-        return f"computes in {answer['script']}" if answer["script"] else "computes"
-    seconds = answer["now"] - waits["since"]
-    return f"has waited {seconds:.1f} s in {waits['for']}"
+        return f"computes in {answer.script}" if answer.script else "computes"
+    seconds = answer.now - waits.since
+    return f"has waited {seconds:.1f} s in {waits.operation}"
 
 
-def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[int, str]) -> str:
+def odd_one_out(answers: Mapping[int, Whereabouts | None], silent: Mapping[int, str]) -> str:
     """Return a sentence about the workers that are not where the others are."""
     if silent:
         first = min(silent)
@@ -170,12 +170,12 @@ def odd_one_out(answers: Mapping[int, dict[str, Any] | None], silent: Mapping[in
         others = ranks_in_words(rank for rank in silent if rank != first)
         return f"rank {first} {silent[first]}" + (f"{more}{others}" if len(silent) > 1 else "")
     known = {rank: answer for rank, answer in answers.items() if answer is not None}
-    busy = [rank for rank, answer in known.items() if answer["waits"] is None]
+    busy = [rank for rank, answer in known.items() if answer.waits is None]
     waiting = [rank for rank in known if rank not in busy]
     if busy and waiting:
         does = "; ".join(f"rank {rank} {_does(known[rank])}" for rank in busy[:4])
         return f"{does}, while {ranks_in_words(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
-    places = {rank: (answer["waits"] or {}).get("for", "") for rank, answer in known.items()}
+    places = {rank: "" if answer.waits is None else answer.waits.operation for rank, answer in known.items()}
     (most, count), *rest = Counter(places.values()).most_common()
     odd = [rank for rank, place in places.items() if place != most]
     if rest and rest[0][1] < count:

@@ -117,8 +117,7 @@ class Attempts:
         return True
 
     def _absent(self, gathering: OpenRound) -> set[int]:
-        workers = self._calls.workers
-        there = {rank for rank, worker in enumerate(workers) if worker.activity != "gone"}
+        workers, there = self._calls.workers, set(self._calls.inside)
         if not gathering.settles:  # where all settle everybody is waited for
             there = {rank for rank in there if workers[rank].is_present}
         return gathering.contributions.keys() - there - {self._rank}

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
+from quorate.core.fields import Header
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.buffer import Snapshot
 from quorate.rounds.coding import Codes
@@ -19,7 +20,7 @@ from quorate.rounds.holdings import Announcement, PassOn
 from quorate.rounds.hosts.exchange import KINDS as EXCHANGED
 from quorate.rounds.hosts.exchange import Exchange, Send, Share
 from quorate.rounds.log import Round
-from quorate.rounds.messages import Header, Signal
+from quorate.rounds.messages import Signal
 from quorate.rounds.terms import PASSED_ON
 
 LayoutOf = Callable[[int, bool], Layout]

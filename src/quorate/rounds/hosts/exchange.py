@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, add_into
 from quorate.rounds.forming import Plan
 from quorate.rounds.gathering import sum_of
 from quorate.rounds.hosts.pieces import piece_of
-from quorate.rounds.messages import Fields, Header, Whole
+from quorate.rounds.messages import Whole
 
 Send = Callable[[int | None, Header, Flat | None], None]
 """(to, header, vector); None: to the leader."""

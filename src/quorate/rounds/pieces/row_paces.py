@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
+from quorate.core.fields import Fields, Header
 from quorate.rounds.arrival import Arrival
 from quorate.rounds.log import Round
-from quorate.rounds.messages import Fields, Header
 from quorate.rounds.pace import Called, Copied, Give, OwnPace, Pace
 from quorate.rounds.pieces.row_tasks import FollowingTask
 from quorate.rounds.progress import RoundTask
@@ -46,26 +46,29 @@ class Answer(Fields):
         return super(Answer, cls).read({"kind": header["what"], **header}, **others)
 
 
-class _TellingPace:
-    """The pace of the first worker: `own` decides. `row` are the workers of the replica."""
+class _Teller:
+    """The messages of the first worker to the others of its replica, whose workers are `row`."""
 
-    def __init__(self, own: OwnPace, row: Wire) -> None:
-        self.follows = False
-        self._own, self._row = own, row.channel(_TAG)
-        self.applied, self.serve, self.wait_for_news = own.applied, own.serve, own.wait_for_news
-        own.about_to_give = self._about_to_give
+    def __init__(self, row: Wire) -> None:
+        self._row = row.channel(_TAG)
 
-    @property
-    def version(self) -> int:
-        return self._own.version
-
-    def _tell(self, kind: Any, **about: Any) -> None:
+    def __call__(self, kind: Any, **about: Any) -> None:
         message = Message(header=Answer(kind, **about).header())
         for other in range(1, self._row.size):
             self._row.send(message, other, _TAG)
 
-    def _about_to_give(self, to: int, is_whole: bool) -> None:
-        self._tell("give", to=to, is_whole=is_whole)
+
+class _TellingPace:
+    """The pace of the first worker: `own` decides, and the others follow."""
+
+    def __init__(self, own: OwnPace, tell: _Teller) -> None:
+        self.follows = False
+        self._own, self._tell = own, tell
+        self.applied, self.serve, self.wait_for_news = own.applied, own.serve, own.wait_for_news
+
+    @property
+    def version(self) -> int:
+        return self._own.version
 
     def call(self, slack: float | None, *, waits: bool) -> Called:
         called = self._own.call(slack, waits=waits)
@@ -221,12 +224,27 @@ class _Followed:
         return self.number
 
 
-def pace_in(row: Wire | None, task: RoundTask, arrival: Arrival, own: OwnPace, give: Give) -> Pace:
-    """Return the pace of this worker, by its place in its `row`; `own` where it is not in one."""
+def pace_in(
+    row: Wire | None,
+    task: RoundTask,
+    arrival: Arrival,
+    stretch: Callable[[], int],
+    settles: Callable[[], bool],
+    give: Give,
+) -> Pace:
+    """Return the pace of this worker, by its place in its `row`; an `OwnPace` where it is not in one."""
     if isinstance(task, FollowingTask):
         assert row is not None, "who follows is in a row"
         return _FollowingPace(task, arrival, row, give)
-    return own if row is None else _TellingPace(own, row)
+    if row is None:
+        return OwnPace(task, arrival, stretch, settles, give)
+    tell = _Teller(row)
+
+    def tell_and_give(to: int, is_whole: bool) -> None:
+        tell("give", to=to, is_whole=is_whole)
+        give(to, is_whole)
+
+    return _TellingPace(OwnPace(task, arrival, stretch, settles, tell_and_give), tell)
 
 
 _: tuple[type[Work[int]], type[Work[int]]] = (_Told, _Followed)

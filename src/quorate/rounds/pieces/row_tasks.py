@@ -21,12 +21,12 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed, WireTimeout
+from quorate.core.fields import Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.copies import Copy
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import Round
-from quorate.rounds.messages import Header
 from quorate.rounds.progress import TAG, RoundTask, add
 from quorate.rounds.row_delivery import Delivery, Stream, stream_of
 from quorate.rounds.terms import Agreed

@@ -18,6 +18,7 @@ from typing import Any
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Diverged, Stopped
+from quorate.core.fields import Fields
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.records.round_rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
@@ -29,7 +30,6 @@ from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.gathering import furthest, total_of
 from quorate.rounds.log import Round
 from quorate.rounds.meeting import Meeting
-from quorate.rounds.messages import Fields
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed, check
 

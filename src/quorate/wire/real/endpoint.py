@@ -14,7 +14,9 @@ from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
-from quorate.wire.failure import GONE, ended, gone_in, joined_in, read_failure, report_failure
+from quorate.core.members import Members
+from quorate.wire.failure import ended, read_failure, report_failure
+from quorate.wire.members import GONE, members_in
 from quorate.wire.naming import named
 from quorate.wire.real.clock_exchange import ClockExchange
 from quorate.wire.real.encryption import Encryption
@@ -88,13 +90,11 @@ class Endpoint:
         """The wait of each thread that did not end at once: operation, ranks needed, begin."""
         self.gave_up: tuple[str, Collection[int], float] | None = None
         """The last wait that timed out."""
-        self.dead: frozenset[int] = frozenset()
-        """See `Wire.dead`."""
-        self.joined: frozenset[int] = frozenset()
-        """See `Wire.joined`."""
+        self.members = Members(size)
+        """See `Wire.members`."""
         self.followers: list[str] = []
         """Tags under which deaths are announced."""
-        self._gone_written: bytes | None = None
+        self._history: bytes | None = None
         self._looked_at = 0.0
         if self.max_size > 1:
             self._open(folder)
@@ -181,7 +181,7 @@ class Endpoint:
         try:
             while True:
                 self.look()
-                dead = self.dead.intersection((*needed, *also)) if self.dead else ()
+                dead = self.members.dead.intersection((*needed, *also)) if self.members.dead else ()
                 if dead and not ready(0.0):
                     raise PeerFailed(f"{named(self.board, sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
@@ -222,31 +222,30 @@ class Endpoint:
         if failure is not None:
             raise failure
         if self.followers:
-            self._look_for_gone()
+            self._look_for_members()
 
-    def who_is_gone(self) -> frozenset[int]:
-        """Return `Wire.dead`; raises the first failure. Cost: two reads of the board, at most every 20 ms."""
+    def members_now(self) -> Members:
+        """Return `Wire.members`; raises the first failure. Cost: two reads of the board, at most every 20 ms."""
         now = time.monotonic()
         if self.followers and now - self._looked_at > _LOOK_EVERY:
             self._looked_at = now
             self.look()
-        return self.dead
+        return self.members
 
     def is_in_vain(self, needed: Collection[int]) -> bool:
         """Whether a wait that needs these workers would raise now; reads the board at most every 20 ms."""
         try:
-            return not self.who_is_gone().isdisjoint(needed)
+            return not self.members_now().dead.isdisjoint(needed)
         except QuorateError:
             return True
 
-    def _look_for_gone(self) -> None:
+    def _look_for_members(self) -> None:
         written = self.board.peek(GONE)
-        if written == self._gone_written:
+        if written == self._history:
             return
         with self._lock:
-            dead = {death.rank for death in gone_in(written)}
-            new_deaths, self._gone_written = sorted(dead - self.dead), written
-            self.dead, self.joined = frozenset(dead), frozenset(joined_in(written))
+            before, self.members, self._history = self.members, members_in(written, self.size), written
+            new_deaths = sorted(self.members.dead - before.dead)
         if new_deaths:
             for tag in self.followers:
                 self.inbox.put(self.rank, tag, Message((), {"gone": new_deaths}))
@@ -258,11 +257,9 @@ class Endpoint:
             if failure is not None:
                 return failure
             if self.followers:
-                self._look_for_gone()
-                if self.dead:
-                    return PeerFailed(
-                        f"{named(self.board, sorted(self.dead))} died before {waits_for}", sorted(self.dead)
-                    )
+                self._look_for_members()
+                if dead := sorted(self.members.dead):
+                    return PeerFailed(f"{named(self.board, dead)} died before {waits_for}", dead)
             time.sleep(0.01)
         return PeerFailed(f"{self.named} lost its connection to a worker it needed for {waits_for} ({detail})")
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
+from quorate.core.members import Members
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
@@ -76,17 +77,12 @@ class RealWire(CollectivesByMessages):
         self._busy = threading.Lock()
 
     @property
-    def dead(self) -> frozenset[int]:
-        return self.endpoint.who_is_gone()
+    def members(self) -> Members:
+        return self.endpoint.members_now()
 
     @property
     def max_size(self) -> int:
         return self.endpoint.max_size
-
-    @property
-    def joined(self) -> frozenset[int]:
-        self.endpoint.who_is_gone()
-        return self.endpoint.joined
 
     def host_of(self, rank: int) -> int:
         return self.endpoint.host_of(rank)
@@ -305,7 +301,7 @@ class RealWire(CollectivesByMessages):
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-        if self.endpoint.dead:
+        if self.endpoint.members.dead:
             abandon(self._groups.values())
         self._groups.clear()
         if isinstance(self._sums, HostSums):

@@ -71,7 +71,7 @@ class BoardCopy:
 
     def refresh(self) -> None:
         """Update proposals, reads and `stopped` to the committed state."""
-        if self.rank in self.state.gone and self.stopped is None:
+        if self.rank in self.state.members.dead and self.stopped is None:
             self.stopped = self.taken_for_dead()
         for number, (write, _) in list(self.proposed.items()):
             if self.state.has_applied(write):

@@ -161,7 +161,7 @@ class Office:
 
     def _targets(self) -> list[int]:
         replica = self._replica
-        everyone = frozenset().union(*replica.electors(), self.newcomers - replica.state.gone)
+        everyone = frozenset().union(*replica.electors(), self.newcomers - replica.state.members.dead)
         return sorted(everyone - {replica.rank})
 
     def _go_on(self) -> None:

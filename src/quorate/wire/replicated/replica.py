@@ -242,7 +242,7 @@ class Replica(BoardCopy):
         if self.stopped is not None:
             return
         self.closed.pop(source, None)
-        if source in self.state.gone:
+        if source in self.state.members.dead:
             self.tell(source, "gone")
         elif kind == "append":
             self._append(source, message)

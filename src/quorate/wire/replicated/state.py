@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quorate.wire.failure import GONE, gone_in, joined_in
+from quorate.core.members import Members
+from quorate.wire.members import GONE, members_in
 
 LEFT = "left the board"
 """The last write of a worker."""
@@ -21,8 +22,8 @@ class BoardState:
         self._size = size
         self._left: set[int] = set()
         self._done: dict[int, set[int]] = {}
-        self.voters, self.gone = self._voters()
-        """The workers that vote, and those taken for dead."""
+        self.members, self.voters = self._voters()
+        """The workers, and those that vote: the living that have not left the board."""
 
     def apply(self, write: Write) -> Any:
         """Apply a write and return its result; None, without any change, where it was applied before."""
@@ -34,7 +35,7 @@ class BoardState:
         self._done[by] = {number for number in done if number >= write["done"]}
         result = self._change(write)
         if write["do"] in (LEFT, "delete") or write.get("key") == GONE:
-            self.voters, self.gone = self._voters()
+            self.members, self.voters = self._voters()
         return result
 
     def has_applied(self, write: Write) -> bool:
@@ -56,7 +57,7 @@ class BoardState:
                 written = write["value"].encode("latin-1")
             else:
                 continue
-            voters.append(_voters(self._size, written, left)[0])
+            voters.append(_voters(self._size, written, left)[1])
         return voters
 
     def _change(self, write: Write) -> Any:
@@ -80,7 +81,7 @@ class BoardState:
             self._left.add(int(write["by"]))
         return None
 
-    def _voters(self) -> tuple[frozenset[int], frozenset[int]]:
+    def _voters(self) -> tuple[Members, frozenset[int]]:
         return _voters(self._size, self.values.get(GONE), self._left)
 
     # -- for newcomers
@@ -101,13 +102,13 @@ class BoardState:
         state = cls(int(content["size"]), {key: value.encode("latin-1") for key, value in content["values"].items()})
         state.counters, state._left = dict(content["counters"]), set(content["left"])
         state._done = {int(rank): set(done) for rank, done in content["done"]}
-        state.voters, state.gone = state._voters()
+        state.members, state.voters = state._voters()
         return state
 
 
-def _voters(size: int, written: bytes | None, left: set[int]) -> tuple[frozenset[int], frozenset[int]]:
-    dead = frozenset(death.rank for death in gone_in(written))
-    return frozenset({*range(size), *joined_in(written)} - dead - left), dead
+def _voters(size: int, written: bytes | None, left: set[int]) -> tuple[Members, frozenset[int]]:
+    members = members_in(written, size)
+    return members, frozenset(members.alive) - left
 
 
 def is_majority(ranks: Iterable[int], voters: frozenset[int]) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from quorate.core.contracts import Board
 from quorate.core.errors import WireTimeout
-from quorate.wire.failure import FAILED, GONE
+from quorate.wire.failure import FAILED
+from quorate.wire.members import GONE
 from quorate.wire.virtual.scene import Scene
 from quorate.wire.virtual.waits import VirtualWork
 

@@ -36,7 +36,7 @@ class Receipt(VirtualWork[tuple[int, Message]]):
 
     def missing(self) -> Sequence[int]:
         """Return the sender, or all others; and the needed workers that are dead."""
-        dead = [rank for rank in self._needs if rank in self._scene.dead and rank != self.source]
+        dead = [rank for rank in self._needs if rank in self._scene.members.dead and rank != self.source]
         if self.source is not None:
             return (self.source, *dead)
         return [rank for rank in range(self._scene.size) if rank != self.rank]
@@ -44,7 +44,7 @@ class Receipt(VirtualWork[tuple[int, Message]]):
     def can_come_from(self, rank: int) -> bool:
         """Whether a message of `rank` is on its way; a receive from any worker needs none in particular."""
         if self.source is None:
-            return rank not in self._needs or rank not in self._scene.dead
+            return rank not in self._needs or rank not in self._scene.members.dead
         return rank == self.source and self._post.is_on_its_way(self._address, rank)
 
 

@@ -47,8 +47,8 @@ class Arrival(VirtualWork[Any]):
     def missing(self) -> Sequence[int]:
         """Return the workers that have not called; and those that have called and died since, as others may know."""
         absent = [] if self._meeting is None else self._meeting.absent()
-        if absent and self._scene.dead:
-            return sorted({*absent, *self._scene.dead})
+        if absent and self._scene.members.dead:
+            return sorted({*absent, *self._scene.members.dead})
         return absent
 
     def _end(self) -> None:

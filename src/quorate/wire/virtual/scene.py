@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from quorate.core.errors import Failure, PeerFailed
+from quorate.core.members import Members
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.ports import Traffic
 from quorate.wire.virtual.queues import Queues
@@ -35,8 +36,8 @@ class Scene(Protocol):
     scheduler: Scheduler
     traffic: Traffic
     queues: Queues
-    dead: frozenset[int]
-    """Dead workers that the others have outlived."""
+    members: Members
+    """The workers as the board has them."""
 
     def note(self, rank: int | None, event: str) -> None:
         """Write a line of the trace."""

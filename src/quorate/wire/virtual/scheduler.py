@@ -25,6 +25,8 @@ POLLING_SECONDS = 10e-6
 """Duration of each further pause."""
 
 Action = Callable[[], None]
+Resumed = Callable[[int], None]
+"""Gets the rank of a worker whenever a thread of it gets the baton."""
 
 
 class Awaited(Protocol):
@@ -38,16 +40,15 @@ class Strand:
     """One thread of one virtual worker."""
 
     __slots__ = (
-        "ahead", "awaited", "deadline", "entry", "error", "fate", "generators", "ident", "is_patient", "lock", "name",
-        "on_resume", "patience", "pauses", "rank", "waits",
+        "_resumed", "ahead", "awaited", "deadline", "entry", "error", "fate", "generators", "ident", "is_patient",
+        "lock", "name", "patience", "pauses", "rank", "waits",
     )  # fmt: skip
 
-    def __init__(self, rank: int, name: str, generators: Generators | None) -> None:
+    def __init__(self, rank: int, name: str, generators: Generators | None, resumed: Resumed) -> None:
         self.rank = rank
         self.name = name
         self.generators = generators
-        self.on_resume: Action | None = None
-        """Called whenever it gets the baton back."""
+        self._resumed = resumed
         self.lock = threading.Lock()
         self.lock.acquire()
         self.ident = 0
@@ -71,8 +72,7 @@ class Strand:
         """Give the process this thread's own state."""
         if self.generators is not None:
             self.generators.load()
-        if self.on_resume is not None:
-            self.on_resume()
+        self._resumed(self.rank)
 
 
 class Scheduler:

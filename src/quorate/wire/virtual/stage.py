@@ -14,18 +14,18 @@ import torch
 from quorate.core.contracts import Message
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
+from quorate.core.members import Members
 from quorate.wire import current
 from quorate.wire.failure import (
     ended,
     failure_in,
-    gone_in,
     has_come,
-    joined_in,
     report_death,
     report_failure,
     report_outlived_error,
     report_outsider,
 )
+from quorate.wire.members import members_in
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
@@ -34,7 +34,7 @@ from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scene import Awaited
-from quorate.wire.virtual.scheduler import Scheduler, Strand
+from quorate.wire.virtual.scheduler import Resumed, Scheduler, Strand
 from quorate.wire.virtual.waits import VirtualWork
 
 HOST = "virtual"
@@ -82,6 +82,7 @@ class Stage:
         timeout: float,
         has_generators: bool,
         is_traced: bool,
+        resumed: Resumed,
     ) -> None:
         self.size = size
         self.seed = seed
@@ -100,14 +101,12 @@ class Stage:
         """Workers that raised or crashed, in the order of virtual time."""
         self.ended: set[int] = set()
         """Workers that ended normally, more than `GRACE_SECONDS` ago."""
-        self.dead: frozenset[int] = frozenset()
-        """Dead workers that the others have outlived."""
-        self.joined: frozenset[int] = frozenset()
-        """Workers that have joined."""
+        self.members = Members(size)
+        """The workers as the board has them."""
         self.followers: list[Address] = []
         """Addresses that get a message about each death."""
         self._failure: bytes | None = None
-        self._has_generators = has_generators
+        self._has_generators, self._resumed = has_generators, resumed
 
     def note(self, rank: int | None, event: str) -> None:
         who = "-" if rank is None else str(rank)
@@ -118,7 +117,7 @@ class Stage:
     def obstacle(self, pending: Awaited) -> Failure | None:
         if self._failure is not None:
             return failure_in(self._failure)
-        away = self.ended | self.dead if self.dead else self.ended
+        away = self.ended | self.members.dead if self.members.dead else self.ended
         if away:
             ranks = [rank for rank in pending.missing() if rank in away and not pending.can_come_from(rank)]
             if ranks:
@@ -130,8 +129,8 @@ class Stage:
         self._stop_waits()
 
     def learn_who_is_gone(self, value: bytes) -> None:
-        dead = frozenset(death.rank for death in gone_in(value))
-        new_deaths, self.dead, self.joined = sorted(dead - self.dead), dead, frozenset(joined_in(value))
+        before, self.members = self.members, members_in(value, self.size)
+        new_deaths = sorted(self.members.dead - before.dead)
         for address in self.followers if new_deaths else ():
             if not self.lives[address[1]].is_over:
                 self.post.tell(address, Message((), {"gone": new_deaths}))
@@ -151,10 +150,7 @@ class Stage:
         life = self.lives[rank]
         common, own = self._seeds(rank, name)
         seed = common if name == MAIN else own
-        strand = Strand(rank, name, Generators(seed) if self._has_generators else None)
-        current = self.scheduler.current
-        if current is not None and current.rank == rank:
-            strand.on_resume = current.on_resume
+        strand = Strand(rank, name, Generators(seed) if self._has_generators else None, self._resumed)
         thread = threading.Thread(target=self._live, args=(strand, body), name=f"rank {rank} {name}", daemon=True)
         try:
             thread.start()

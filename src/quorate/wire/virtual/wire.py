@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Board, Clock, Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
+from quorate.core.members import Members
 from quorate.wire.exchange import assembled, piece_written, pieces_of
 from quorate.wire.failure import report_coming
 from quorate.wire.virtual.formation import Inputs
@@ -47,17 +48,13 @@ class VirtualWire(Wire):
         self._channels.wires[name] = self
 
     @property
-    def dead(self) -> frozenset[int]:
-        return self._stage.dead
+    def members(self) -> Members:
+        return self._stage.members
 
     @property
     def max_size(self) -> int:
         """Number of workers, with those that may join."""
         return len(self._stage.lives)
-
-    @property
-    def joined(self) -> frozenset[int]:
-        return self._stage.joined
 
     @property
     def generator_seeds(self) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from quorate.wire.virtual.clock import VirtualClock
 from quorate.wire.virtual.compute import ComputeModel, Constant
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.scheduler import Resumed
 from quorate.wire.virtual.stage import MAIN, Stage
 from quorate.wire.virtual.wire import VirtualWire
 
@@ -49,7 +50,7 @@ class VirtualWorld:
     to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has its own random generators
     (torch's, numpy's and python's defaults), seeded alike from the world's seed: a worker draws other numbers than the
     others once it has distributed an optimizer. With `is_traced`, `trace` holds a line for each event of the latest
-    run: virtual time, rank, event. torch uses one thread meanwhile.
+    run: virtual time, rank, event. torch uses one thread meanwhile. `resumed` is told whenever a worker goes on.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class VirtualWorld:
         generators: bool = False,
         is_traced: bool = False,
         stack_bytes: int | None = None,
+        resumed: Resumed = lambda rank: None,
     ) -> None:
         if size < 1:
             raise ConfigurationError(f"a world has at least one worker, not {size!r}")
@@ -75,7 +77,7 @@ class VirtualWorld:
         self.compute = Constant(0.010) if compute is None else compute
         self.timeout = timeout
         self._generators = generators
-        self._is_traced = is_traced
+        self._is_traced, self._resumed = is_traced, resumed
         self._stack_bytes = _usual_stack_bytes(size) if stack_bytes is None else stack_bytes
         self._stage = self._new_stage()
 
@@ -144,6 +146,7 @@ class VirtualWorld:
             timeout=self.timeout,
             has_generators=self._generators,
             is_traced=self._is_traced,
+            resumed=self._resumed,
         )
 
 

@@ -1,0 +1,40 @@
+"""The workers of a run at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Members:
+    """The workers of the start, of which there are `size`, those that have `joined` since, and the `dead` that the
+    others have outlived. It never changes: the next death makes another one."""
+
+    size: int
+    joined: frozenset[int] = frozenset()
+    dead: frozenset[int] = frozenset()
+
+    @cached_property
+    def everyone(self) -> frozenset[int]:
+        """The living, and the dead that have taken part."""
+        return self.joined.union(range(self.size))
+
+    @cached_property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks of the living, in order."""
+        return tuple(sorted(self.everyone - self.dead))
+
+    def __contains__(self, rank: int) -> bool:
+        return (rank < self.size or rank in self.joined) and rank not in self.dead
+
+    def after(self, *, joined: Iterable[int] = (), dead: Iterable[int] = ()) -> Members:
+        """Return the members once these have joined, and these have died."""
+        return replace(self, joined=self.joined.union(joined), dead=self.dead.union(dead))
+
+    def of_units(self, units: Sequence[Collection[int]], size: int) -> Members:
+        """Return the members of a group that stand for a unit of these workers each, and of which `size` start: one is
+        dead once any worker of its unit is, and has joined once all have."""
+        dead = frozenset(place for place, unit in enumerate(units) if not self.dead.isdisjoint(unit))
+        return Members(size, frozenset(n for n in range(size, len(units)) if self.joined.issuperset(units[n])), dead)
