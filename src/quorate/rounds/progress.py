@@ -7,6 +7,7 @@ member depends on these, in their order, and on nothing else.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire
+from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
@@ -117,6 +118,8 @@ class RoundTask:
         elif pending is not None:
             pending.code_by(coding)
         self.member.between.codes = None if coding is None else coding.codes
+        self._own = deque[Message]()
+        """Messages of the member to itself, which are taken after those that are there already."""
         self.error: BaseException | None = None
         self.is_waiting = False  # whether the training thread waits for a round: then the leader is watched
         self._pinged: float | None = None
@@ -182,19 +185,26 @@ class RoundTask:
     def _serve(self, wire: Wire) -> None:
         asked = wire.receive(None, TAG)
         while self._is_open:
-            try:
-                source, message = asked.wait(self._seconds())
-            except WireTimeout:
-                pass
-            else:
-                self._take(source, message)
+            arrived = None
+            with suppress(WireTimeout):
+                arrived = None if self._own else asked.wait(self._seconds())
+            if arrived is not None:
                 asked = wire.receive(None, TAG)
-                while asked.done():  # what is there already is not silence
-                    self._take(*asked.wait())
-                    asked = wire.receive(None, TAG)
+                self._take(*arrived)
+            asked = self._take_all(wire, asked)
             self._happens({"what": "passed"})
             self._watch(wire.clock.now())
             self._turned()
+
+    def _take_all(self, wire: Wire, asked: Work[tuple[int, Message]]) -> Work[tuple[int, Message]]:
+        """Take what is there already, which is not silence; return the receive of the next message."""
+        while True:
+            while asked.done():
+                arrived, asked = asked.wait(), wire.receive(None, TAG)
+                self._take(*arrived)
+            if not self._own:
+                return asked
+            self._take(self._wire.rank, self._own.popleft())
 
     def _turned(self) -> None:
         """Do what follows, once all messages that were there are taken."""
@@ -275,7 +285,11 @@ class RoundTask:
             self._happens({"what": "stand", "term": term})
 
     def _send(self, to: int, header: Header, vector: Flat | None) -> None:
-        self._wire.send(self._written(to, header, vector), to, TAG)
+        message = self._written(to, header, vector)
+        if to == self._wire.rank:
+            self._own.append(message)
+        else:
+            self._wire.send(message, to, TAG)
 
     def _written(self, to: int, header: Header, vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
