@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.report.charts import activities, drawing
-from quorate.report.charts.arrivals import LEVELS, Lateness, Row, arrival_chart, coarser
-from quorate.report.charts.bands import at, band, finite, thinned
+from quorate.report.charts.activities import Spending, share_chart
+from quorate.report.charts.arrivals import LEVELS, Row, arrival_chart, coarser
+from quorate.report.charts.arrivals import ArrivalRows as Lateness
 from quorate.report.charts.columns import Columns, column_chart
-from quorate.report.charts.gains import Gain, gain_chart
-from quorate.report.charts.histogram import Histogram, histograms
-from quorate.report.charts.intervals import Ratio, ratio_chart
-from quorate.report.charts.labels import placed
-from quorate.report.charts.lanes import RoundLine, lane_chart
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, thinned
+from quorate.report.charts.lines import placed_names as placed
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
-from quorate.report.charts.shares import Spending, share_chart
 from quorate.report.figures.time_use import ACTIVITIES
+from quorate.report.topics.rounds import Gain, gain_chart
+from quorate.report.topics.steps import Histogram, histograms
+from quorate.report.topics.timeline import RoundLine, lane_chart
+from quorate.report.topics.verdict import Ratio, ratio_chart
 
 finite_floats = st.floats(-1e9, 1e9)
 WIDTHS = pytest.mark.parametrize("width", [340.0, 940.0])

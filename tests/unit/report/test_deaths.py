@@ -10,12 +10,13 @@ import pytest
 
 from quorate.records.rows import Gone, Step
 from quorate.report.closing import closing_line
-from quorate.report.page.page import page
+from quorate.report.page import page
 from quorate.report.reading.clocks import RunClock, Shift
-from quorate.report.reading.events import each_once, moved, standstill
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.run import read_run
+from quorate.report.reading.rank import moved
+from quorate.report.reading.run import each_once, read_run
+from quorate.report.reading.sound import row_of
 from quorate.report.summary import summarize
+from quorate.report.topics.faults import standstill
 
 ROW = {
     "kind": "gone",

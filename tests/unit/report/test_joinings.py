@@ -9,22 +9,18 @@ from typing import Any
 import pytest
 
 from quorate.records.rows import Gone, Joined
-from quorate.report.closing import closing_line
+from quorate.report.closing import closing_line, joined_in_words
 from quorate.report.figures.lateness import skew_of
-from quorate.report.figures.quality import losses_of
+from quorate.report.figures.run import comparable
 from quorate.report.figures.throughput import window_of
-from quorate.report.page.page import page
-from quorate.report.reading.joinings import (
-    comparable,
-    is_newcomer,
-    joined_in_words,
-    replaced_by,
-    seconds_to_join,
-)
+from quorate.report.page import page
 from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.run import read_run
+from quorate.report.reading.run import read_run, replaced_by
+from quorate.report.reading.sessions import is_newcomer
+from quorate.report.reading.sound import row_of
 from quorate.report.summary import summarize
+from quorate.report.topics.joined import seconds_to_join
+from quorate.report.topics.quality import losses_of
 from quorate.report.trace.trace import write_trace
 
 START = {"kind": "start", "host": "h", "pid": 1, "clock": "monotonic", "wall": 1e9, "device": "cpu", "seed": 0}

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from quorate.records.records import records_of
-from quorate.report.reading.clocks import RunClock, Shift
+from quorate.report.reading.clocks import RunClock, Shift, Spans
 from quorate.report.reading.planned import planned_in
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.reading.spans import Spans
 from tests.support.made_records import KILLED, make_run
 
 

@@ -7,13 +7,19 @@ from typing import Any
 import pytest
 
 from quorate.records.served_rows import Served
-from quorate.report.charts.loads import Load, load_chart
-from quorate.report.figures.servers import ServerFigures, figures_of_servers, servers_summary
-from quorate.report.page.page import page
-from quorate.report.page.servers import SERVERS
-from quorate.report.plot_data import tables
-from quorate.report.reading.served import served_of
-from quorate.report.schema import Server, ServersSummary
+from quorate.report.page import page
+from quorate.report.reading.rank import served_of
+from quorate.report.summary import tables
+from quorate.report.topics.servers import (
+    SERVERS,
+    Server,
+    ServerFigures,
+    ServersSummary,
+    figures_of_servers,
+    load_chart,
+    servers_summary,
+)
+from quorate.report.topics.servers import LoadRow as Load
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quorate.records.exclusion_rows import Excluded
 from quorate.records.layer_rows import Layers
 from quorate.records.memory_rows import Memory
 from quorate.records.noise_rows import Noise
-from quorate.records.records import records_of, rows
-from quorate.records.rows import (
-    ClockOffset,
-    Distance,
-    Distribute,
-    End,
-    Evaluate,
-    Gone,
-    Joined,
-    Log,
-    Outer,
-    Start,
-    Step,
-)
+from quorate.records.records import records_of, rows, rows_in
+from quorate.records.rows import ClockOffset, Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
 from quorate.records.served_rows import Served
-from quorate.report.reading.clocks import SAME, RunClock
-from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
-from quorate.report.reading.events import moved
-from quorate.report.reading.joinings import is_newcomer
+from quorate.report.reading.clocks import SAME, RunClock, Spans
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
-from quorate.report.reading.rows import row_of, sound_parts
-from quorate.report.reading.served import served_of
-from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import has_numbers
-from quorate.report.reading.spans import Spans
+from quorate.report.reading.sessions import Sessions, is_newcomer
+from quorate.report.reading.sound import has_numbers, is_count, is_number, row_of, sound_parts
+
+R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
+HEAD_BYTES = 8 << 10
 
 
 @dataclass(slots=True)
@@ -163,3 +150,31 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             records.end = sound_parts(row, End)
     records.evaluations = Spans(spans)
     return records
+
+
+def first_and_last_rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows in the first `HEAD_BYTES` and the last `most_bytes`; the two that are cut are skipped."""
+    with open(path, "rb") as file:
+        lines = file.read(HEAD_BYTES).splitlines()
+        file.seek(-most_bytes, os.SEEK_END)
+        lines += file.read().splitlines()
+    return rows_in(lines)
+
+
+def served_of(row: Mapping[str, Any]) -> Served | None:
+    """Return a `served` row as an object; None if a value is missing or damaged."""
+    served = row_of(Served, row)
+    if served is None or served.seconds < 0.0 or served.busy < 0.0:
+        return None
+    counts = ((served.taken or (), 2), (served.dropped or (), 2), (served.given or (), 3))
+    is_sound = all(len(values) == length and all(map(is_count, values)) for rows, length in counts for values in rows)
+    counted = served.counted or ()
+    is_sound &= len(counted) == len(served.taken or ()) and all(
+        is_number(weight) and weight >= 0.0 for weight in counted
+    )
+    return served if is_sound else None
+
+
+def moved(events: Sequence[R], clock: RunClock) -> list[R]:
+    """Return the same events on the clock of the run."""
+    return [replace(event, time=clock.at(event.time)) for event in events]

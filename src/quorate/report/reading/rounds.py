@@ -16,8 +16,7 @@ from typing import Any
 from quorate.records.round_rows import RoundRow
 from quorate.records.rows import Step
 from quorate.report.reading.meetings import MOST
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.sound import is_count
+from quorate.report.reading.sound import is_count, row_of
 
 
 @dataclass(slots=True)

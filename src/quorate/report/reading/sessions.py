@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from quorate.records.rows import Step
-from quorate.report.reading.joinings import is_newcomer
-from quorate.report.reading.sound import is_number
+from quorate.report.reading.sound import is_count, is_number
 
 _TIMES = ("begin", "arrive", "end", "time")
 _SAME_CLOCK_SECONDS = 1.0
@@ -58,3 +57,9 @@ class Sessions:
         records.steps = [step for step in records.steps if step.step < new.step]
         records.logs = [log for log in records.logs if log.step < new.step]
         return (records.steps[-1].end, new.begin) if records.steps else None
+
+
+def is_newcomer(start: Mapping[str, Any]) -> bool:
+    """Return whether the worker with this `start` row joined after the start: ranks of the start are below the size."""
+    is_further = is_count(start.get("rank")) and is_count(start.get("size")) and bool(start["rank"] >= start["size"])
+    return is_further and not start.get("server")

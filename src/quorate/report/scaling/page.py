@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from quorate.report.charts.activities import Spending, share_chart
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
-from quorate.report.charts.shares import Spending, share_chart
-from quorate.report.page.page import document, heading
-from quorate.report.page.parts import (
-    HALF,
-    Alike,
-    View,
-    alike,
-    chip,
-    figure,
-    framed,
-    nothing,
-    paragraphs,
-    section,
-    table,
-)
-from quorate.report.scaling.schema import Regime, ScalingRow, ScalingSummary
+from quorate.report.page import document, heading
+from quorate.report.parts import HALF, Alike, View, alike, chip, figure, framed, nothing, paragraphs, section, table
+from quorate.report.scaling.figures import Regime, ScalingRow, ScalingSummary
 from quorate.report.scaling.verdict import REGIMES
 from quorate.report.wording import (
     counted,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from quorate.report.scaling.figures import gained_by, worth_having
-from quorate.report.scaling.schema import Limit, Regime, ScalingRow, ScalingSummary
+from quorate.report.scaling.figures import Limit, Regime, ScalingRow, ScalingSummary, gained_by, worth_having
 from quorate.report.wording import (
     Words,
     counted,

@@ -12,10 +12,9 @@ from quorate.records.records import ranks_in, records_of, rows
 from quorate.records.rows import ClockOffset, Start, Step
 from quorate.report.reading.clocks import RunClock, run_clocks
 from quorate.report.reading.rounds import Merged
-from quorate.report.reading.rows import row_of, sound_parts
 from quorate.report.reading.run import read_run
 from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import has_numbers
+from quorate.report.reading.sound import has_numbers, row_of, sound_parts
 
 Key = tuple[str, int, int]
 """A meeting: the optimizer, the round, and the number of a rank's step within that round."""

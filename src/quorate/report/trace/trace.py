@@ -27,8 +27,7 @@ from quorate.records.records import records_of, rows
 from quorate.records.rows import Step
 from quorate.report.reading.clocks import RunClock
 from quorate.report.reading.rounds import Merged
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.sound import finite, has_numbers
+from quorate.report.reading.sound import finite, has_numbers, row_of
 from quorate.report.trace.profile import Profile
 from quorate.report.trace.survey import Keys, Survey, heads_of, survey
 
