@@ -10,13 +10,12 @@ import pytest
 
 from quorate.records.rows import Gone, Joined
 from quorate.report.closing import closing_line, joined_in_words
-from quorate.report.figures.lateness import skew_of
+from quorate.report.figures.lateness import meetings_of, skew_of
 from quorate.report.figures.run import comparable
 from quorate.report.figures.throughput import window_of
 from quorate.report.page import page
-from quorate.report.reading.meetings import meetings_of
+from quorate.report.reading.rank import is_newcomer
 from quorate.report.reading.run import read_run, replaced_by
-from quorate.report.reading.sessions import is_newcomer
 from quorate.report.reading.sound import row_of
 from quorate.report.summary import summarize
 from quorate.report.topics.joined import seconds_to_join

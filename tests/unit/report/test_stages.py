@@ -10,9 +10,9 @@ import pytest
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import Step
 from quorate.report.closing import closing_line
+from quorate.report.figures.lateness import meetings_of
 from quorate.report.figures.time_use import ACTIVITIES, spent_in
 from quorate.report.page import page
-from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.summary import markdown, tables
 from quorate.report.topics.stages import RankStages, StagesSummary, stages_of

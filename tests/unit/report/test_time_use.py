@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorate.records.rows import Step
+from quorate.report.figures.lateness import meetings_of
 from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in, waiting_share
-from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import last_arrivals
 from quorate.report.reading.run import read_run
 from quorate.report.topics.steps import BINS, StepLengths, edges_for, step_times, totals_of

@@ -1,4 +1,4 @@
-"""Slow ranks: the times at which the ranks came to the meeting point, compared.
+"""Slow ranks: the steps of ranks that met, and the times at which the ranks came to the meeting point, compared.
 
 A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's, and only
 arrivals differ. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
@@ -14,8 +14,64 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from quorate.records.rows import Step
-from quorate.report.reading.meetings import Meetings, lateness_of
+from quorate.report.reading.rounds import MOST
 from quorate.report.statistics import chance_of_at_least, quantile
+
+Key = tuple[int, int]
+"""The round, and the number of a rank's step within that round."""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """All meetings of a run in order: steps of different ranks after which replicas had applied equally many updates.
+
+    Where everybody waits for everybody these are the steps of equal number. Elsewhere, a slow rank is missing in many
+    meetings, and the present ranks have not waited for each other.
+    """
+
+    steps: dict[Key, dict[int, Step]]
+    ranks: tuple[int, ...]
+    """The ranks that took any of the steps."""
+    complete: tuple[Key, ...]
+    """Meetings of two ranks or more without a missing rank, counting those that trained at the time."""
+    is_together: bool
+    """Whether everybody waits for everybody; False for a single rank."""
+
+
+def meetings_of(steps: Mapping[int, Sequence[Step]], *, is_together: bool | None = None) -> Meetings:
+    """Match the steps of all ranks; a step of one rank alone is a meeting of one.
+
+    Everybody waits for everybody if enough meetings are complete, unless `is_together` says so.
+    """
+    meetings: dict[Key, dict[int, Step]] = {}
+    for rank, rank_steps in steps.items():
+        for key, step in zip(keys_of(rank_steps), rank_steps, strict=True):
+            meetings.setdefault(key, {})[rank] = step
+    lives = {rank: (rank_steps[0].round, rank_steps[-1].round) for rank, rank_steps in steps.items() if rank_steps}
+    in_order = dict(sorted(meetings.items()))
+    complete = [
+        key
+        for key, meeting in in_order.items()
+        if len(meeting) > 1 and len(meeting) == sum(first <= key[0] <= last for first, last in lives.values())
+    ]
+    if is_together is None:
+        is_together = len(complete) >= MOST * len(in_order)
+    return Meetings(in_order, tuple(lives), tuple(complete), is_together and bool(complete))
+
+
+def keys_of(steps: Sequence[Step]) -> list[Key]:
+    """Return the meeting of each step of one rank, in order."""
+    keys: list[Key] = []
+    for step in steps:
+        again = bool(keys) and keys[-1][0] == step.round
+        keys.append((step.round, keys[-1][1] + 1 if again else 0))
+    return keys
+
+
+def lateness_of(meeting: Mapping[int, Step]) -> dict[int, float]:
+    """Return the seconds that each rank arrived after the first of one meeting."""
+    first = min(step.arrive for step in meeting.values())
+    return {rank: step.arrive - first for rank, step in meeting.items()}
 
 
 def side_by_side(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:

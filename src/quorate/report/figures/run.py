@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from quorate.records.rows import Step
-from quorate.report.figures.lateness import Skew, skew_of
+from quorate.report.figures.lateness import Meetings, Skew, meetings_of, skew_of
 from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
 from quorate.report.figures.throughput import Amounts, Window, window_of
 from quorate.report.figures.time_use import Spent, spent_in
-from quorate.report.reading.meetings import Meetings, meetings_of
 from quorate.report.reading.rounds import Merged, last_arrivals, wait_for_all
 from quorate.report.reading.run import RunRecords
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from quorate.records.rows import Step
-from quorate.report.reading.meetings import Meetings
+from quorate.report.figures.lateness import Meetings
 
 ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communication", "decode", "update", "other")
 """Activities in the order in which reports show them."""

@@ -9,10 +9,10 @@ from quorate.report.charts import activities, drawing
 from quorate.report.charts.activities import words_of
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import Scale, scale_of
+from quorate.report.figures.lateness import meetings_of
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in
 from quorate.report.parts import View, figure, missing
-from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import Merged
 from quorate.report.schema import ArmSummary, Part
 from quorate.report.topic import Arms, Row, Topic
