@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVarTuple, Unpack
 from urllib.parse import quote
 
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.schema import Summary
+from quorate.report.schema import ArmSummary, Summary
 from quorate.report.wording import Words, listed
 
 WIDE, HALF, SLIM = 940.0, 590.0, 340.0
@@ -18,6 +19,9 @@ WIDE, HALF, SLIM = 940.0, 590.0, 340.0
 NOT_MEASURED = "–"
 Alike = Callable[[Iterable[float | None]], Words]
 """The form of the figures in one column."""
+Ts = TypeVarTuple("Ts")
+TableColumns = Sequence[tuple[str, Callable[[Unpack[Ts]], Any], Alike | None]]
+"""Columns of a table: the head, the value in a row, and the form of its figures; None for words."""
 LISTED = 200
 """The most rows of the numbers below a chart."""
 QUALITY_DIGITS = 4
@@ -136,12 +140,25 @@ def further(noun: str, beyond: Iterable[int]) -> str:
     return f"Further {noun}: {hidden:,}; all of them are in the data." if hidden else ""
 
 
-def alike(rows: Sequence[Sequence[float | None]], forms: Sequence[Alike]) -> list[list[str]]:
-    """Return figures in words, each column in one unit, with one number of digits; a dash for missing ones."""
-    words = [form(column) for form, column in zip(forms, zip(*rows, strict=True), strict=True)] if rows else []
-    return [
-        [nothing() if value is None else write(value) for write, value in zip(words, row, strict=True)] for row in rows
-    ]
+def alike(values: Sequence[float | None], form: Alike, missing: str | None = None) -> list[str]:
+    """Return figures in words, in one unit, with one number of digits; a dash for missing ones."""
+    write = form(values)
+    return [(missing or nothing()) if value is None else write(value) for value in values]
+
+
+def cells_of(rows: Sequence[tuple[*Ts]], columns: TableColumns[*Ts], missing: str | None = None) -> list[list[str]]:
+    """Return the cells of each column."""
+    cells: list[list[str]] = []
+    for _, value_of, form in columns:
+        values: list[Any] = [value_of(*row) for row in rows]
+        cells.append(values if form is None else alike(values, form, missing))
+    return cells
+
+
+def arms_table(rows: Sequence[tuple[ArmSummary, *Ts]], columns: TableColumns[*Ts]) -> Markup:
+    """Return a table with a row for each of `rows`: the name of the arm, and the columns."""
+    cells = [[row[0].name for row in rows], *cells_of([row[1:] for row in rows], columns)]
+    return table(["strategy", *(head for head, _, _ in columns)], list(zip(*cells, strict=True)))
 
 
 def pairs(values: Mapping[str, object]) -> Markup:

@@ -197,7 +197,7 @@ def columns_of(view: View) -> list[Column]:
     ]
 
 
-def arms_table(view: View) -> Markup:
+def results_table(view: View) -> Markup:
     """Return a row for each arm. Every figure's cell has the value itself in `data-value`, and its arm."""
     summary, columns = view.summary, columns_of(view)
     has_target = summary.target is not None

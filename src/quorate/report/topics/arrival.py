@@ -230,14 +230,18 @@ def _last(arrival: Arrival) -> str:
 def _numbers(arrival: Arrival) -> Markup:
     ranks: Sequence[RankArrival] = arrival.ranks
     shown = ranks if len(ranks) <= ROWS else sorted(ranks, key=lambda rank: -rank.lateness_mean)[:LATEST]
-    values = [[rank.lateness_mean, rank.lateness_p95, rank.last_share, rank.step_mean] for rank in shown]
-    words = alike(values, [seconds_alike, seconds_alike, shares_alike, seconds_alike])
-    rows = [[f"rank {rank.rank}", *row] for rank, row in zip(shown, words, strict=True)]
+    columns = (
+        [f"rank {rank.rank}" for rank in shown],
+        alike([rank.lateness_mean for rank in shown], seconds_alike),
+        alike([rank.lateness_p95 for rank in shown], seconds_alike),
+        alike([rank.last_share for rank in shown], shares_alike),
+        alike([rank.step_mean for rank in shown], seconds_alike),
+    )
     heads = ["rank", "lateness, mean", "lateness, p95", "came last", "its mean step"]
     if not arrival.is_together:
         heads[1:4] = ["longer at work, mean", "longer at work, p95", "was longest"]
     more = f"The {LATEST} latest of {len(ranks)} ranks; all of them are in the data." if len(shown) < len(ranks) else ""
-    return joined([table(heads, rows), paragraphs(more)])
+    return joined([table(heads, list(zip(*columns, strict=True))), paragraphs(more)])
 
 
 def _heat_rows(arrival: Arrival) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from quorate.report.charts.markup import Markup
 from quorate.report.charts.merges import MergeDots, merge_chart
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import View, alike, figure, framed, paragraphs, table
+from quorate.report.parts import TableColumns, View, arms_table, figure, framed, paragraphs
 from quorate.report.reading.run import left_out_of
 from quorate.report.schema import ArmSummary, Part
 from quorate.report.topic import Arms, Topic, data_of
@@ -26,7 +26,6 @@ MEANINGS = (
 )
 LANES = 24
 SHOWN = 200
-_HEADS = ["strategy", "rank", "why", "means", "of all", "first at", "last at"]
 
 
 class Exclusion(Part):
@@ -80,15 +79,12 @@ def exclusions_of(run: MeasuredRun) -> ExclusionsSummary | None:
 
 
 def _body(view: View, arms: Arms[ExclusionsSummary]) -> Iterator[Markup]:
-    pairs = [(arm, rank) for arm, summary in arms for rank in summary.ranks]
-    figures = alike(
-        [[row.share, row.first, row.last] for _, row in pairs], [shares_alike, seconds_alike, seconds_alike]
+    yield framed(
+        view,
+        "Who was left out",
+        arms_table([(arm, row) for arm, summary in arms for row in summary.ranks], _COLUMNS),
+        paragraphs(MEANINGS),
     )
-    rows = [
-        [arm.name, f"rank {rank.rank}", rank.why, f"{rank.count:,}", *row]
-        for (arm, rank), row in zip(pairs, figures, strict=True)
-    ]
-    yield framed(view, "Who was left out", table(_HEADS, rows), paragraphs(MEANINGS))
     for arm, summary in arms:
         if sum(len(row.times) for row in summary.ranks) > 1:
             yield _chart(view, arm, summary)
@@ -114,6 +110,14 @@ def _chart(view: View, arm: ArmSummary, summary: ExclusionsSummary) -> Markup:
     )
 
 
+_COLUMNS: TableColumns[Exclusion] = (
+    ("rank", lambda row: f"rank {row.rank}", None),
+    ("why", lambda row: row.why, None),
+    ("means", lambda row: f"{row.count:,}", None),
+    ("of all", lambda row: row.share, shares_alike),
+    ("first at", lambda row: row.first, seconds_alike),
+    ("last at", lambda row: row.last, seconds_alike),
+)
 TOPIC = Topic(
     name="exclusions",
     title="Left out",

@@ -10,7 +10,7 @@ from quorate.records.rows import Gone, Step
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.goodput import Goodput, goodput_of, has_failed
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import Alike, View, alike, framed, paragraphs, table
+from quorate.report.parts import TableColumns, View, arms_table, framed, paragraphs
 from quorate.report.schema import Estimate, Part
 from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import numbers_alike, seconds_alike, shares_alike
@@ -24,8 +24,6 @@ GOODPUT = (
     "Goodput is useful steps over possible ones, of single workers. Useful is a step whose work is in the model in the "
     "end. Possible is what the workers of the start could have made in the time, had nothing failed."
 )
-_LEFT_HEADS = ["strategy", "goodput", "useful steps", "lost", "possible", "an undisturbed step"]
-_HEADS = ["strategy", "seed", "worker", "why", "noticed at", "after update", "the others stood still", "went on"]
 
 
 class Fault(Part):
@@ -112,46 +110,39 @@ def standstill(death: Gone, steps: Mapping[int, Sequence[Step]]) -> float | None
 
 def _summarized(runs: Sequence[FaultFigures]) -> Faults:
     goodputs = [run.goodput for run in runs if run.goodput is not None]
-    return Faults(
-        faults=tuple(fault for run in runs for fault in run.faults), goodput=_goodput(goodputs) if goodputs else None
-    )
-
-
-def _goodput(runs: Sequence[Goodput]) -> GoodputSummary:
-    return GoodputSummary(
-        share=Estimate.of([run.share for run in runs]),
-        useful=Estimate.of([run.useful for run in runs]),
-        lost=Estimate.of([run.lost for run in runs]),
-        possible=Estimate.of([run.possible for run in runs]),
-        step_seconds=Estimate.of([run.step_seconds for run in runs]),
-    )
+    estimates = {
+        name: Estimate.of([getattr(goodput, name) for goodput in goodputs])
+        for name in (GoodputSummary.model_fields if goodputs else ())
+    }
+    faults = tuple(fault for run in runs for fault in run.faults)
+    return Faults(faults=faults, goodput=GoodputSummary(**estimates) if goodputs else None)
 
 
 def _body(view: View, arms: Arms[Faults]) -> Iterator[Markup]:
+    left = [(arm, part.goodput) for arm, part in arms if part.goodput is not None]
     died = [(arm, fault) for arm, part in arms for fault in part.faults]
-    times = alike([[fault.seconds, fault.standstill] for _, fault in died], [seconds_alike, seconds_alike])
-    rows = [[arm.name, *_cells(fault, *words)] for (arm, fault), words in zip(died, times, strict=True)]
-    goodputs = [(arm, part.goodput) for arm, part in arms if part.goodput is not None]
-    figures = alike([_left(goodput) for _, goodput in goodputs], _LEFT_FORMS)
-    left = [[arm.name, *row] for (arm, _), row in zip(goodputs, figures, strict=True)]
     if left:
-        yield framed(view, "What failures have left", table(_LEFT_HEADS, left), paragraphs(GOODPUT))
-    if rows:
-        yield framed(view, "Workers that died", table(_HEADS, rows))
+        yield framed(view, "What failures have left", arms_table(left, _LEFT), paragraphs(GOODPUT))
+    if died:
+        yield framed(view, "Workers that died", arms_table(died, _DIED))
 
 
-def _left(goodput: GoodputSummary) -> list[float]:
-    estimates = (goodput.share, goodput.useful, goodput.lost, goodput.possible, goodput.step_seconds)
-    return [estimate.mean for estimate in estimates]
-
-
-_LEFT_FORMS: tuple[Alike, ...] = (shares_alike, numbers_alike, numbers_alike, numbers_alike, seconds_alike)
-
-
-def _cells(fault: Fault, when: str, stood: str) -> list[str]:
-    return [str(fault.seed), f"rank {fault.rank}", fault.why, when, str(fault.round), stood, str(fault.left)]
-
-
+_LEFT: TableColumns[GoodputSummary] = (
+    ("goodput", lambda goodput: goodput.share.mean, shares_alike),
+    ("useful steps", lambda goodput: goodput.useful.mean, numbers_alike),
+    ("lost", lambda goodput: goodput.lost.mean, numbers_alike),
+    ("possible", lambda goodput: goodput.possible.mean, numbers_alike),
+    ("an undisturbed step", lambda goodput: goodput.step_seconds.mean, seconds_alike),
+)
+_DIED: TableColumns[Fault] = (
+    ("seed", lambda fault: str(fault.seed), None),
+    ("worker", lambda fault: f"rank {fault.rank}", None),
+    ("why", lambda fault: fault.why, None),
+    ("noticed at", lambda fault: fault.seconds, seconds_alike),
+    ("after update", lambda fault: str(fault.round), None),
+    ("the others stood still", lambda fault: fault.standstill, seconds_alike),
+    ("went on", lambda fault: str(fault.left), None),
+)
 TOPIC = Topic(
     name="faults",
     title="Faults",

@@ -10,7 +10,7 @@ from quorate.records.rows import Gone
 from quorate.records.rows import Joined as JoinedRow
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import View, alike, framed, nothing, table
+from quorate.report.parts import TableColumns, View, alike, arms_table, framed, nothing
 from quorate.report.reading.sound import is_number
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, data_of
@@ -22,7 +22,6 @@ LEAD = (
     "they came. Their step 1 is not that of the others: where not everybody waits for everybody they are left out of "
     "what holds steps of equal number side by side."
 )
-_HEADS = ["strategy", "seed", "worker", "in place of", "stepped from", "from round", "it took", "trained then"]
 
 
 class Joined(Part):
@@ -77,19 +76,30 @@ def seconds_to_join(joining: JoinedRow, replaced: Gone | None, start: Mapping[st
 
 def _body(view: View, arms: Arms[Newcomers]) -> Iterator[Markup]:
     newcomers = [(arm, newcomer) for arm, part in arms for newcomer in part.joined]
-    times = alike([[newcomer.seconds, newcomer.waited] for _, newcomer in newcomers], [seconds_alike, seconds_alike])
-    rows = [[arm.name, *_cells(newcomer, *words)] for (arm, newcomer), words in zip(newcomers, times, strict=True)]
+    waits = alike([newcomer.waited for _, newcomer in newcomers], seconds_alike)
+    rows = [(arm, newcomer, waited) for (arm, newcomer), waited in zip(newcomers, waits, strict=True)]
     if rows:
-        yield framed(view, "Workers that joined", table(_HEADS, rows))
+        yield framed(view, "Workers that joined", arms_table(rows, _COLUMNS))
 
 
-def _cells(newcomer: Joined, when: str, waited: str) -> list[str]:
-    of = nothing("nobody: it was asked for") if newcomer.replaced is None else f"rank {newcomer.replaced}"
+def _place(newcomer: Joined, waited: str) -> str:
+    return nothing("nobody: it was asked for") if newcomer.replaced is None else f"rank {newcomer.replaced}"
+
+
+def _took(newcomer: Joined, waited: str) -> str:
     since = "from its quorate.join() on" if newcomer.replaced is None else "from that death on"
-    took = waited if newcomer.waited is None else f"{waited}, {since}"
-    return [str(newcomer.seed), f"rank {newcomer.rank}", of, when, str(newcomer.round), took, str(newcomer.live)]
+    return waited if newcomer.waited is None else f"{waited}, {since}"
 
 
+_COLUMNS: TableColumns[Joined, str] = (
+    ("seed", lambda newcomer, waited: str(newcomer.seed), None),
+    ("worker", lambda newcomer, waited: f"rank {newcomer.rank}", None),
+    ("in place of", _place, None),
+    ("stepped from", lambda newcomer, waited: newcomer.seconds, seconds_alike),
+    ("from round", lambda newcomer, waited: str(newcomer.round), None),
+    ("it took", _took, None),
+    ("trained then", lambda newcomer, waited: str(newcomer.live), None),
+)
 TOPIC = Topic(
     name="joined",
     title="Who joined",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import View, alike, framed, further, paragraphs, table
+from quorate.report.parts import TableColumns, View, arms_table, framed, further, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import bytes_alike, shares_alike
@@ -21,7 +21,6 @@ MEANINGS = (
 )
 LAYERS = 48
 """The most layers listed of each arm."""
-_HEADS = ["strategy", "layer", "workers", "sent in a pass", "of all"]
 
 
 class LayerTraffic(Part):
@@ -56,22 +55,21 @@ def layers_of(run: MeasuredRun) -> LayersSummary | None:
 
 
 def _body(view: View, arms: Arms[LayersSummary]) -> Iterator[Markup]:
-    entries = [(arm, summary, layer) for arm, summary in arms for layer in summary.layers[:LAYERS]]
-    figures = alike(
-        [[layer.bytes_out, _share(summary, layer)] for _, summary, layer in entries], [bytes_alike, shares_alike]
-    )
-    rows = [
-        [arm.name, layer.name, f"{summary.tensor}", *row]
-        for (arm, summary, layer), row in zip(entries, figures, strict=True)
-    ]
+    rows = [(arm, summary, layer) for arm, summary in arms for layer in summary.layers[:LAYERS]]
     note = further("layers", (len(summary.layers) - LAYERS for _, summary in arms))
-    yield framed(view, "Bytes of each layer", table(_HEADS, rows), paragraphs(MEANINGS, note))
+    yield framed(view, "Bytes of each layer", arms_table(rows, _COLUMNS), paragraphs(MEANINGS, note))
 
 
-def _share(summary: LayersSummary, traffic: LayerTraffic) -> float:
-    return traffic.bytes_out / max(1, sum(layer.bytes_out for layer in summary.layers))
-
-
+_COLUMNS: TableColumns[LayersSummary, LayerTraffic] = (
+    ("layer", lambda summary, layer: layer.name, None),
+    ("workers", lambda summary, layer: f"{summary.tensor}", None),
+    ("sent in a pass", lambda summary, layer: layer.bytes_out, bytes_alike),
+    (
+        "of all",
+        lambda summary, layer: layer.bytes_out / max(1, sum(each.bytes_out for each in summary.layers)),
+        shares_alike,
+    ),
+)
 TOPIC = Topic(
     name="layers",
     title="Tensor axis",

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import View, alike, framed, further, nothing, paragraphs, table
+from quorate.report.parts import TableColumns, View, arms_table, framed, further, nothing, paragraphs
 from quorate.report.reading.rank import RankRecords
 from quorate.report.results import NOTHING
-from quorate.report.schema import ArmSummary, Part
+from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import bytes_alike, bytes_in_words
 
@@ -25,11 +25,6 @@ MEANINGS = (
 )
 RANKS = 32
 """The most ranks listed of each arm."""
-_HEADS = [
-    "strategy", "rank", "ZeRO", "parameters", "gradients", "optimizer", "foreseen", "live before", "live at most",
-    "resident before", "resident at most", "on the GPU at most",
-]  # fmt: skip
-_OF_OFFLOAD = ["foreseen on the host", "to the host in a step", "to the device in a step"]
 
 
 class RankMemory(Part):
@@ -114,29 +109,24 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 def _body(view: View, arms: Arms[MemorySummary]) -> Iterator[Markup]:
     offloads = any(rank.host is not None for _, summary in arms for rank in summary.ranks)
-    heads = [*_HEADS, *(_OF_OFFLOAD if offloads else ())]
-    entries = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
-    sizes = [_sizes(rank) for _, _, rank in entries]
-    figures = alike(sizes, [bytes_alike] * len(sizes[0]))
-    rows = [[*_names(*cells), *row][: len(heads)] for cells, row in zip(entries, figures, strict=True)]
+    rows = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
     note = further("ranks", (len(summary.ranks) - RANKS for _, summary in arms))
-    yield framed(view, "Memory of each rank", table(heads, rows), paragraphs(MEANINGS, note))
+    yield framed(
+        view,
+        "Memory of each rank",
+        arms_table(rows, [*_COLUMNS, *(_OF_OFFLOAD if offloads else ())]),
+        paragraphs(MEANINGS, note),
+    )
 
 
-def _names(arm: ArmSummary, summary: MemorySummary, rank: RankMemory) -> list[str]:
-    return [
-        arm.name,
-        f"{rank.rank}",
-        nothing("none") if summary.shards == 1 else f"{summary.zero} over {summary.shards}",
-    ]
+def _zero(memory: MemorySummary, rank: RankMemory) -> str:
+    return nothing("none") if memory.shards == 1 else f"{memory.zero} over {memory.shards}"
 
 
-def _sizes(rank: RankMemory) -> list[float | None]:
-    foreseen = (rank.parameters, rank.gradients, rank.optimizer)
-    parts = [part for part in foreseen if part is not None]
-    total = sum(parts) if len(parts) == len(foreseen) else None
-    seen = (rank.live_before, rank.peak_live, rank.resident_before, rank.peak_resident, rank.peak_gpu)
-    return [*foreseen, total, *seen, rank.host, rank.to_host, rank.to_device]
+def _foreseen(memory: MemorySummary, rank: RankMemory) -> int | None:
+    parts = (rank.parameters, rank.gradients, rank.optimizer)
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _in_words(memory: MemorySummary) -> str:
@@ -150,6 +140,24 @@ def _in_words(memory: MemorySummary) -> str:
     return f"rank {peak.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
 
 
+_COLUMNS: TableColumns[MemorySummary, RankMemory] = (
+    ("rank", lambda memory, rank: f"{rank.rank}", None),
+    ("ZeRO", _zero, None),
+    ("parameters", lambda memory, rank: rank.parameters, bytes_alike),
+    ("gradients", lambda memory, rank: rank.gradients, bytes_alike),
+    ("optimizer", lambda memory, rank: rank.optimizer, bytes_alike),
+    ("foreseen", _foreseen, bytes_alike),
+    ("live before", lambda memory, rank: rank.live_before, bytes_alike),
+    ("live at most", lambda memory, rank: rank.peak_live, bytes_alike),
+    ("resident before", lambda memory, rank: rank.resident_before, bytes_alike),
+    ("resident at most", lambda memory, rank: rank.peak_resident, bytes_alike),
+    ("on the GPU at most", lambda memory, rank: rank.peak_gpu, bytes_alike),
+)
+_OF_OFFLOAD: TableColumns[MemorySummary, RankMemory] = (
+    ("foreseen on the host", lambda memory, rank: rank.host, bytes_alike),
+    ("to the host in a step", lambda memory, rank: rank.to_host, bytes_alike),
+    ("to the device in a step", lambda memory, rank: rank.to_device, bytes_alike),
+)
 TOPIC = Topic(
     name="memory",
     title="Memory",

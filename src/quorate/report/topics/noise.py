@@ -12,7 +12,7 @@ from quorate.records.rows import Step
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import View, alike, figure, framed, nothing, paragraphs, table
+from quorate.report.parts import TableColumns, View, arms_table, figure, framed, nothing, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, number_in_words, numbers_alike, ratios_alike, share_in_words, shares_alike
@@ -181,38 +181,8 @@ def advice(scale: float | None, gradients: float, examples: float | None) -> str
 def _body(view: View, arms: Arms[NoiseSummary]) -> Iterator[Markup]:
     names = ["" if view.is_single else f"{arm.name}: " for arm, _ in arms]
     yield paragraphs(*(f"{name}{summary.advice}." for name, (_, summary) in zip(names, arms, strict=True)))
-    yield _table(view, arms)
+    yield framed(view, "What the batch costs", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield _chart(view, arms)
-
-
-def _table(view: View, arms: Arms[NoiseSummary]) -> Markup:
-    heads = [
-        "strategy", "critical batch", "batch", "steps", "examples", "steps saved by twice the workers", "diversity",
-    ]  # fmt: skip
-    figures = alike(
-        [
-            [
-                summary.step_factor,
-                summary.example_factor,
-                None if summary.gain is None else 1 - 1 / summary.gain,
-                summary.diversity,
-            ]
-            if summary.count >= FEW
-            else [None, None, None, summary.diversity]
-            for _, summary in arms
-        ],
-        [ratios_alike, ratios_alike, shares_alike, numbers_alike],
-    )
-    rows = [
-        [
-            arm.name,
-            _critical(summary),
-            batch_in_words(summary.gradients, summary.examples),
-            *row,
-        ]
-        for (arm, summary), row in zip(arms, figures, strict=True)
-    ]
-    return framed(view, "What the batch costs", table(heads, rows), paragraphs(MEANINGS))
 
 
 def _critical(summary: NoiseSummary) -> str | Markup:
@@ -259,6 +229,22 @@ def _chart(view: View, arms: Arms[NoiseSummary]) -> Markup:
     )
 
 
+def _if_known(noise: NoiseSummary, figure: float | None) -> float | None:
+    return figure if noise.count >= FEW else None
+
+
+def _saved(noise: NoiseSummary) -> float | None:
+    return None if noise.gain is None else 1 - 1 / noise.gain
+
+
+_COLUMNS: TableColumns[NoiseSummary] = (
+    ("critical batch", _critical, None),
+    ("batch", lambda noise: batch_in_words(noise.gradients, noise.examples), None),
+    ("steps", lambda noise: _if_known(noise, noise.step_factor), ratios_alike),
+    ("examples", lambda noise: _if_known(noise, noise.example_factor), ratios_alike),
+    ("steps saved by twice the workers", lambda noise: _if_known(noise, _saved(noise)), shares_alike),
+    ("diversity", lambda noise: noise.diversity, numbers_alike),
+)
 TOPIC = Topic(
     name="noise",
     title="Gradient noise",

@@ -9,7 +9,7 @@ from quorate.records.rows import Outer
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import HALF, View, alike, figure, framed, paragraphs, table
+from quorate.report.parts import HALF, TableColumns, View, arms_table, figure, framed, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic
 from quorate.report.wording import number_in_words, numbers_alike
@@ -98,15 +98,8 @@ def _body(view: View, arms: Arms[OuterSummary]) -> Iterator[Markup]:
         _chart(view, arms, "Gain of outer steps", lambda point: point.gain),
         _chart(view, arms, "How far they went across", lambda point: point.transverse),
     )
-    yield _table(view, arms)
+    yield framed(view, "What outer steps were like", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield element("div", *charts, class_="figures")
-
-
-def _table(view: View, arms: Arms[OuterSummary]) -> Markup:
-    heads = ["strategy", "outer steps", "correlation", "gain", "across"]
-    figures = alike([[summary.rho, summary.gain, summary.transverse] for _, summary in arms], [numbers_alike] * 3)
-    rows = [[arm.name, f"{summary.count:,}", *row] for (arm, summary), row in zip(arms, figures, strict=True)]
-    return framed(view, "What outer steps were like", table(heads, rows), paragraphs(MEANINGS))
 
 
 def _chart(view: View, arms: Arms[OuterSummary], caption: str, of: Callable[[OuterPoint], float]) -> Markup:
@@ -128,6 +121,12 @@ def _ends(summary: OuterSummary, of: Callable[[OuterPoint], float]) -> str:
     return f"{number_in_words(of(summary.shown[0]))} to {number_in_words(of(summary.shown[-1]))}"
 
 
+_COLUMNS: TableColumns[OuterSummary] = (
+    ("outer steps", lambda outer: f"{outer.count:,}", None),
+    ("correlation", lambda outer: outer.rho, numbers_alike),
+    ("gain", lambda outer: outer.gain, numbers_alike),
+    ("across", lambda outer: outer.transverse, numbers_alike),
+)
 TOPIC = Topic(
     name="outer",
     title="Outer steps",

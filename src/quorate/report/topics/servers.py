@@ -11,7 +11,18 @@ from quorate.report.charts import drawing
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Scale
-from quorate.report.parts import HALF, View, alike, figure, framed, further, long_table, nothing, paragraphs, table
+from quorate.report.parts import (
+    HALF,
+    TableColumns,
+    View,
+    arms_table,
+    figure,
+    framed,
+    further,
+    long_table,
+    nothing,
+    paragraphs,
+)
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import bytes_in_words, number_in_words, numbers_alike, share_in_words, shares_alike
@@ -174,25 +185,8 @@ def _server(rank: int, load: Load) -> Server:
 
 
 def _body(view: View, arms: Arms[ServersSummary]) -> Iterator[Markup]:
-    yield _table(view, arms)
+    yield framed(view, "What became of gradients", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield element("div", _staleness(view, arms), _loads(view, arms), class_="figures")
-
-
-def _table(view: View, arms: Arms[ServersSummary]) -> Markup:
-    heads = ["strategy", "steps", "gradients", "mean staleness", "dropped", "scaled down", "a gradient counts",
-             "most dropped"]  # fmt: skip
-    figures = alike(
-        [
-            [summary.staleness_mean, summary.dropped_share, summary.scaled_share, _counts(summary)]
-            for _, summary in arms
-        ],
-        [numbers_alike, shares_alike, shares_alike, numbers_alike],
-    )
-    rows = [
-        [arm.name, f"{summary.steps:,}", f"{summary.gradients:,}", *row, _most_dropped(summary)]
-        for (arm, summary), row in zip(arms, figures, strict=True)
-    ]
-    return framed(view, "What became of gradients", table(heads, rows), paragraphs(MEANINGS))
 
 
 def _counts(summary: ServersSummary) -> float:
@@ -289,6 +283,15 @@ def load_chart(rows: Sequence[LoadRow], *, title: str, width: float, label: str)
     return drawing.svg(width, y + (18.0 if shares else 4.0), joined(parts), label=label)
 
 
+_COLUMNS: TableColumns[ServersSummary] = (
+    ("steps", lambda servers: f"{servers.steps:,}", None),
+    ("gradients", lambda servers: f"{servers.gradients:,}", None),
+    ("mean staleness", lambda servers: servers.staleness_mean, numbers_alike),
+    ("dropped", lambda servers: servers.dropped_share, shares_alike),
+    ("scaled down", lambda servers: servers.scaled_share, shares_alike),
+    ("a gradient counts", _counts, numbers_alike),
+    ("most dropped", _most_dropped, None),
+)
 TOPIC = Topic(
     name="servers",
     title="Servers",

@@ -10,8 +10,8 @@ from quorate.records.rows import Step
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.time_use import bubble_share
-from quorate.report.parts import View, alike, framed, further, paragraphs, table
-from quorate.report.schema import ArmSummary, Part
+from quorate.report.parts import TableColumns, View, arms_table, framed, further, paragraphs
+from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import bytes_alike, share_in_words, shares_alike
 from quorate.sharding.stages.clock import bubble_by_formula
@@ -27,10 +27,6 @@ MEANINGS = (
 )
 RANKS = 64
 """The most ranks listed of each arm."""
-_HEADS = [
-    "strategy", "rank", "place in the pipeline", "schedule", "bubble", "by formula", "to other stages in a step",
-    "from other stages in a step",
-]  # fmt: skip
 _NAMED = 16
 """The most ranks of a pipeline that are named."""
 _NUMBERS = ("workers", "worker", "stages", "microbatches")
@@ -116,19 +112,13 @@ def _formula(about: dict[str, Any]) -> float | None:
 
 
 def _body(view: View, arms: Arms[StagesSummary]) -> Iterator[Markup]:
-    entries = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
-    figures = alike(
-        [[rank.bubble, summary.formula, round(rank.bytes_out), round(rank.bytes_in)] for _, summary, rank in entries],
-        [shares_alike, shares_alike, bytes_alike, bytes_alike],
-    )
-    rows = [[*_names(*cells), *row] for cells, row in zip(entries, figures, strict=True)]
+    rows = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
     note = further("ranks", (len(summary.ranks) - RANKS for _, summary in arms))
-    yield framed(view, "Stages of each rank", table(_HEADS, rows), paragraphs(MEANINGS, note))
+    yield framed(view, "Stages of each rank", arms_table(rows, _COLUMNS), paragraphs(MEANINGS, note))
 
 
-def _names(arm: ArmSummary, summary: StagesSummary, rank: RankStages) -> list[str]:
-    how = f"{summary.schedule}, {summary.stages} stages, {summary.microbatches} micro-batches"
-    return [arm.name, f"{rank.rank}", f"{rank.worker + 1} of {summary.workers}", how]
+def _schedule(stages: StagesSummary, rank: RankStages) -> str:
+    return f"{stages.schedule}, {stages.stages} stages, {stages.microbatches} micro-batches"
 
 
 def _in_words(stages: StagesSummary) -> str:
@@ -140,6 +130,15 @@ def _in_words(stages: StagesSummary) -> str:
     )
 
 
+_COLUMNS: TableColumns[StagesSummary, RankStages] = (
+    ("rank", lambda stages, rank: f"{rank.rank}", None),
+    ("place in the pipeline", lambda stages, rank: f"{rank.worker + 1} of {stages.workers}", None),
+    ("schedule", _schedule, None),
+    ("bubble", lambda stages, rank: rank.bubble, shares_alike),
+    ("by formula", lambda stages, rank: stages.formula, shares_alike),
+    ("to other stages in a step", lambda stages, rank: round(rank.bytes_out), bytes_alike),
+    ("from other stages in a step", lambda stages, rank: round(rank.bytes_in), bytes_alike),
+)
 TOPIC = Topic(
     name="stages",
     title="Stages",

@@ -16,10 +16,10 @@ from quorate.report.results import (
     AGAINST_BASELINE,
     COLUMNS,
     NEEDS_TARGET,
-    arms_table,
     columns_of,
     head_in_full,
     legend_in_markdown,
+    results_table,
     table_in_markdown,
 )
 from quorate.report.runs import seeds_in_words
@@ -208,7 +208,7 @@ def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
     summary = view.summary
     yield _sentence(summary.verdict)
     yield _warnings(view)
-    yield arms_table(view) if summary.arms else missing("There are no arms in this comparison.")
+    yield results_table(view) if summary.arms else missing("There are no arms in this comparison.")
     yield _failures(view)
     yield _meanings(view)
     yield _ratios(view)
