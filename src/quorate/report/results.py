@@ -39,31 +39,35 @@ class Column:
     head: str
     alike: Alike
     meaning: str
+    markdown: str
+    """Its head in Markdown; empty if it is not there."""
 
     def of(self, arm: ArmSummary) -> Estimate | None:
         estimate: Estimate | None = getattr(arm, self.field)
         return estimate
 
-    def words(self, arms: Iterable[ArmSummary]) -> Words:
-        """Return the form of the figures, by the means of all arms."""
-        return self.alike([None if (estimate := self.of(arm)) is None else estimate.mean for arm in arms])
+    def means(self, arms: Iterable[ArmSummary]) -> list[float | None]:
+        """Return the figures of all arms."""
+        return [None if (estimate := self.of(arm)) is None else estimate.mean for arm in arms]
 
 
 COLUMNS = (
     Column("target_speedup", "Speed-up", "to the target", ratios_alike, "The baseline's time to target over this "
-           "one's, by pairs of equal seed in which both reached it: geometric mean."),
+           "one's, by pairs of equal seed in which both reached it: geometric mean.", ""),
     Column("speedup", "Speed-up", "in examples/s", ratios_alike, "Examples per second over the baseline's, by pairs of "
-           "equal seed: geometric mean."),
+           "equal seed: geometric mean.", "speed-up"),
     Column("quality", "Quality", "final quality", lambda values: numbers_alike(values, QUALITY_DIGITS),
-           "At a run's last evaluation: mean over the seeds."),
+           "At a run's last evaluation: mean over the seeds.", "final quality"),
     Column("time_to_target", "Target", "time to target", seconds_alike, "Training time until an evaluation first "
-           "reached the target, over the runs that did; evaluations themselves do not count."),
+           "reached the target, over the runs that did; evaluations themselves do not count.", "time to target"),
     Column("examples_per_second", "Throughput", "examples/s", numbers_alike, "Of all workers together, without "
-           "evaluations."),
+           "evaluations.", "examples/s"),
     Column("no_wait_share", "Throughput", "share of no-wait ideal", shares_alike, "Examples per second over what the "
-           "workers would do if nobody ever waited and exchanges cost nothing."),
-    Column("bytes_per_step", "Cost", "sent per step and rank", bytes_alike, "What one rank sends in one step."),
-    Column("peak_bytes", "Cost", "peak memory", bytes_alike, "Resident memory of the greatest rank at its peak."),
+           "workers would do if nobody ever waited and exchanges cost nothing.", "of the no-wait ideal"),
+    Column("bytes_per_step", "Cost", "sent per step and rank", bytes_alike, "What one rank sends in one step.",
+           "bytes per step and rank"),
+    Column("peak_bytes", "Cost", "peak memory", bytes_alike, "Resident memory of the greatest rank at its peak.",
+           "peak memory"),
 )  # fmt: skip
 """Speed-ups come first: on a telephone one column is seen beside the names."""
 _JUDGED_BY = {"target_speedup": "time_to_target", "speedup": "examples_per_second"}
@@ -81,19 +85,6 @@ _COMPARED: dict[str, tuple[_Kind, bool]] = {
     "peak_bytes": ("ratio", False),
 }
 """By field of `ArmSummary` and of a run's figures: the kind of comparison, and whether more is better."""
-_WAYS: Mapping[str, Callable[[Iterable[float | None]], Words]] = {
-    "speedup": ratios_alike,
-    "quality": numbers_alike,
-    "time_to_target": seconds_alike,
-    "examples_per_second": numbers_alike,
-    "no_wait_share": shares_alike,
-    "bytes_per_step": bytes_alike,
-    "peak_bytes": bytes_alike,
-}
-_HEADS = (
-    "strategy", "speed-up", "final quality", "time to target", "examples/s", "of the no-wait ideal",
-    "bytes per step and rank", "peak memory", "target reached",
-)  # fmt: skip
 
 
 def results_of(
@@ -215,7 +206,7 @@ def results_table(view: View) -> Markup:
         if has_target and column.field == "time_to_target":
             heads.append(element("th", "target reached", scope="col", title="In so many runs of so many."))
     top = element("tr", element("th", "strategy", scope="col", rowspan=2), *over), element("tr", *heads)
-    words = {column.field: column.words(summary.arms) for column in columns}
+    words = {column.field: column.alike(column.means(summary.arms)) for column in columns}
     rows = (_row(view, arm, columns, words) for arm in summary.arms)
     inside = element("table", element("thead", *top), element("tbody", *rows), class_="arms")
     return element(
@@ -346,26 +337,23 @@ def _reached_cell(arm: ArmSummary) -> Markup:
 
 def table_in_markdown(summary: Summary) -> str:
     """Return the table of all arms in Markdown."""
-    forms = {field: form([_mean(arm, field) for arm in summary.arms]) for field, form in _WAYS.items()}
-    rows = [_HEADS, tuple("---" for _ in _HEADS), *(_markdown_row(arm, forms) for arm in summary.arms)]
+    columns = [column for column in COLUMNS if column.markdown]
+    ways = [numbers_alike if column.field == "quality" else column.alike for column in columns]
+    words = [form(column.means(summary.arms)) for column, form in zip(columns, ways, strict=True)]
+    heads = ("strategy", *(column.markdown for column in columns), "target reached")
+    rows = [heads, ["---"] * len(heads), *(_markdown_row(arm, columns, words) for arm in summary.arms)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _mean(arm: ArmSummary, field: str) -> float | None:
-    estimate: Estimate | None = getattr(arm, field)
-    return None if estimate is None else estimate.mean
-
-
-def _markdown_row(arm: ArmSummary, forms: Mapping[str, Words]) -> tuple[str, ...]:
+def _markdown_row(arm: ArmSummary, columns: Sequence[Column], words: Sequence[Words]) -> list[str]:
     name = f"{arm.name} (baseline)" if arm.is_baseline else arm.name
     reached = arm.target_reached
-    missed = reached is not None and reached[0] == 0
-    cells = {field: _markdown_cell(getattr(arm, field), words) for field, words in forms.items()}
-    if missed:
-        cells["time_to_target"] = "missed"
-    judged = {"speedup": "examples_per_second"}
-    figures = [_judged(cell, arm.differences.get(judged.get(field, field))) for field, cell in cells.items()]
-    return (name.replace("|", "\\|"), *figures, NOTHING if reached is None else f"{reached[0]} of {reached[1]}")
+    cells = []
+    for column, write in zip(columns, words, strict=True):
+        is_missed = column.field == "time_to_target" and reached is not None and reached[0] == 0
+        cell = "missed" if is_missed else _markdown_cell(column.of(arm), write)
+        cells.append(_judged(cell, arm.differences.get(_JUDGED_BY.get(column.field, column.field))))
+    return [name.replace("|", "\\|"), *cells, NOTHING if reached is None else f"{reached[0]} of {reached[1]}"]
 
 
 def _markdown_cell(estimate: Estimate | None, words: Words) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,7 +24,7 @@ from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.topics.rounds import Gain, gain_chart
-from quorate.report.topics.steps import Histogram, histograms
+from quorate.report.topics.steps import histograms
 from quorate.report.topics.timeline import RoundLine, lane_chart
 from quorate.report.topics.verdict import Ratio, ratio_chart
 
@@ -289,11 +290,14 @@ def test_small_parts_are_named_below() -> None:
 
 @WIDTHS
 def test_histograms_have_heights_from_zero_on_one_scale(width: float) -> None:
-    rows = [
-        Histogram(name=name, look=0, edges=[0.0, 0.1, 0.2], counts=counts, percentiles=[0.05, 0.15, 0.19])
+    rows: Any = [
+        (
+            SimpleNamespace(name=name),
+            SimpleNamespace(edges=[0.0, 0.1, 0.2], counts=counts, p50=0.05, p95=0.15, p99=0.19),
+        )
         for name, counts in (("a", [30, 10]), ("b", [10, 10]))
     ]
-    chart = histograms(rows, title="step time", width=width, label="")
+    chart = histograms(rows, {"a": 0, "b": 0}, title="step time", width=width, label="")
     heights = []
     for bins in of(chart, "path", "bins"):
         for foot, top, back in re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)H[\d.]+V([\d.]+)Z", bins.get("d", "")):

@@ -14,7 +14,7 @@ from quorate.report.scaling.page import scaling_page
 from quorate.report.scaling.summary import Trained, aim_of
 from quorate.report.scaling.verdict import lines_of, verdict_of, warnings_of
 from quorate.report.schema import Metric
-from quorate.report.topics.quality import Curve, RunCurves
+from quorate.report.topics.quality import Curve, Curves
 from tests.architecture.tree import ROOT
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
@@ -162,7 +162,8 @@ def trained(
             [cast(RunFigures, SimpleNamespace(topics={"quality": curves}))],
         )
         for place, curves in enumerate(
-            RunCurves(quality and curve(quality[place]), curve(own)) for place, own in enumerate(losses)
+            Curves(curves=(curve(quality[place]),) if quality else (), losses=(curve(own),))
+            for place, own in enumerate(losses)
         )
     ]  # fmt: skip
 

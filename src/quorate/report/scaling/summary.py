@@ -92,7 +92,8 @@ class Aim:
     def curve(self, run: RunFigures) -> Curve | None:
         """Return the curve that is compared with it."""
         curves = QUALITY.figures(run)
-        return None if curves is None else curves.quality if self.is_quality else curves.loss
+        known = () if curves is None else curves.curves if self.is_quality else curves.losses
+        return known[0] if known else None
 
     def examples(self, run: RunFigures) -> float | None:
         """Return the examples until the curve first meets it, interpolated; None if it never does."""
@@ -114,14 +115,14 @@ def aim_of(trained: Sequence[Trained]) -> Aim | None:
     """Return the target, if there is one; else the best that every run has reached: in quality, or else in its loss."""
     plan, runs = trained[0].plan, [run for entry in trained for run in entry.runs]
     metric = plan.metric
-    curves = [curve for curve in map(QUALITY.figures, runs) if curve is not None]
-    qualities = [run_curves.quality for run_curves in curves if run_curves.quality is not None]
+    curves = [run_curves for run_curves in map(QUALITY.figures, runs) if run_curves is not None]
+    qualities = [curve for run_curves in curves for curve in run_curves.curves]
     if metric is not None and len(qualities) == len(runs):
         best = [(max if metric.higher_is_better else min)(curve.quality) for curve in qualities]
         common = min(best) if metric.higher_is_better else max(best)
         value = common if plan.target is None else plan.target
         return Aim(value, True, metric.higher_is_better, f"{metric.name} {number_in_words(value)}")
-    losses = [run_curves.loss for run_curves in curves if run_curves.loss is not None]
+    losses = [curve for run_curves in curves for curve in run_curves.losses]
     if len(losses) == len(runs):
         common = max(min(curve.quality) for curve in losses)
         return Aim(common, False, False, f"a training loss of {number_in_words(common)}")

@@ -48,19 +48,12 @@ class Curves(Part):
     """The training loss (mean over ranks and neighbouring steps, at most 200 points); `quality` holds the loss."""
 
 
-@dataclass(frozen=True)
-class RunCurves:
-    """The curves of one run."""
-
-    quality: Curve | None
-    loss: Curve | None
-
-
-def curves_of(run: MeasuredRun) -> RunCurves:
-    """Return the quality at every evaluation, and the training loss."""
+def curves_of(run: MeasuredRun) -> Curves:
+    """Return the quality at every evaluation, and the training loss; each has at most one curve."""
     records, seed = run.records, run.seed
     quality = None if run.metric is None else curve_of(records, run.metric, seed, run.amounts)
-    return RunCurves(quality, losses_of(records, seed, run.amounts))
+    loss = losses_of(records, seed, run.amounts)
+    return Curves(curves=() if quality is None else (quality,), losses=() if loss is None else (loss,))
 
 
 def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = None) -> Curve | None:
@@ -143,11 +136,11 @@ def went_wrong(run: RunRecords, metric: str | None) -> str | None:
     return None
 
 
-def time_to_target(plan: Planned, curves: RunCurves) -> float | None:
+def time_to_target(plan: Planned, run: Curves) -> float | None:
     """Return the seconds until a run reached the target of the plan; None if it did not, or there is none."""
-    if plan.metric is None or plan.target is None or curves.quality is None:
+    if plan.metric is None or plan.target is None or not run.curves:
         return None
-    return time_to(plan.target, curves.quality, higher_is_better=plan.metric.higher_is_better)
+    return time_to(plan.target, run.curves[0], higher_is_better=plan.metric.higher_is_better)
 
 
 @dataclass(frozen=True)
@@ -290,8 +283,8 @@ TOPIC = Topic(
     is_flat=True,
     measure=curves_of,
     summarize=lambda runs: Curves(
-        curves=tuple(run.quality for run in runs if run.quality is not None),
-        losses=tuple(run.loss for run in runs if run.loss is not None),
+        curves=tuple(curve for run in runs for curve in run.curves),
+        losses=tuple(curve for run in runs for curve in run.losses),
     ),
     body=_body,
     data={

@@ -229,14 +229,8 @@ def _staleness(view: View, arms: Arms[ServersSummary]) -> Markup:
 
 
 def _loads(view: View, arms: Arms[ServersSummary]) -> Markup:
-    rows, lines = [], []
-    for arm, summary in arms:
-        for server in summary.servers[:SERVERS]:
-            sent = f"in {bytes_in_words(server.bytes_in)}/s, out {bytes_in_words(server.bytes_out)}/s"
-            busy = "" if server.busy_share is None else f"{share_in_words(server.busy_share)} busy, "
-            rows.append(LoadRow(name=arm.name, look=view.looks[arm.name], row=f"rank {server.rank}",
-                             share=server.busy_share, words=f"{busy}{sent}"))  # fmt: skip
-            lines.append(f"{arm.name}, rank {server.rank}: {busy}{sent}.")
+    rows = [(arm.name, server) for arm, summary in arms for server in summary.servers[:SERVERS]]
+    label = f"Loads. {' '.join(f'{name}, rank {server.rank}: {_load(server)}.' for name, server in rows)}"
     notes = [
         further("servers", (len(summary.servers) - SERVERS for _, summary in arms)),
         "How busy servers were is not told: in virtual time they handle messages at once." if view.is_virtual else "",
@@ -244,40 +238,35 @@ def _loads(view: View, arms: Arms[ServersSummary]) -> Markup:
     ]
     return figure(
         view, "Load of each server",
-        lambda width: load_chart(rows, title="share of the time busy", width=width, label=f"Loads. {' '.join(lines)}"),
+        lambda width: load_chart(rows, view.looks, title="share of the time busy", width=width, label=label),
         note=" ".join(filter(None, notes)), wide=HALF,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadRow:
-    """One row; the rows of one side are consecutive."""
-
-    name: str
-    """The name of the side."""
-    look: int
-    row: str
-    share: float | None
-    """The busy share of the time; None if unknown."""
-    words: str
+def _load(server: Server) -> str:
+    busy = "" if server.busy_share is None else f"{share_in_words(server.busy_share)} busy, "
+    return f"{busy}in {bytes_in_words(server.bytes_in)}/s, out {bytes_in_words(server.bytes_out)}/s"
 
 
-def load_chart(rows: Sequence[LoadRow], *, title: str, width: float, label: str) -> Markup:
-    """Draw one scale for all sides, up to the greatest share, and to a tenth at least."""
-    shares = [row.share for row in rows if row.share is not None]
+def load_chart(
+    rows: Sequence[tuple[str, Server]], looks: Mapping[str, int], *, title: str, width: float, label: str
+) -> Markup:
+    """Draw the servers of each arm by its name, on one scale up to the greatest share, and to a tenth at least."""
+    shares = [server.busy_share for _, server in rows if server.busy_share is not None]
     x = Scale(0.0, max([0.1, *shares]), 1.0, width - 12.0)
-    parts, y = [], 0.0
-    for place, row in enumerate(rows):
-        if place == 0 or rows[place - 1].name != row.name:
-            y += _NAME
-            name = drawing.text(1, y - 6.0, drawing.shortened(row.name, width, 13), class_="name halo")
-            parts.append(drawing.group(name, class_=drawing.colour_of(row.look)))
-        words = drawing.shortened(f"{row.row}: {row.words}", width)
-        parts.append(drawing.text(1, y + 12.0, words, class_="small"))
-        if row.share is not None:
-            area = drawing.bar(1, y + 17.0, max(1.0, x(row.share) - 1.0), _THICK, class_="bins", hint=words)
-            parts.append(drawing.group(area, class_=drawing.colour_of(row.look)))
-        y += _ROW if row.share is not None else _ROW - _THICK - 5.0
+    parts, y, before = [], 0.0, None
+    for name, server in rows:
+        colour = drawing.colour_of(looks[name])
+        if name != before:
+            y, before = y + _NAME, name
+            words = drawing.text(1, y - 6.0, drawing.shortened(name, width, 13), class_="name halo")
+            parts.append(drawing.group(words, class_=colour))
+        hint = drawing.shortened(f"rank {server.rank}: {_load(server)}", width)
+        parts.append(drawing.text(1, y + 12.0, hint, class_="small"))
+        if server.busy_share is not None:
+            wide = max(1.0, x(server.busy_share) - 1.0)
+            parts.append(drawing.group(drawing.bar(1, y + 17.0, wide, _THICK, class_="bins", hint=hint), class_=colour))
+        y += _ROW if server.busy_share is not None else _ROW - _THICK - 5.0
     if shares:
         parts.append(drawing.text(1, y + 10.0, f"{title}; the full width is {x.high:.0%}", class_="axis-title"))
     return drawing.svg(width, y + (18.0 if shares else 4.0), joined(parts), label=label)

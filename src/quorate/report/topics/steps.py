@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quorate.report.charts import drawing
@@ -160,16 +160,6 @@ def _table(heads: list[str], names: list[list[str]], values: list[list[float]]) 
 
 
 def _histograms(view: View, arms: Arms[StepTimes], absent: str) -> Markup:
-    rows = [
-        Histogram(
-            name=arm.name,
-            look=view.looks[arm.name],
-            edges=times.edges,
-            counts=times.counts,
-            percentiles=(times.p50, times.p95, times.p99),
-        )
-        for arm, times in arms
-    ]
     described = " ".join(
         f"{arm.name}: p50 {seconds_in_words(times.p50)}, p95 {seconds_in_words(times.p95)}, "
         f"p99 {seconds_in_words(times.p99)} of {times.count:,} steps."
@@ -184,44 +174,39 @@ def _histograms(view: View, arms: Arms[StepTimes], absent: str) -> Markup:
     return figure(
         view,
         "How long steps took",
-        lambda width: histograms(rows, title=title, width=width, label=f"Histograms of step times. {described}"),
+        lambda width: histograms(
+            arms, view.looks, title=title, width=width, label=f"Histograms of step times. {described}"
+        ),
         note=f"{HEIGHTS} {absent}".strip(),
         numbers=numbers,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """The steps of one side: counts between edges (one more than counts), and three percentiles."""
-
-    name: str
-    look: int
-    edges: Sequence[float]
-    counts: Sequence[int]
-    percentiles: Sequence[float]
-    """The 50th, 95th and 99th percentile, in seconds."""
-
-
-def histograms(rows: Sequence[Histogram], *, title: str, width: float, label: str) -> Markup:
-    """Draw bars as shares of a side's steps, on one axis from 0 for all sides; lines mark p50, p95 and p99."""
+def histograms(arms: Arms[StepTimes], looks: Mapping[str, int], *, title: str, width: float, label: str) -> Markup:
+    """Draw bars as shares of an arm's steps, on one axis from 0 for all arms; lines mark p50, p95 and p99."""
     narrow = width < drawing.NARROW
     top = 4.0
-    bottom = top + _ROW * len(rows)
-    edges = [edge for row in rows for edge in (*row.edges, *row.percentiles)]
+    bottom = top + _ROW * len(arms)
+    edges = [edge for _, times in arms for edge in (*times.edges, *_percentiles(times))]
     x = scale_of(edges, _LEFT, width - 8.0, kind="seconds", from_zero=min(edges) < 0.4 * max(edges))
-    shares = [count / max(1, sum(row.counts)) for row in rows for count in row.counts]
-    seconds = seconds_alike(percentile for row in rows for percentile in row.percentiles)
+    shares = [count / max(1, sum(times.counts)) for _, times in arms for count in times.counts]
+    seconds = seconds_alike(percentile for _, times in arms for percentile in _percentiles(times))
     parts = [drawing.axis_below(x, bottom, top + 18, title, most=4 if narrow else 8)]
-    for place, row in enumerate(rows):
-        foot = top + _ROW * (place + 1)
+    for place, (arm, times) in enumerate(arms):
+        foot, percentiles = top + _ROW * (place + 1), _percentiles(times)
         y = scale_of(shares, foot, foot - _TALL, from_zero=True, round_ends=True)
+        colour = drawing.colour_of(looks[arm.name])
         parts.append(_heights(y, x))
-        parts.append(_bars(row, x, y))
-        parts.append(_marks(row, x, foot))
+        parts.append(drawing.group(element("title", arm.name), *_bars(times, x, y), class_=colour))
+        parts.append(_marks(percentiles, x, foot))
         parts.append(
-            _heading(row, foot - _ROW + 18, width, [seconds(percentile) for percentile in row.percentiles], narrow)
+            drawing.group(*_heading(arm.name, foot - _ROW + 18, width, [*map(seconds, percentiles)]), class_=colour)
         )
     return drawing.svg(width, bottom + 42.0, *parts, label=label)
+
+
+def _percentiles(times: StepTimes) -> tuple[float, float, float]:
+    return times.p50, times.p95, times.p99
 
 
 def _heights(y: Scale, x: Scale) -> Markup:
@@ -236,24 +221,23 @@ def _heights(y: Scale, x: Scale) -> Markup:
     return joined(parts)
 
 
-def _bars(row: Histogram, x: Scale, y: Scale) -> Markup:
-    total = max(1, sum(row.counts))
+def _bars(times: StepTimes, x: Scale, y: Scale) -> list[Markup]:
+    total = max(1, sum(times.counts))
     strokes = []
-    for low, high, count in zip(row.edges, row.edges[1:], row.counts, strict=False):
+    for low, high, count in zip(times.edges, times.edges[1:], times.counts, strict=False):
         if count:
             begin, end = x(low), x(high)
             strokes.append(
                 f"M{begin:.1f} {y.begin:.1f}V{y(count / total):.1f}H{max(end, begin + 1):.1f}V{y.begin:.1f}Z"
             )
-    line = drawing.line(x.begin, y.begin, x.end, y.begin, class_="axis")
-    area = element("path", d="".join(strokes), class_="bins") if strokes else Markup()
-    return drawing.group(element("title", row.name), area, line, class_=drawing.colour_of(row.look))
+    area = [element("path", d="".join(strokes), class_="bins")] if strokes else []
+    return [*area, drawing.line(x.begin, y.begin, x.end, y.begin, class_="axis")]
 
 
-def _marks(row: Histogram, x: Scale, foot: float) -> Markup:
+def _marks(percentiles: Sequence[float], x: Scale, foot: float) -> Markup:
     parts: list[str] = []
     last = -100.0
-    for (name, dashes), value in zip(_MARKS, row.percentiles, strict=True):
+    for (name, dashes), value in zip(_MARKS, percentiles, strict=True):
         at = x(value)
         parts.append(drawing.line(at, foot - _TALL - 2, at, foot, class_="percentile", dashes=dashes))
         if at - last >= 26.0:
@@ -262,11 +246,11 @@ def _marks(row: Histogram, x: Scale, foot: float) -> Markup:
     return joined(parts)
 
 
-def _heading(row: Histogram, y: float, width: float, figures: Sequence[str], narrow: bool) -> Markup:
-    words = " / ".join(figures) if narrow else " · ".join(f"{n} {v}" for (n, _), v in zip(_MARKS, figures, strict=True))
-    name = drawing.shortened(row.name, width - drawing.text_width(words) - 24, 13)
-    parts = [drawing.text(0, y, name, class_="name halo"), drawing.text(width, y, words, class_="small", anchor="end")]
-    return drawing.group(*parts, class_=drawing.colour_of(row.look))
+def _heading(name: str, y: float, width: float, figures: Sequence[str]) -> list[Markup]:
+    named = " · ".join(f"{mark} {words}" for (mark, _), words in zip(_MARKS, figures, strict=True))
+    words = " / ".join(figures) if width < drawing.NARROW else named
+    name = drawing.shortened(name, width - drawing.text_width(words) - 24, 13)
+    return [drawing.text(0, y, name, class_="name halo"), drawing.text(width, y, words, class_="small", anchor="end")]
 
 
 TOPIC = Topic(
