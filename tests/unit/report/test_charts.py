@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.activities import Spending, share_chart
-from quorate.report.charts.arrivals import LEVELS, Row, arrival_chart, coarser
-from quorate.report.charts.arrivals import ArrivalRows as Lateness
+from quorate.report.charts.arrivals import LEVELS, ArrivalRows, Row, arrival_chart, coarser
 from quorate.report.charts.columns import Columns, column_chart
-from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, thinned
-from quorate.report.charts.lines import placed_names as placed
+from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, placed_names, thinned
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.figures.time_use import ACTIVITIES
@@ -250,7 +248,7 @@ def test_names_cover_neither_each_other_nor_the_lines() -> None:
     names = [f"strategy {number}" for number in range(6)]
     curves = [[(60.0, 200.0), (300.0 + 4 * number, 100.0 + 3 * number)] for number in range(5)]
     curves.append([(60.0, 80.0), (700.0, 80.0)])
-    labels = placed(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
+    labels = placed_names(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
     boxes = [label.box for label in labels]
     for place, (left, top, right, bottom) in enumerate(boxes):
         assert left >= 60.0 and right <= 940.0 and top > 15.0 and bottom < 270.0
@@ -258,7 +256,9 @@ def test_names_cover_neither_each_other_nor_the_lines() -> None:
             assert right <= other[0] or other[2] <= left or bottom <= other[1] + 1.0 or other[3] <= top + 1.0
     assert labels[5].x > 700.0 and abs(labels[5].y - 84.0) < 1.0
     early, late = [(60.0, 200.0), (300.0, 100.0)], [(60.0, 100.0), (700.0, 100.0)]
-    _, top, _, bottom = placed(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[0].box
+    _, top, _, bottom = placed_names(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[
+        0
+    ].box
     assert not top < 100.0 < bottom, "the line that goes on is hidden"
 
 
@@ -334,9 +334,9 @@ def test_coarser_keeps_the_late() -> None:
     assert coarser([], 9, 9) == []
 
 
-def lateness(rows: int, columns: int = 4) -> Lateness:
+def lateness(rows: int, columns: int = 4) -> ArrivalRows:
     heat = [[None if column == 0 else 0.01 * row / rows for column in range(columns)] for row in range(rows)]
-    return Lateness(
+    return ArrivalRows(
         rows=[Row(name=f"rank {row}", mean=0.01, p95=0.02, is_slow=row == 1) for row in range(rows)],
         heat=heat, steps=range(1, columns + 1), longest=0.04, darkest=0.01,
     )  # fmt: skip
@@ -359,7 +359,7 @@ def test_arrivals_have_a_row_for_each_rank(rows: int, width: float) -> None:
 def test_the_heat_map_is_made_of_every_cell_once() -> None:
     heat = [[0.0, 0.01, 0.01, None], [0.02, 0.0, 0.0, 0.0]]
     rows = [Row(name=name, mean=0.0, p95=0.0) for name in "ab"]
-    lateness = Lateness(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
+    lateness = ArrivalRows(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
     cells: dict[tuple[int, int], str] = {}
     (map_,) = [
         group
