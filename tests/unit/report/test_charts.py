@@ -21,6 +21,7 @@ from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.figures.time_use import ACTIVITIES
+from quorate.report.schema import Estimate
 from quorate.report.topics.rounds import Gain, gain_chart
 from quorate.report.topics.steps import histograms
 from quorate.report.topics.timeline import RoundLine, lane_chart
@@ -312,8 +313,8 @@ def test_histograms_have_heights_from_zero_on_one_scale(width: float) -> None:
 @WIDTHS
 def test_ratios_stand_around_the_same(width: float) -> None:
     rows = [
-        Ratio(name="a", look=1, mean=1.5, low=1.3, high=1.7, values=(1.4, 1.6), words="1.50×"),
-        Ratio(name="b", look=2, mean=0.5, low=None, high=None, values=(0.5,), words="0.50×"),
+        Ratio(name="a", look=1, estimate=Estimate(mean=1.5, low=1.3, high=1.7, values=(1.4, 1.6)), words="1.50×"),
+        Ratio(name="b", look=2, estimate=Estimate(mean=0.5, low=None, high=None, values=(0.5,)), words="0.50×"),
     ]
     chart = ratio_chart(rows, title="", width=width, label="")
     (same,) = of(chart, "line", "same")

@@ -23,6 +23,19 @@ R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
 HEAD_BYTES = 8 << 10
 
 
+_LISTED: dict[str, tuple[type, str]] = {
+    "log": (Log, "logs"),
+    "distance": (Distance, "distances"),
+    "outer": (Outer, "outers"),
+    "noise": (Noise, "noises"),
+    "excluded": (Excluded, "exclusions"),
+    "gone": (Gone, "deaths"),
+    "joined": (Joined, "joinings"),
+    "memory": (Memory, "memory"),
+}
+"""Rows that are kept as they are: by kind, their class, and the list of `RankRecords` that they are in."""
+
+
 @dataclass(slots=True)
 class RankRecords:
     """The records of one rank. Times are seconds on the clock of the run, the same for all ranks."""
@@ -113,32 +126,20 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             for rounds in (records.rounds, fresh):
                 take_back(rounds, merged)
                 rounds.append(merged)
-        elif kind == "log" and (log := row_of(Log, row)) is not None:
-            records.logs.append(log)
-        elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
-            records.distances.append(distance)
-        elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
-            records.outers.append(outer)
-        elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
-            records.noises.append(noise)
-        elif kind == "excluded" and (excluded := row_of(Excluded, row)) is not None:
-            records.exclusions.append(excluded)
+        elif kind in _LISTED:
+            row_class, name = _LISTED[kind]
+            if (listed := row_of(row_class, row)) is not None:
+                getattr(records, name).append(listed)
         elif kind == "layers" and (layers := row_of(Layers, row)) is not None:
             records.layers = records.layers or layers
         elif kind == "served" and (served := served_of(row)) is not None:
             records.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:
             records.offsets.append(offset)
-        elif kind == "gone" and (death := row_of(Gone, row)) is not None:
-            records.deaths.append(death)
-        elif kind == "joined" and (joining := row_of(Joined, row)) is not None:
-            records.joinings.append(joining)
         elif kind == "evaluate" and (evaluate := row_of(Evaluate, row)) is not None:
             spans.append((evaluate.begin, evaluate.end))
         elif kind == "start" and not records.start:
             records.start = sound_parts(row, Start)
-        elif kind == "memory" and (memory := row_of(Memory, row)) is not None:
-            records.memory.append(memory)
         elif kind == "distribute":
             distributed = sound_parts(row, Distribute)
             records.distributed = records.distributed or distributed
@@ -147,6 +148,7 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             )
         elif kind == "end":
             records.end = sound_parts(row, End)
+    records.noises = [noise for noise in records.noises if noise.gradients > 1]
     records.evaluations = Spans(spans)
     return records
 

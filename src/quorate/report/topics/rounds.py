@@ -138,8 +138,7 @@ def _centre(counts: Counter[int]) -> float:
 def _body(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
     yield _table(view, arms)
     yield _changes(view, arms)
-    charts = (_staleness(view, arms), _contributors(view, arms), _ranks(view, arms), _gains(view, arms))
-    yield element("div", *charts, class_="figures")
+    yield element("div", *_counts(view, arms), _gains(view, arms), class_="figures")
     yield missing(view.left_out([arm.name for arm, _ in arms], "no rounds with a quorum are known"))
 
 
@@ -198,34 +197,30 @@ def _small(words: str, more: str, value: str | None = None) -> Markup:
     return element("span", element("span", words, class_="mean", data_value=value), *below)
 
 
-def _staleness(view: View, arms: Arms[RoundsSummary]) -> Markup:
-    return _figure(
+def _counts(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
+    yield _figure(
         view, arms, "How stale gradients were",
-        lambda summary: (summary.staleness, f"{share_in_words(summary.fresh_share.mean)} fresh"),
+        lambda rounds: (rounds.staleness, f"{share_in_words(rounds.fresh_share.mean)} fresh"),
         title="rounds that had gone by when it was applied", counted="Gradients by staleness in rounds",
     )  # fmt: skip
-
-
-def _contributors(view: View, arms: Arms[RoundsSummary]) -> Markup:
-    return _figure(
+    workers = view.summary.workers
+    yield _figure(
         view, arms, "How many workers were in a round",
-        lambda summary: (
-            summary.contributors[1:], f"mean {number_in_words(summary.contributors_mean)} of {view.summary.workers}",
-        ),
+        lambda rounds: (rounds.contributors[1:], f"mean {number_in_words(rounds.contributors_mean)} of {workers}"),
         title="workers whose gradients were in it", counted="Rounds by the number of workers in them", first=1,
-        most=view.summary.workers,
+        most=workers,
     )  # fmt: skip
-
-
-def _ranks(view: View, arms: Arms[RoundsSummary]) -> Markup:
-    def of(summary: RoundsSummary) -> tuple[Sequence[float], str]:
-        least = min(range(len(summary.rank_shares)), key=lambda rank: summary.rank_shares[rank])
-        return summary.rank_shares, f"least: rank {least}, {share_in_words(summary.rank_shares[least])}"
-
-    return _figure(
-        view, arms, "Whose gradients were applied", of,
+    yield _figure(
+        view, arms, "Whose gradients were applied",
+        lambda rounds: (rounds.rank_shares, "least: rank {}, {}".format(*_least(rounds))),
         title="rank", counted="Shares of the applied gradients by rank", note=EQUAL, is_level=True,
     )  # fmt: skip
+
+
+def _least(rounds: RoundsSummary) -> tuple[int, str]:
+    """Return the rank with the least of the applied gradients, and its share in words."""
+    rank = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])
+    return rank, share_in_words(rounds.rank_shares[rank])
 
 
 def _gains(view: View, arms: Arms[RoundsSummary]) -> Markup:
@@ -322,13 +317,13 @@ def gain_chart(rows: Sequence[Gain], *, was: str, would_be: str, width: float, l
 
 def _in_words(rounds: RoundsSummary) -> str:
     speed = "" if rounds.per_second is None else f" ({number_in_words(rounds.per_second.mean)} per second)"
-    least = min(range(len(rounds.rank_shares)), key=lambda rank: rounds.rank_shares[rank])
+    rank, share = _least(rounds)
     said = [
         f"{number_in_words(rounds.count.mean)} rounds{speed}, {number_in_words(rounds.contributors_mean)} of "
         f"{range_in_words(*rounds.live)} workers in each",
         f"{share_in_words(rounds.fresh_share.mean)} of the gradients fresh, staleness "
         f"{number_in_words(rounds.staleness_mean)} in the mean and {len(rounds.staleness) - 1} at most",
-        f"rank {least} has the least of the applied gradients, {share_in_words(rounds.rank_shares[least])}",
+        f"rank {rank} has the least of the applied gradients, {share}",
     ]
     if rounds.effective_batch is not None:
         said.append(f"effective batch {number_in_words(rounds.effective_batch.mean)}")

@@ -47,7 +47,7 @@ _FRESH, _LATE, _ROUND = "fresh gradient", "late gradient, to the round that took
 
 
 class Lane(Part):
-    """One rank in the timeline of typical steps: spans of (activity as in `schema.StepTimes.shares`, begin, end).
+    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end).
 
     Seconds are since the beginning of the lanes.
     """

@@ -28,7 +28,6 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.topics.arrival import TOPIC as ARRIVAL
 from quorate.report.topics.steps import TOPIC as STEPS
 from quorate.report.wording import (
-    Words,
     counted,
     listed,
     number_in_words,
@@ -270,7 +269,11 @@ def _ratios(view: View) -> Markup:
             (arm, estimate) for arm, estimate in estimates if estimate is not None and 0.0 < estimate.mean < math.inf
         ]
         words = ratios_alike(estimate.mean for _, estimate in pairs)
-        rows = [_ratio(arm, view.looks[arm.name], estimate, words) for arm, estimate in pairs]
+        rows = [
+            Ratio(name=arm.name, look=view.looks[arm.name], estimate=estimate,
+                  words=f"{words(estimate.mean)} ({_interval(estimate)})")
+            for arm, estimate in pairs
+        ]  # fmt: skip
         if rows:
             charts.append(_ratio_figure(view, rows, caption))
     return element("div", *charts, class_="figures") if charts else Markup()
@@ -282,18 +285,10 @@ def _ratio_figure(view: View, rows: list[Ratio], caption: str) -> Markup:
     return figure(view, caption, lambda width: ratio_chart(rows, title=title, width=width, label=label), wide=HALF)
 
 
-def _ratio(arm: ArmSummary, look: int, estimate: Estimate, words: Words) -> Ratio:
-    interval = ""
+def _interval(estimate: Estimate) -> str:
     if estimate.low is not None and estimate.high is not None:
-        interval = f" ({estimate.low:.2f} – {estimate.high:.2f})"
-    elif len(estimate.values) == 1:
-        interval = " (one seed)"
-    else:
-        interval = f" ({', '.join(f'{value:.2f}' for value in estimate.values)})"
-    return Ratio(
-        name=arm.name, look=look, mean=estimate.mean, low=estimate.low, high=estimate.high, values=estimate.values,
-        words=words(estimate.mean) + interval,
-    )  # fmt: skip
+        return f"{estimate.low:.2f} – {estimate.high:.2f}"
+    return "one seed" if len(estimate.values) == 1 else ", ".join(f"{value:.2f}" for value in estimate.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,10 +297,7 @@ class Ratio:
 
     name: str
     look: int
-    mean: float
-    low: float | None
-    high: float | None
-    values: Sequence[float]
+    estimate: Estimate
     words: str
 
 
@@ -335,7 +327,10 @@ def ratio_chart(rows: Sequence[Ratio], *, title: str, width: float, label: str) 
 def _scale(rows: Sequence[Ratio], begin: float, end: float) -> Scale:
     """Return a scale from 1 as far up and down as the rows need, and a little to the other side."""
     values = [
-        value for row in rows for value in (row.mean, row.low, row.high, *row.values) if value is not None and value > 0
+        value
+        for row in rows
+        for value in (row.estimate.mean, row.estimate.low, row.estimate.high, *row.estimate.values)
+        if value is not None and value > 0
     ]
     up = next((step for step in _STEPS if step >= max(values)), max(values))
     down = next((step for step in _STEPS if step >= 1.0 / min(values)), 1.0 / min(values))
@@ -368,11 +363,13 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _ratio_row(row: Ratio, x: Scale, y: float) -> Markup:
-    seeds = [drawing.line(x(value), y - 8, x(value), y + 8, class_="stroke") for value in row.values if value > 0.0]
+    seeds = [
+        drawing.line(x(value), y - 8, x(value), y + 8, class_="stroke") for value in row.estimate.values if value > 0.0
+    ]
     interval: list[str] = []
-    if row.low is not None and row.high is not None:
-        interval = [drawing.line(x(row.low), y, x(row.high), y, class_="range")]
-    mean = drawing.marker(x(row.mean), y, row.look, 5.0)
+    if row.estimate.low is not None and row.estimate.high is not None:
+        interval = [drawing.line(x(row.estimate.low), y, x(row.estimate.high), y, class_="range")]
+    mean = drawing.marker(x(row.estimate.mean), y, row.look, 5.0)
     return drawing.group(
         element("title", f"{row.name}: {row.words}"), *seeds, *interval, mean, class_=drawing.colour_of(row.look)
     )
