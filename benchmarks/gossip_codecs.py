@@ -25,8 +25,9 @@ from trainings import Runs, Setting, Side
 
 from quorate.compare.grid import SCRIPT
 from quorate.launch.warm.request import VirtualRun
-from quorate.report.figures.quality import distances_of, final_quality
 from quorate.report.reading.run import RunRecords
+from quorate.report.topics.quality import final_quality
+from quorate.report.topics.replicas import distances_of
 
 WORKERS, EPOCHS, LAST = 8, 16, 10
 FEW = {"dense_below": 100}

@@ -26,8 +26,8 @@ import record
 from trainings import DDP, Runs, Setting, Side, in_milliseconds
 
 from quorate.compare.grid import SCRIPT
-from quorate.report.figures.quality import final_quality
 from quorate.report.reading.run import RunRecords
+from quorate.report.topics.quality import final_quality
 
 WORKERS = (2, 4)
 OF_A_STEP = 16

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quorate.records.records import records_of, rows
-from quorate.report.figures.quality import final_quality
 from quorate.report.figures.throughput import window_of
 from quorate.report.reading.run import RunRecords
+from quorate.report.topics.quality import final_quality
 
 LOSS_STEPS = 3
 """Steps of all workers over which a training loss is averaged."""

@@ -30,8 +30,8 @@ import record
 from late_gradients import RANDOM, Grid, Trainings
 from trainings import ALL_REDUCE, DDP, Runs, Setting, Side, in_milliseconds
 
-from quorate.report.figures.quality import final_quality
 from quorate.report.reading.run import RunRecords
+from quorate.report.topics.quality import final_quality
 from quorate.strategies import strategies
 
 WORKERS, PACE, LATE = 8, 0.28, 0.3

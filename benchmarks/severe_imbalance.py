@@ -30,8 +30,8 @@ import record
 from trainings import ALL_REDUCE, DDP, MAJORITY, SCRIPT, SOLO, Runs, Setting, Side
 
 from quorate.launch.warm.request import VirtualRun
-from quorate.report.figures.quality import curve_of
 from quorate.report.reading.run import RunRecords
+from quorate.report.topics.quality import curve_of
 
 WORKERS, BATCH = 8, 16
 MODULES = ("asyncio", "distutils", "email", "idlelib", "lib2to3", "multiprocessing", "tkinter", "unittest")

@@ -17,6 +17,8 @@ from typing import Any
 
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import Step
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.reading.run import RunRecords
 from tests.support.made_rounds import Rows, put_rounds
 from tests.support.raw_rows import RawRow
 
@@ -333,3 +335,8 @@ class _Made:
         if run.fails_at is not None and rank == 1:
             with open(path, "a", encoding="utf-8") as file:
                 file.write('{"kind":"step","step":' + str(run.fails_at) + ',"optimizer":"1","rou')
+
+
+def measured(run: RunRecords, *, warm_up: int = 0, seed: int = 0) -> MeasuredRun:
+    """The run as topics of the report measure it."""
+    return MeasuredRun(run, warm_up, merged=run.merged(), seed=seed)

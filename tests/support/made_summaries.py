@@ -7,24 +7,14 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from quorate.report.schema import (
-    ArmSummary,
-    Arrival,
-    Curve,
-    Difference,
-    Estimate,
-    Fairness,
-    Lane,
-    Mark,
-    Metric,
-    Outcome,
-    RankArrival,
-    Reproduce,
-    RoundsSummary,
-    StepTimes,
-    Summary,
-    Trial,
-)
+from quorate.report.schema import ArmSummary, Estimate, Fairness, Metric, Outcome, Reproduce, Summary, Trial
+from quorate.report.statistics import Difference
+from quorate.report.summary import arm_type, summary_type
+from quorate.report.topics.arrival import Arrival, RankArrival
+from quorate.report.topics.quality import Curve
+from quorate.report.topics.rounds import RoundsSummary
+from quorate.report.topics.steps import StepTimes
+from quorate.report.topics.timeline import Lane, Mark
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARES = {
@@ -39,7 +29,7 @@ _ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communi
 def made_summary(*, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> Summary:
     """Three arms: `ddp` and `all-reduce` wait for the slow rank 3, `quorum` does not; `changes` are fields."""
     names: list[tuple[str, float, float]] = [("ddp", 0.70, 1.0), ("all-reduce", 0.703, 0.99), ("quorum", 0.694, 1.44)]
-    summary = Summary(
+    summary = summary_type()(
         title="stdlib-functions: ddp, all-reduce and quorum on 4 workers",
         world="real",
         workers=ranks,
@@ -102,7 +92,7 @@ def made_arm(
         "peak_bytes": "worse" if speed > 1.1 else "no difference shown",
     }
     waits = speed < 1.1
-    return ArmSummary(
+    return arm_type()(
         name=name,
         strategy=name,
         settings={} if waits else {"wait_for": 2},
@@ -273,7 +263,7 @@ def failed_arm(name: str = "gossip", why: str = "rank 1 was killed by SIGKILL") 
          "target_speedup", "no_wait_share", "bytes_per_step", "peak_bytes", "steps", "arrival", "learning_rate_factor")
     )  # fmt: skip
     status: Literal[1] = 1
-    return ArmSummary(
+    return arm_type()(
         name=name, strategy=name, settings={}, is_baseline=False, differences={}, curves=(), losses=(), timeline=(),
         runs=(
             Outcome(seed=0, folder=f"{name}/seed-0", status=status, seconds=3.2, why=why),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quorate.report.page.page import page
+from quorate.report.page import page
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison
 from tests.support.made_summaries import failed_arm, made_summary

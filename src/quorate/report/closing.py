@@ -9,17 +9,14 @@ from pathlib import Path
 
 from quorate.records.exclusion_rows import FAR, NO_WEIGHT
 from quorate.records.records import ranks_in
-from quorate.records.rows import Step
+from quorate.records.rows import Gone, Joined, Step
 from quorate.report.figures.goodput import goodput_of, has_failed
-from quorate.report.figures.lateness import Skew, skew_of
-from quorate.report.figures.rounds import RoundFigures, figures_of_rounds
-from quorate.report.figures.throughput import Window, training_seconds, window_of
-from quorate.report.figures.time_use import Spent, bubble_share, spent_in, waiting_share
-from quorate.report.reading.exclusions import left_out_of
-from quorate.report.reading.joinings import comparable, joined_in_words
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.rounds import last_arrivals, wait_for_all
-from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.figures.lateness import Skew
+from quorate.report.figures.rounds import RoundFigures
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.figures.throughput import Window, training_seconds
+from quorate.report.figures.time_use import Spent, bubble_share, waiting_share
+from quorate.report.reading.run import RunRecords, left_out_of, read_run
 from quorate.report.wording import (
     counted,
     number_in_words,
@@ -55,27 +52,20 @@ def closing_line(folder: Path) -> str | None:
         return None
     merged = run.merged()
     is_all = not _keep_ends(run)
-    warm_up = run.usual_warm_up if is_all else 0
-    window = window_of(run, warm_up)
+    measured = MeasuredRun(run, run.usual_warm_up if is_all else 0, merged=merged)
     total = max(rank.steps[-1].step for rank in run.ranks if rank.steps)
     virtual = " of virtual time" if run.is_virtual else ""
     parts = [f"{counted(total, 'step')} in {seconds_in_words(seconds)}{virtual}"]
-    if window is not None:
-        parts[0] += f" ({_rates(window, is_all=is_all)})"
-    steps = run.after(warm_up)
-    met = comparable(steps, run.newcomers, [rank.distributed for rank in run.ranks])
-    meetings = meetings_of(met, is_together=wait_for_all(merged) if merged else None)
-    warm = run.warm(warm_up)
-    skew = skew_of(meetings, steps, warm, run.newcomers)
-    spent = spent_in(meetings, last_arrivals(merged) if merged else None)
-    rounds = figures_of_rounds(merged, run.size, window, warm, spent, run.newcomers)
+    if measured.window is not None:
+        parts[0] += f" ({_rates(measured.window, is_all=is_all)})"
+    rounds = measured.rounds
     if rounds is not None:
         parts.append(_rounds(rounds))
-    if skew is not None:
-        parts += _waiting(skew, spent)
-    if rounds is not None and not meetings.is_together:
+    if measured.skew is not None:
+        parts += _waiting(measured.skew, measured.spent)
+    if rounds is not None and not measured.meetings.is_together:
         parts += _gained(rounds)
-    parts += _bubbles(steps)
+    parts += _bubbles(measured.steps)
     parts += _left_out(run) if is_all else []
     parts += [
         f"rank {death.rank} died after update {death.round}, and {death.left} went on" for death in run.deaths[:_NAMED]
@@ -185,3 +175,11 @@ def _pace(skew: Skew) -> str:
     who = f"{ranks_named(slow, len(skew.ranks))} {'was' if len(slow) == 1 else 'were'}"
     ratio = f"{slow_median / others_median:.2f} times as long as the others"
     return f"{who} at work on a step for {seconds_in_words(slow_median)}, {ratio}"
+
+
+def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
+    """`rank 4 joined with round 300, 22.8 s after rank 1 had died, and 4 went on`."""
+    after = ""
+    if replaced is not None:
+        after = f", {seconds_in_words(max(0.0, joining.time - replaced.time))} after rank {replaced.rank} had died"
+    return f"rank {joining.rank} joined with round {joining.round}{after}, and {joining.live} went on"

@@ -1,4 +1,4 @@
-"""The schema of `summary.json`: everything the page, the Markdown summary and the CSV files show.
+"""The frame of `summary.json`, which the page, the Markdown summary and the CSV files show; each topic adds its part.
 
 Times are seconds, sizes bytes; an axis of seconds is training time, without evaluation. Unknown fields are refused.
 A value that was not measured is null, never 0.
@@ -6,40 +6,50 @@ A value that was not measured is null, never 0.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from quorate.report.schema_exclusions import ExclusionsSummary as ExclusionsSummary
-from quorate.report.schema_mesh import LayersSummary as LayersSummary
-from quorate.report.schema_mesh import StagesSummary as StagesSummary
-from quorate.report.schema_parts import Change as Change
-from quorate.report.schema_parts import Estimate as Estimate
-from quorate.report.schema_parts import Fault as Fault
-from quorate.report.schema_parts import GoodputSummary as GoodputSummary
-from quorate.report.schema_parts import Joined as Joined
-from quorate.report.schema_parts import Lane as Lane
-from quorate.report.schema_parts import Mark as Mark
-from quorate.report.schema_parts import MemorySummary as MemorySummary
-from quorate.report.schema_parts import Merge as Merge
-from quorate.report.schema_parts import MergesSummary as MergesSummary
-from quorate.report.schema_parts import NoisePoint as NoisePoint
-from quorate.report.schema_parts import NoiseSummary as NoiseSummary
-from quorate.report.schema_parts import OuterPoint as OuterPoint
-from quorate.report.schema_parts import OuterSummary as OuterSummary
-from quorate.report.schema_parts import Part
-from quorate.report.schema_parts import RoundsSummary as RoundsSummary
-from quorate.report.schema_parts import Server as Server
-from quorate.report.schema_parts import ServersSummary as ServersSummary
+from pydantic import BaseModel, ConfigDict
+
+from quorate.report.statistics import Difference, mean_interval
 
 FORMAT = 1
 """Rises when a field changes its meaning or is removed."""
-
-Difference = Literal["better", "worse", "no difference shown"]
-
-
 NOT_BEGUN = "it has not begun"
 """`Outcome.why` of a run without a folder."""
 STOPPED, UNDER_WAY = "it was stopped", "it is under way"
 """`Outcome.why` of a run of a comparison that has begun, and not ended."""
+
+
+class Part(BaseModel):
+    """The base of all parts of the schema: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(Part):
+    """A figure measured once per seed: the mean, and its 95% interval where there are two seeds or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    values: tuple[float, ...]
+    """One per seed, in the order of `ArmSummary.runs`; runs that failed are left out."""
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, least: float = 0.0, most: float = math.inf) -> Estimate:
+        """Return the mean of values; its interval does not reach beyond possible ones."""
+        interval = mean_interval(values)
+        low = None if interval.low is None else max(interval.low, least)
+        high = None if interval.high is None else min(interval.high, most)
+        return cls(mean=interval.mean, low=low, high=high, values=tuple(values))
+
+    @classmethod
+    def of_known(cls, values: Iterable[float | None], *, least: float = 0.0, most: float = math.inf) -> Estimate | None:
+        """Return the mean of the known values; None if there are none."""
+        known = [value for value in values if value is not None]
+        return cls.of(known, least=least, most=most) if known else None
 
 
 class Outcome(Part):
@@ -56,82 +66,8 @@ class Outcome(Part):
     """The reason of a failure, in a sentence."""
 
 
-class Curve(Part):
-    """Quality over the course of one run, at every evaluation; equally long lists."""
-
-    seed: int
-    seconds: tuple[float, ...]
-    examples: tuple[int, ...]
-    """Examples of all workers together; empty if they were not counted."""
-    bytes: tuple[int, ...]
-    """Sent by all workers together."""
-    quality: tuple[float, ...]
-
-
-class StepTimes(Part):
-    """The lengths of steps, over all ranks and seeds, without the warm-up."""
-
-    count: int
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-    edges: tuple[float, ...]
-    """The edges of the histogram's bins, the same for all arms; the last bin also holds longer steps."""
-    counts: tuple[int, ...]
-    shares: dict[str, float]
-    """Mean seconds of a step by activity, in this order: data, compute, pace (injected, stands for compute), delay
-    (injected lateness), encode, waiting (for others), communication (exposed), decode, update, other. They add up to
-    `mean`."""
-
-
-class RankArrival(Part):
-    """The arrivals of one rank at the meeting point, over all steps of one run; see `Arrival.is_together`."""
-
-    rank: int
-    lateness_mean: float
-    """Seconds after the first one to arrive."""
-    lateness_p95: float
-    last_share: float
-    """The share of steps in which it came last."""
-    step_mean: float
-    """Its own mean step time: under a strategy that waits, the same for all."""
-
-
-class Arrival(Part):
-    """The slow ranks, measured at the meeting point, in the first run of an arm that ended well."""
-
-    seed: int
-    is_together: bool
-    """Whether everybody waited for everybody. If not, there was no meeting point: lateness is how much longer a rank
-    was at work on its step than the fastest rank on its step of equal number, as if all had begun them together."""
-    ranks: tuple[RankArrival, ...]
-    slow_rank: int | None
-    """The rank that is significantly slower than the others; null if there is none."""
-    sentence: str
-    """The finding, as a sentence."""
-    steps: tuple[int, ...]
-    """The first step of each column of the heat map; they rise."""
-    heat: tuple[tuple[float | None, ...], ...]
-    """Mean lateness by rank (rows) and range of steps (columns)."""
-
-
-class Replicas(Part):
-    """Replicas that differ between steps, where an evaluation is of their mean."""
-
-    distance: tuple[Curve, ...]
-    """By run, at every evaluation: the root mean square distance of the replicas from their mean, as a share of the
-    norm of the mean; `quality` holds it."""
-    last_distance: Estimate
-    """At the last evaluation."""
-    quality: tuple[Curve, ...]
-    """By run, the mean quality of single replicas; empty where it was not measured."""
-    last_quality: Estimate | None
-    """At the last evaluation."""
-
-
 class ArmSummary(Part):
-    """One side of the comparison."""
+    """One side of the comparison. In the file, each topic adds its fields: see `quorate.report.summary.arm_type`."""
 
     name: str
     strategy: str | None
@@ -166,41 +102,6 @@ class ArmSummary(Part):
     """By the field's name: better or worse than the baseline, if the interval of the difference shows one."""
     alongside: dict[str, float]
     """By the field's name: the baseline's mean over the seeds of this arm, if that lacks some of the baseline's."""
-    steps: StepTimes | None
-    curves: tuple[Curve, ...]
-    losses: tuple[Curve, ...]
-    """The training loss (mean over ranks and neighbouring steps, at most 200 points); `quality` holds the loss."""
-    arrival: Arrival | None
-    timeline: tuple[Lane, ...]
-    """Some 20 typical steps of the run of `arrival`; 16 ranks at most, with the slow one."""
-    marks: tuple[Mark, ...] = ()
-    """The rounds in the timeline."""
-    rounds: RoundsSummary | None = None
-    """Null if everybody waits for everybody: every update then has a fresh gradient of every worker."""
-    merges: MergesSummary | None = None
-    """Null without learners that never wait."""
-    outer: OuterSummary | None = None
-    """Null without outer steps, or records of them."""
-    noise: NoiseSummary | None = None
-    """Null if means of gradients are not formed, or none was measured."""
-    exclusions: ExclusionsSummary | None = None
-    """Null if no gradient was left out."""
-    servers: ServersSummary | None = None
-    """Null without servers."""
-    memory: MemorySummary | None = None
-    """Null if none was recorded, as in a virtual world."""
-    layers: LayersSummary | None = None
-    """Null if no layers are computed by several workers together."""
-    stages: StagesSummary | None = None
-    """Null without a model in stages."""
-    replicas: Replicas | None = None
-    """Null if replicas are equal after every step."""
-    faults: tuple[Fault, ...] = ()
-    """Run by run, in order."""
-    joined: tuple[Joined, ...] = ()
-    """Run by run, in order."""
-    goodput: GoodputSummary | None = None
-    """Null if no worker has failed."""
 
 
 class Trial(Part):

@@ -1,32 +1,52 @@
-"""The summary of a comparison, or of one run, from its records."""
+"""The summary of a comparison, or of one run, from its records; and the files of its report."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from quorate.report.figures.arms import arm_of
-from quorate.report.figures.cautions import cautions_of
-from quorate.report.figures.fairness import fairness_of
-from quorate.report.figures.run import RunFigures, figures_of
-from quorate.report.figures.side_by_side import of_common_seeds
-from quorate.report.figures.time_use import edges_for
-from quorate.report.figures.tuning import trials_of
-from quorate.report.figures.verdict import verdict_of
-from quorate.report.markdown import markdown
-from quorate.report.plot_data import tables
-from quorate.report.reading.planned import Planned, planned_in
-from quorate.report.schema import Reproduce, Summary
+from pydantic import create_model
 
-SUMMARY = "summary.json"
+from quorate.report import topics
+from quorate.report.cautions import cautions_of, notes_of
+from quorate.report.figures import throughput
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.page import page
+from quorate.report.parts import View
+from quorate.report.reading.planned import Planned, PlannedArm, planned_in
+from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.results import results_of
+from quorate.report.runs import RunFigures, of_common_seeds
+from quorate.report.schema import NOT_BEGUN, STOPPED, UNDER_WAY, ArmSummary, Outcome, Summary
+from quorate.report.topic import Topic
+from quorate.report.topics.fairness import fairness_of, trials_of
+from quorate.report.topics.quality import final_quality, time_to_target
+from quorate.report.topics.reproduce import reproduce_of
+from quorate.report.topics.verdict import verdict_of
+
+SUMMARY, PAGE = "summary.json", "report.html"
 
 
-def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
-    return {
-        name: {run.seed: run.quality for run in arm_runs if run.is_used and run.quality is not None}
-        for name, arm_runs in runs.items()
-    }
+def arm_type() -> type[ArmSummary]:
+    """Return the schema of an arm in `summary.json`: the fields of all arms, and those of each topic."""
+    return _types(topics.TOPICS)[0]
+
+
+def summary_type() -> type[Summary]:
+    """Return the schema of `summary.json`."""
+    return _types(topics.TOPICS)[1]
+
+
+@cache
+def _types(listed: tuple[Topic[Any, Any], ...]) -> tuple[type[ArmSummary], type[Summary]]:
+    fields = {name: entry for topic in listed for name, entry in topic.field_types().items()}
+    arm = create_model("ArmSummary", __base__=ArmSummary, __doc__=ArmSummary.__doc__, **fields)
+    arms: Any = (tuple[arm, ...], ...)  # type: ignore[valid-type]
+    return arm, create_model("Summary", __base__=Summary, __doc__=Summary.__doc__, arms=arms)
 
 
 def summarize(folder: Path) -> Summary:
@@ -37,11 +57,13 @@ def summarize(folder: Path) -> Summary:
     plan = planned_in(folder)
     by_arm = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
     runs = of_common_seeds(plan, by_arm)
-    edges = edges_for([run.lengths for arm_runs in runs.values() for run in arm_runs if run.is_used])
+    used = [run for arm_runs in runs.values() for run in arm_runs if run.is_used]
+    for topic in topics.TOPICS:
+        topic.align([figures for run in used if (figures := topic.figures(run)) is not None])
     baseline = [] if plan.baseline is None else runs[plan.baseline.name]
-    arms = tuple(arm_of(arm, runs[arm.name], baseline, plan, edges) for arm in plan.arms)
+    arms = tuple(_arm(arm, runs[arm.name], baseline, plan) for arm in plan.arms)
     trials = trials_of(plan)
-    return Summary(
+    return summary_type()(
         title=plan.title,
         world=plan.world,
         workers=plan.workers,
@@ -55,21 +77,85 @@ def summarize(folder: Path) -> Summary:
         arms=arms,
         tuning=trials,
         fairness=fairness_of(plan, runs, trials),
-        reproduce=_reproduce(plan),
+        reproduce=reproduce_of(plan),
     )
 
 
-def _reproduce(plan: Planned) -> Reproduce:
-    about = plan.about
-    git = about.get("git") or {}
-    return Reproduce(
-        command=tuple(str(word) for word in about.get("command") or ()),
-        started=str(about.get("started") or ""),
-        git=git if git.get("commit") else None,
-        packages=dict(about.get("versions") or {}),
-        machine=plan.machine,
-        settings=plan.settings,
+def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
+    """Read one run of the plan and measure it."""
+    records = read_run(folder)
+    metric = None if plan.metric is None else plan.metric.name
+    run = MeasuredRun(records, plan.warm_up_steps, merged=records.merged(), seed=seed, metric=metric)
+    window = run.window
+    by_topic: dict[str, Any] = {topic.name: topic.measure(run) for topic in topics.TOPICS}
+    return RunFigures(
+        seed=seed,
+        about=records.about,
+        outcome=_outcome(records, seed, plan),
+        is_used=records.has_steps and (records.status == 0 or plan.is_single),
+        notes=tuple(notes_of(records, plan, is_measured=window is not None)),
+        hosts=len({rank.start.get("host") for rank in records.ranks if rank.start}),
+        clock_uncertainty=records.clock_uncertainty,
+        batch=throughput.batch_of(records),
+        quality=None if metric is None else final_quality(records, metric),
+        time_to_target=time_to_target(plan, by_topic["quality"]),
+        examples_per_second=None if window is None else window.examples_per_second,
+        seconds=throughput.training_seconds(records),
+        examples=throughput.examples_of(records),
+        no_wait_share=None if window is None else window.no_wait_share,
+        bytes_per_step=throughput.bytes_per_step(records, run.warm_up),
+        peak_bytes=throughput.peak_bytes(records),
+        topics=by_topic,
     )
+
+
+def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
+    begun = {} if plan.is_single else {"why": UNDER_WAY if plan.is_under_way else STOPPED}
+    outcome = run.outcome or (begun if run.folder.exists() else {"why": NOT_BEGUN})
+    seconds = outcome.get("seconds")
+    return Outcome(
+        seed=seed,
+        folder="." if run.folder == plan.folder else run.folder.relative_to(plan.folder).as_posix(),
+        status=run.status,
+        seconds=float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
+        why=str(outcome["why"]) if outcome.get("why") else None,
+    )
+
+
+def _arm(arm: PlannedArm, runs: Sequence[RunFigures], baseline: Sequence[RunFigures], plan: Planned) -> ArmSummary:
+    """Return the summary of an arm; every figure, and the curves, are of the runs that are used."""
+    used = [run for run in runs if run.is_used]
+    fields = {name: value for topic in topics.TOPICS for name, value in topic.fields(used).items()}
+    return arm_type()(**results_of(arm, runs, baseline, plan), **fields)
+
+
+def _qualities(runs: Mapping[str, Sequence[RunFigures]]) -> Mapping[str, Mapping[int, float]]:
+    return {
+        name: {run.seed: run.quality for run in arm_runs if run.is_used and run.quality is not None}
+        for name, arm_runs in runs.items()
+    }
+
+
+def markdown(summary: Summary) -> str:
+    """Return the summary for readers without a browser."""
+    view = View(summary)
+    return "\n\n".join(part for topic in topics.TOPICS for part in topic.markdown(view, topic.arms(view))) + "\n"
+
+
+def tables(summary: Summary) -> dict[str, str]:
+    """Return the data of every plot as CSV, by name: one row a point, all arms in one table."""
+    return dict(table for topic in topics.TOPICS for table in topic.tables(summary))
+
+
+def write_report(folder: Path) -> Path:
+    """Read the records in `folder` and write their report there; return the path of the page.
+
+    Raises `ConfigurationError` if there is no run and no comparison.
+    """
+    summary = summarize(folder)
+    write_summary(folder, summary)
+    write_files(folder, {PAGE: page(summary)})
+    return folder / PAGE
 
 
 def write_summary(folder: Path, summary: Summary) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.gossip.topology.reading import topology_of
 from quorate.records.rows import Step
-from quorate.report.figures.in_step import side_by_side
+from quorate.report.figures.lateness import side_by_side
 from quorate.report.figures.throughput import batch_of
 from quorate.report.reading.folders import find_run
 from quorate.report.reading.run import RunRecords, read_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quorate.report.figures.in_step import side_by_side
+from quorate.report.figures.lateness import side_by_side
 from quorate.report.reading.rounds import last_arrivals
 from quorate.report.reading.run import RunRecords
 from quorate.simulation.played import Formed, Played

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from quorate.records.rows import Step
-from quorate.report.figures.arrival import arrival_of, sentence_of
-from quorate.report.figures.lateness import COLUMNS, Skew, skew_of
-from quorate.report.reading.meetings import meetings_of
+from quorate.report.figures.lateness import COLUMNS, Skew, meetings_of, skew_of
 from quorate.report.reading.run import read_run
+from quorate.report.topics.arrival import arrival_of, sentence_of
 from tests.support.made_records import make_run
 
 

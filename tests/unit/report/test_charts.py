@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,19 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorate.report.charts import activities, drawing
-from quorate.report.charts.arrivals import LEVELS, Lateness, Row, arrival_chart, coarser
-from quorate.report.charts.bands import at, band, finite, thinned
+from quorate.report.charts.activities import Spending, share_chart
+from quorate.report.charts.arrivals import LEVELS, ArrivalRows, Row, arrival_chart, coarser
 from quorate.report.charts.columns import Columns, column_chart
-from quorate.report.charts.gains import Gain, gain_chart
-from quorate.report.charts.histogram import Histogram, histograms
-from quorate.report.charts.intervals import Ratio, ratio_chart
-from quorate.report.charts.labels import placed
-from quorate.report.charts.lanes import RoundLine, lane_chart
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, placed_names, thinned
 from quorate.report.charts.markup import Markup, element, joined, number
 from quorate.report.charts.scales import scale_of, unit_for
-from quorate.report.charts.shares import Spending, share_chart
 from quorate.report.figures.time_use import ACTIVITIES
+from quorate.report.schema import Estimate
+from quorate.report.topics.rounds import Gain, gain_chart
+from quorate.report.topics.steps import histograms
+from quorate.report.topics.timeline import RoundLine, lane_chart
+from quorate.report.topics.verdict import Ratio, ratio_chart
 
 finite_floats = st.floats(-1e9, 1e9)
 WIDTHS = pytest.mark.parametrize("width", [340.0, 940.0])
@@ -249,7 +249,7 @@ def test_names_cover_neither_each_other_nor_the_lines() -> None:
     names = [f"strategy {number}" for number in range(6)]
     curves = [[(60.0, 200.0), (300.0 + 4 * number, 100.0 + 3 * number)] for number in range(5)]
     curves.append([(60.0, 80.0), (700.0, 80.0)])
-    labels = placed(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
+    labels = placed_names(names, curves, left=60.0, right=940.0, top=34.0, bottom=256.0)
     boxes = [label.box for label in labels]
     for place, (left, top, right, bottom) in enumerate(boxes):
         assert left >= 60.0 and right <= 940.0 and top > 15.0 and bottom < 270.0
@@ -257,7 +257,9 @@ def test_names_cover_neither_each_other_nor_the_lines() -> None:
             assert right <= other[0] or other[2] <= left or bottom <= other[1] + 1.0 or other[3] <= top + 1.0
     assert labels[5].x > 700.0 and abs(labels[5].y - 84.0) < 1.0
     early, late = [(60.0, 200.0), (300.0, 100.0)], [(60.0, 100.0), (700.0, 100.0)]
-    _, top, _, bottom = placed(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[0].box
+    _, top, _, bottom = placed_names(["early", "late"], [early, late], left=60.0, right=940.0, top=34.0, bottom=256.0)[
+        0
+    ].box
     assert not top < 100.0 < bottom, "the line that goes on is hidden"
 
 
@@ -289,11 +291,14 @@ def test_small_parts_are_named_below() -> None:
 
 @WIDTHS
 def test_histograms_have_heights_from_zero_on_one_scale(width: float) -> None:
-    rows = [
-        Histogram(name=name, look=0, edges=[0.0, 0.1, 0.2], counts=counts, percentiles=[0.05, 0.15, 0.19])
+    rows: Any = [
+        (
+            SimpleNamespace(name=name),
+            SimpleNamespace(edges=[0.0, 0.1, 0.2], counts=counts, p50=0.05, p95=0.15, p99=0.19),
+        )
         for name, counts in (("a", [30, 10]), ("b", [10, 10]))
     ]
-    chart = histograms(rows, title="step time", width=width, label="")
+    chart = histograms(rows, {"a": 0, "b": 0}, title="step time", width=width, label="")
     heights = []
     for bins in of(chart, "path", "bins"):
         for foot, top, back in re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)H[\d.]+V([\d.]+)Z", bins.get("d", "")):
@@ -308,8 +313,8 @@ def test_histograms_have_heights_from_zero_on_one_scale(width: float) -> None:
 @WIDTHS
 def test_ratios_stand_around_the_same(width: float) -> None:
     rows = [
-        Ratio(name="a", look=1, mean=1.5, low=1.3, high=1.7, values=(1.4, 1.6), words="1.50×"),
-        Ratio(name="b", look=2, mean=0.5, low=None, high=None, values=(0.5,), words="0.50×"),
+        Ratio(name="a", look=1, estimate=Estimate(mean=1.5, low=1.3, high=1.7, values=(1.4, 1.6)), words="1.50×"),
+        Ratio(name="b", look=2, estimate=Estimate(mean=0.5, low=None, high=None, values=(0.5,)), words="0.50×"),
     ]
     chart = ratio_chart(rows, title="", width=width, label="")
     (same,) = of(chart, "line", "same")
@@ -330,9 +335,9 @@ def test_coarser_keeps_the_late() -> None:
     assert coarser([], 9, 9) == []
 
 
-def lateness(rows: int, columns: int = 4) -> Lateness:
+def lateness(rows: int, columns: int = 4) -> ArrivalRows:
     heat = [[None if column == 0 else 0.01 * row / rows for column in range(columns)] for row in range(rows)]
-    return Lateness(
+    return ArrivalRows(
         rows=[Row(name=f"rank {row}", mean=0.01, p95=0.02, is_slow=row == 1) for row in range(rows)],
         heat=heat, steps=range(1, columns + 1), longest=0.04, darkest=0.01,
     )  # fmt: skip
@@ -355,7 +360,7 @@ def test_arrivals_have_a_row_for_each_rank(rows: int, width: float) -> None:
 def test_the_heat_map_is_made_of_every_cell_once() -> None:
     heat = [[0.0, 0.01, 0.01, None], [0.02, 0.0, 0.0, 0.0]]
     rows = [Row(name=name, mean=0.0, p95=0.0) for name in "ab"]
-    lateness = Lateness(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
+    lateness = ArrivalRows(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
     cells: dict[tuple[int, int], str] = {}
     (map_,) = [
         group

@@ -13,13 +13,14 @@ import quorate
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.report.closing import closing_line
-from quorate.report.figures.exclusions import exclusions_of
-from quorate.report.page.page import page
-from quorate.report.plot_data import tables
+from quorate.report.page import page
 from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.summary import tables
+from quorate.report.topics.exclusions import exclusions_of
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.made_records import measured
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
@@ -39,7 +40,9 @@ def run_of(folder: Path, *exclusions: Any) -> RunRecords:
 
 
 def test_counts_are_added_up_by_rank_and_reason(tmp_path: Path) -> None:
-    exclusions = exclusions_of(run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1]], [[2, "far", 8]]), 5)
+    exclusions = exclusions_of(
+        measured(run_of(tmp_path, [[2, "far", 10], [1, "not finite", 1]], [[2, "far", 8]]), seed=5)
+    )
     assert exclusions is not None and (exclusions.seed, exclusions.sums) == (5, 20)
     figures = [
         (exclusion.rank, exclusion.why, exclusion.count, exclusion.share, len(exclusion.times))
@@ -57,12 +60,12 @@ def test_the_closing_line_tells_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [3, None, [3], [["a", "far", 1]], [[1, "far"]]])
 def test_rows_that_say_nothing(ranks: Any, tmp_path: Path) -> None:
-    assert exclusions_of(run_of(tmp_path, ranks), 0) is None
+    assert exclusions_of(measured(run_of(tmp_path, ranks))) is None
 
 
 def test_on_the_page_and_in_the_data(tmp_path: Path) -> None:
     exclusions, summary = (
-        exclusions_of(run_of(tmp_path, [[2, "outvoted", 10]], [[2, "outvoted", 9]]), 0),
+        exclusions_of(measured(run_of(tmp_path, [[2, "outvoted", 10]], [[2, "outvoted", 9]]))),
         made_summary(),
     )
     arms = (summary.arms[0].model_copy(update={"exclusions": exclusions}), *summary.arms[1:])

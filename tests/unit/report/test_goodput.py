@@ -10,7 +10,7 @@ import pytest
 
 from quorate.report.closing import closing_line
 from quorate.report.figures.goodput import goodput_of
-from quorate.report.page.page import page
+from quorate.report.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from quorate.records.records import Recorder, records_of
-from quorate.report.figures.layers import layers_of
-from quorate.report.page.page import page
-from quorate.report.plot_data import tables
+from quorate.report.page import page
 from quorate.report.reading.run import RunRecords, read_run
+from quorate.report.summary import tables
+from quorate.report.topics.layers import layers_of
 from quorate.report.wording import bytes_in_words
+from tests.support.made_records import measured
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
@@ -30,7 +31,7 @@ def run_of(folder: Path, sent: Any = SENT) -> RunRecords:
 
 
 def test_the_busiest_first(tmp_path: Path) -> None:
-    layers = layers_of(run_of(tmp_path), 3)
+    layers = layers_of(measured(run_of(tmp_path), seed=3))
     assert layers is not None and (layers.seed, layers.rank, layers.tensor) == (3, 0, 2)
     assert [(layer.name, layer.bytes_out) for layer in layers.layers] == [
         ("head", 5000),
@@ -41,11 +42,11 @@ def test_the_busiest_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sent", [3, None, ["a"], {"a": "many"}])
 def test_rows_that_say_nothing(sent: Any, tmp_path: Path) -> None:
-    assert layers_of(run_of(tmp_path, sent), 0) is None
+    assert layers_of(measured(run_of(tmp_path, sent))) is None
 
 
 def test_on_the_page_and_in_the_data(tmp_path: Path) -> None:
-    layers, summary = layers_of(run_of(tmp_path), 0), made_summary()
+    layers, summary = layers_of(measured(run_of(tmp_path))), made_summary()
     arms = (summary.arms[0].model_copy(update={"layers": layers}), *summary.arms[1:])
     changed = summary.model_copy(update={"arms": arms})
     words = parsed(page(changed)).one("section", id="layers").text

@@ -7,12 +7,11 @@ from typing import Any
 
 from quorate.records.memory_rows import Memory
 from quorate.records.records import Recorder, records_of
-from quorate.report.figures.memory import memory_of
-from quorate.report.markdown import markdown
-from quorate.report.page.page import page
-from quorate.report.plot_data import tables
+from quorate.report.page import page
 from quorate.report.reading.run import read_run
-from quorate.report.schema_parts import MemorySummary, RankMemory
+from quorate.report.summary import markdown, tables
+from quorate.report.topics.memory import MemorySummary, RankMemory, memory_of
+from tests.support.made_records import measured
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
@@ -29,7 +28,7 @@ def run_of(folder: Path, *, foreseen: Any = FORESEEN, **others: Any) -> MemorySu
     recorder.hold(RawRow("memory", time="never"))
     recorder.hold(RawRow("end", time=9.0, steps=9, peak_bytes=500))
     recorder.close()
-    return memory_of(read_run(folder), 3)
+    return memory_of(measured(read_run(folder), seed=3))
 
 
 def test_the_most_and_what_was_foreseen(tmp_path: Path) -> None:
@@ -58,7 +57,7 @@ def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
     assert memory is not None and (memory.ranks[0].gradients, memory.ranks[0].optimizer) == (4, None)
     memory = run_of(tmp_path, foreseen=None)
     assert memory is not None and memory.ranks[0].parameters is None
-    assert memory_of(read_run(tmp_path / "none"), 0) is None
+    assert memory_of(measured(read_run(tmp_path / "none"))) is None
 
 
 def test_it_is_on_the_page_in_the_summary_and_in_the_data(tmp_path: Path) -> None:

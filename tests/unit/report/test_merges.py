@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quorate.report.charts.merges import MergeDots, merge_chart
-from quorate.report.figures.merges import SHOWN, figures_of_merges, merges_summary
 from quorate.report.reading.rounds import RoundRecord, round_of
+from quorate.report.topics.merges import SHOWN, figures_of_merges, merges_summary
 
 
 def merged(

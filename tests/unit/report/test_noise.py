@@ -6,8 +6,8 @@ import pytest
 
 from quorate.records.noise_rows import Noise
 from quorate.records.rows import Step
-from quorate.report.figures.noise import advice, noise_figures, noise_summary
-from quorate.report.page.page import page
+from quorate.report.page import page
+from quorate.report.topics.noise import advice, noise_figures, noise_summary
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from quorate.records.rows import Outer
-from quorate.report.figures.outer import SHOWN, outer_points, outer_summary
+from quorate.report.topics.outer import SHOWN, outer_points, outer_summary
 
 
 def made(step: int, rho: float | None, gain: float | None = 1.5, transverse: float | None = 0.5) -> Outer:

@@ -15,9 +15,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from quorate.report.page.page import SECTIONS, page
-from quorate.report.schema import ArmSummary, Change, Estimate, Summary
+from quorate.report.page import page
+from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summarize
+from quorate.report.topics import TOPICS
+from quorate.report.topics.rounds import Change
 from tests.support.made_records import make_comparison
 from tests.support.made_summaries import failed_arm, made_arm, made_summary
 from tests.support.parsed_pages import Element, parsed
@@ -135,7 +137,7 @@ def test_it_has_all_sections_and_no_empty_one(case: str) -> None:
     left_out |= {"merges": not any(arm.merges for arm in arms), "outer": not any(arm.outer for arm in arms)}
     left_out |= {"exclusions": not any(arm.exclusions for arm in arms)}
     left_out |= {"noise": not any(arm.noise for arm in arms)}
-    assert names == [name for name, *_ in SECTIONS if not left_out.get(name)]
+    assert names == [topic.name for topic in TOPICS if not left_out.get(topic.name)]
     for name in names:
         assert len(root.one("section", id=name).text) > 60
         assert root.one("nav").one("a", href=f"#{name}").text
@@ -484,5 +486,5 @@ def test_a_verdict_is_a_headline_and_a_line_for_each_other_arm() -> None:
 
 
 def test_it_is_made_without_torch() -> None:
-    code = "import sys, quorate.report.page.page; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, quorate.report.page; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from quorate.records.records import records_of
-from quorate.report.figures.quality import POINTS, curve_of, final_quality, losses_of, time_to, went_wrong
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.schema import Curve
+from quorate.report.topics.quality import POINTS, Curve, curve_of, final_quality, losses_of, time_to, went_wrong
 from tests.support.made_records import make_run
 
 

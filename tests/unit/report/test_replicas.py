@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from quorate.records.records import records_of
-from quorate.report.figures.quality import distances_of
-from quorate.report.page.page import page
+from quorate.report.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.summary import summarize
+from quorate.report.topics.replicas import distances_of
 from tests.support.made_records import make_run
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from quorate.records.records import records_of
 from quorate.records.rows import Step
-from quorate.report.figures.in_step import side_by_side, waiting_in_step
+from quorate.report.figures.lateness import meetings_of, side_by_side, waiting_in_step
 from quorate.report.figures.rounds import figures_of_rounds
 from quorate.report.figures.throughput import window_of
 from quorate.report.figures.time_use import ACTIVITIES, spent_in
-from quorate.report.reading.meetings import meetings_of
 from quorate.report.reading.rounds import (
     Merged,
     RoundRecord,

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from quorate.report.figures.run import RunFigures
-from quorate.report.page.parts import View
-from quorate.report.scaling.figures import Measured, rows_of, worth_having
+from quorate.report.parts import View
+from quorate.report.runs import RunFigures
+from quorate.report.scaling.figures import Measured, ScalingRow, ScalingSummary, rows_of, worth_having
 from quorate.report.scaling.page import scaling_page
-from quorate.report.scaling.reading import Trained, aim_of
-from quorate.report.scaling.schema import ScalingRow, ScalingSummary
+from quorate.report.scaling.summary import Trained, aim_of
 from quorate.report.scaling.verdict import lines_of, verdict_of, warnings_of
-from quorate.report.schema import Curve, Metric
+from quorate.report.schema import Metric
+from quorate.report.topics.quality import Curve, Curves
 from tests.architecture.tree import ROOT
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
@@ -159,9 +159,12 @@ def trained(
     return [
         Trained(
             "weak", place + 1, plan,
-            [cast(RunFigures, SimpleNamespace(curve=quality and curve(quality[place]), losses=curve(own)))],
+            [cast(RunFigures, SimpleNamespace(topics={"quality": curves}))],
         )
-        for place, own in enumerate(losses)
+        for place, curves in enumerate(
+            Curves(curves=(curve(quality[place]),) if quality else (), losses=(curve(own),))
+            for place, own in enumerate(losses)
+        )
     ]  # fmt: skip
 
 

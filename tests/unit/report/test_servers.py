@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 
 from quorate.records.served_rows import Served
-from quorate.report.charts.loads import Load, load_chart
-from quorate.report.figures.servers import ServerFigures, figures_of_servers, servers_summary
-from quorate.report.page.page import page
-from quorate.report.page.servers import SERVERS
-from quorate.report.plot_data import tables
-from quorate.report.reading.served import served_of
-from quorate.report.schema import Server, ServersSummary
+from quorate.report.page import page
+from quorate.report.reading.rank import served_of
+from quorate.report.summary import tables
+from quorate.report.topics.servers import (
+    SERVERS,
+    Server,
+    ServerFigures,
+    ServersSummary,
+    figures_of_servers,
+    load_chart,
+    servers_summary,
+)
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 
@@ -121,8 +126,9 @@ def test_without_servers_there_is_no_section() -> None:
 
 
 def test_bars_are_as_long_as_servers_were_busy() -> None:
-    rows = [Load(name="a", look=0, row=f"rank {n}", share=share, words="") for n, share in enumerate((0.5, 0.25))]
-    drawn = str(load_chart(rows, title="busy", width=613.0, label="Loads"))
+    servers = [Server(rank=n, busy_share=share, bytes_in=0.0, bytes_out=0.0) for n, share in enumerate((0.5, 0.25))]
+    rows = [("a", server) for server in servers]
+    drawn = str(load_chart(rows, {"a": 0}, title="busy", width=613.0, label="Loads"))
     widths = [float(bar.attributes["width"]) for bar in parsed(drawn).all("rect")]
     assert widths == pytest.approx([599.0, 299.0], abs=1.0), "of 600, with a pixel for the axis"
     assert "the full width is 50%" in drawn

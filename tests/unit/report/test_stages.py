@@ -10,15 +10,14 @@ import pytest
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import Step
 from quorate.report.closing import closing_line
-from quorate.report.figures.stages import stages_of
+from quorate.report.figures.lateness import meetings_of
 from quorate.report.figures.time_use import ACTIVITIES, spent_in
-from quorate.report.markdown import markdown
-from quorate.report.page.page import page
-from quorate.report.plot_data import tables
-from quorate.report.reading.meetings import meetings_of
+from quorate.report.page import page
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.schema_mesh import RankStages, StagesSummary
+from quorate.report.summary import markdown, tables
+from quorate.report.topics.stages import RankStages, StagesSummary, stages_of
 from quorate.report.trace.trace import activities
+from tests.support.made_records import measured
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
@@ -47,7 +46,7 @@ def run_of(folder: Path, pipeline: Any = PIPELINE, shares: tuple[float | None, .
 
 
 def test_the_share_of_steps_that_each_worker_waited(tmp_path: Path) -> None:
-    stages = stages_of(run_of(tmp_path), 1, 3)
+    stages = stages_of(measured(run_of(tmp_path), warm_up=1, seed=3))
     assert stages is not None
     assert (stages.schedule, stages.workers, stages.stages, stages.microbatches) == ("1f1b", 2, 2, 4)
     assert stages.formula == pytest.approx(1 / 5)
@@ -61,18 +60,18 @@ def test_the_share_of_steps_that_each_worker_waited(tmp_path: Path) -> None:
     "pipeline", [None, 3, {}, {**PIPELINE, "stages": "2"}, {**PIPELINE, "workers": -1}, {**PIPELINE, "schedule": 1}]
 )
 def test_what_is_not_sound_says_nothing(tmp_path: Path, pipeline: Any) -> None:
-    assert stages_of(run_of(tmp_path, pipeline), 0, 0) is None
+    assert stages_of(measured(run_of(tmp_path, pipeline))) is None
 
 
 def test_a_schedule_that_nobody_knows_has_no_formula(tmp_path: Path) -> None:
-    stages = stages_of(run_of(tmp_path, {**PIPELINE, "schedule": "2f2b"}), 0, 0)
+    stages = stages_of(measured(run_of(tmp_path, {**PIPELINE, "schedule": "2f2b"})))
     assert stages is not None and stages.formula is None
 
 
 def test_rows_without_stages_do_not_speak_of_them(tmp_path: Path) -> None:
     assert not {"bubble", "stage_out", "stage_in"} & step(1, None).as_json().keys()
     assert {"bubble", "stage_out", "stage_in"} < step(1, 0.0).as_json().keys()
-    assert stages_of(run_of(tmp_path, shares=(None, None)), 0, 0) is None
+    assert stages_of(measured(run_of(tmp_path, shares=(None, None)))) is None
     assert "waited for each other" not in (closing_line(tmp_path) or "")
 
 
@@ -94,7 +93,7 @@ def test_where_it_lies_in_the_trace() -> None:
 
 
 def test_it_is_on_the_page_in_the_summary_and_in_the_data(tmp_path: Path) -> None:
-    stages = stages_of(run_of(tmp_path), 0, 0)
+    stages = stages_of(measured(run_of(tmp_path)))
     assert stages is not None
     summary = made_summary()
     arms = (summary.arms[0].model_copy(update={"stages": stages}), *summary.arms[1:])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from quorate.report.figures.statistics import (
+from quorate.report.statistics import (
     Interval,
     chance_of_at_least,
     difference_verdict,

@@ -15,12 +15,11 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.lock import held
 from quorate.records.records import records_of
-from quorate.report.figures import arms
-from quorate.report.figures.verdict import coding_of, verdict_of
-from quorate.report.page.page import page
+from quorate.report.page import page
 from quorate.report.reading.planned import planned_in
 from quorate.report.schema import ArmSummary, Estimate, Metric, Summary
-from quorate.report.summary import summarize, write_summary
+from quorate.report.summary import summarize, summary_type, write_summary
+from quorate.report.topics.verdict import coding_of, verdict_of
 from tests.support.made_records import KILLED, make_comparison, make_run
 from tests.support.parsed_pages import parsed
 
@@ -144,7 +143,7 @@ def test_rounds_are_told_of_where_there_are_any(summary: Summary) -> None:
 
 def test_shares_are_no_more_than_all() -> None:
     """With seeds that differ much, the interval would reach beyond possible values."""
-    interval = arms._mean([0.2, 0.9, 0.55], most=1.0)
+    interval = Estimate.of([0.2, 0.9, 0.55], most=1.0)
     assert (interval.mean, interval.low, interval.high) == (pytest.approx(0.55), 0.0, 1.0)
 
 
@@ -439,7 +438,7 @@ def test_a_run_that_left_nothing_but_its_plan(tmp_path: Path) -> None:
         records_of(tmp_path, rank).unlink()
     summary = summarize(tmp_path)
     assert summary.verdict == "No worker left the steps it takes to say anything of this run."
-    assert Summary.model_validate_json(summary.model_dump_json()) == summary
+    assert summary_type().model_validate_json(summary.model_dump_json()) == summary
 
 
 def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
@@ -461,7 +460,7 @@ def test_a_folder_that_is_neither(tmp_path: Path) -> None:
 
 def test_what_is_written_can_be_read_again(made: Path, summary: Summary, tmp_path: Path) -> None:
     write_summary(tmp_path, summary)
-    assert Summary.model_validate_json((tmp_path / "summary.json").read_text()) == summary
+    assert summary_type().model_validate_json((tmp_path / "summary.json").read_text()) == summary
     assert "NaN" not in (tmp_path / "summary.json").read_text()
     write_summary(tmp_path, summary)
     assert not list(tmp_path.rglob("*.part"))

@@ -17,9 +17,9 @@ from quorate.report.figures.throughput import (
     training_seconds,
     window_of,
 )
+from quorate.report.reading.clocks import Spans
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.reading.spans import Spans
 from tests.support.made_records import make_run
 
 

@@ -9,21 +9,12 @@ from typing import Any
 import pytest
 
 from quorate.records.rows import Step
-from quorate.report.figures.time_use import (
-    ACTIVITIES,
-    BINS,
-    Spent,
-    by_rank,
-    edges_for,
-    spent_in,
-    step_times,
-    totals_of,
-    waiting_share,
-)
-from quorate.report.figures.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, timeline_of
-from quorate.report.reading.meetings import meetings_of
+from quorate.report.figures.lateness import meetings_of
+from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in, waiting_share
 from quorate.report.reading.rounds import last_arrivals
 from quorate.report.reading.run import read_run
+from quorate.report.topics.steps import BINS, StepLengths, edges_for, step_times, totals_of
+from quorate.report.topics.timeline import LANES, LEAST_STEPS, ROUNDS, STEPS, by_rank, timeline_of
 from tests.support.made_records import make_run
 
 
@@ -79,7 +70,7 @@ def test_parts_that_are_more_than_the_whole_are_made_to_fit() -> None:
 def test_shares_add_up_to_the_mean_step(tmp_path: Path) -> None:
     spent = in_folder(tmp_path)
     lengths = sorted(times.seconds for times in spent)
-    step_summary = step_times(lengths, totals_of(spent), edges_for([lengths]))
+    step_summary = step_times([StepLengths(lengths, totals_of(spent), edges_for([lengths]))])
     assert step_summary is not None
     assert sum(step_summary.shares.values()) == pytest.approx(step_summary.mean)
     assert list(step_summary.shares) == list(ACTIVITIES)
@@ -94,21 +85,21 @@ def test_the_histogram_has_bins_for_all_arms_and_keeps_the_tail() -> None:
     quick, slow = [0.010] * 99 + [5.0], [0.030] * 100
     edges = edges_for([quick, slow, []])
     assert len(edges) == BINS + 1 and edges[0] == 0.010 and edges[-1] < 0.1
-    step_summary = step_times(quick, [0.0] * len(ACTIVITIES), edges)
+    step_summary = step_times([StepLengths(quick, [0.0] * len(ACTIVITIES), edges)])
     assert step_summary is not None and step_summary.counts[0] == 99 and step_summary.counts[-1] == 1
 
 
 def test_a_histogram_of_equal_steps_has_one_bar_inside() -> None:
     lengths = [0.030300, 0.030301] * 10
     edges = edges_for([sorted(lengths)])
-    step_summary = step_times(sorted(lengths), [0.0] * len(ACTIVITIES), edges)
+    step_summary = step_times([StepLengths(sorted(lengths), [0.0] * len(ACTIVITIES), edges)])
     assert step_summary is not None and sorted(step_summary.counts)[-1] == 20
     assert edges[0] < 0.0303 < edges[-1]
 
 
 def test_without_steps_there_is_nothing() -> None:
     assert edges_for([[], []]) == ()
-    assert step_times([], [], ()) is None
+    assert step_times([StepLengths([], [])]) is None
     assert waiting_share([]) is None
     assert timeline_of({}, None) == ((), ())
 

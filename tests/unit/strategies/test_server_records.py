@@ -14,9 +14,9 @@ import torch
 
 import quorate
 from quorate.records.records import records_of, rows
-from quorate.report.figures.servers import figures_of_servers
+from quorate.report.reading.rank import served_of
 from quorate.report.reading.run import read_run
-from quorate.report.reading.served import served_of
+from quorate.report.topics.servers import figures_of_servers
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld

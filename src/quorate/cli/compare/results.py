@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from quorate.report.schema import ArmSummary, Estimate, Summary
+from quorate.report.summary import summary_type
 from quorate.report.wording import Words, numbers_alike, ratios_alike, seconds_alike
 
 _NOTHING = "–"
@@ -24,11 +25,10 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(text.rstrip())
         return
-    summary = Summary.model_validate_json(text)
+    summary = summary_type().model_validate_json(text)
     typer.echo(summary.verdict)
     typer.echo()
-    for line in _table(summary):
-        typer.echo(line)
+    typer.echo("\n".join(_table(summary)))
     typer.echo()
     if summary.metric is None:
         typer.echo(_UNNAMED)

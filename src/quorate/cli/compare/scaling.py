@@ -142,7 +142,7 @@ def run_all(scaling: Scaling, folder: Path, command: list[str], *, as_json: bool
     from quorate.cli.compare.progress import CompareProgress
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
-    from quorate.report.scaling.write import write_scaling
+    from quorate.report.scaling.summary import write_scaling
 
     tell(f"quorate: comparing {title_of(scaling)}; records in {folder}\n")
     interrupt, statuses = Interrupt(), list[int]()
@@ -196,7 +196,7 @@ def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
 
 def show(folder: Path, page: Path, *, as_json: bool) -> None:
     """Print the verdict and the paths of the report and figures; with `as_json`, the full `summary.json`."""
-    from quorate.report.scaling.schema import ScalingSummary
+    from quorate.report.scaling.figures import ScalingSummary
     from quorate.report.scaling.verdict import lines_of
 
     text = (folder / "summary.json").read_text(encoding="utf-8")

@@ -187,7 +187,7 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
     from quorate.cli.compare.results import show
     from quorate.compare.execute import Interrupt, asking, execute
     from quorate.launch.warm.run_server import RunServer
-    from quorate.report.write import write_report
+    from quorate.report.summary import write_report
 
     tell(f"quorate: comparing {in_words(plan)}; records in {folder}\n")
     interrupt = Interrupt()

@@ -33,7 +33,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lateness:
+class ArrivalRows:
     """All rows of one side, and a heat map with as many rows."""
 
     rows: Sequence[Row]
@@ -48,7 +48,7 @@ class Lateness:
     """Whether ranks met; else "late" is how much longer than the fastest they were at work."""
 
 
-def arrival_chart(lateness: Lateness, *, title: str, width: float, label: str) -> Markup:
+def arrival_chart(lateness: ArrivalRows, *, title: str, width: float, label: str) -> Markup:
     """Draw the bars at the left and the heat map at the right, row by row; one below the other on a narrow page."""
     tall = 30.0 if len(lateness.rows) <= _FINE else 9.0
     names = min(110.0, max(drawing.text_width(row.name) for row in lateness.rows) + 10.0)
@@ -98,7 +98,7 @@ def _latest(cells: Sequence[float | None]) -> float | None:
     return max((cell for cell in cells if cell is not None), default=None)
 
 
-def _bars(lateness: Lateness, left: float, right: float, top: float, tall: float) -> Markup:
+def _bars(lateness: ArrivalRows, left: float, right: float, top: float, tall: float) -> Markup:
     rows = lateness.rows
     room = 64.0 if tall > 20 else 8.0
     foot = top + tall * len(rows)
@@ -137,7 +137,7 @@ def _names(rows: Sequence[Row], left: float, top: float, tall: float) -> Markup:
     return joined(parts)
 
 
-def _cells(lateness: Lateness, left: float, right: float, top: float, tall: float) -> Markup:
+def _cells(lateness: ArrivalRows, left: float, right: float, top: float, tall: float) -> Markup:
     """Draw one path of strokes for each shade, in units of cells; neighbours of one shade in a row are one stroke."""
     columns = max(len(row) for row in lateness.heat)
     pieces: dict[str, list[str]] = {}
@@ -177,7 +177,7 @@ def _steps(steps: Sequence[int], left: float, right: float, y: float) -> Markup:
     return joined(parts)
 
 
-def _shades(lateness: Lateness, left: float, right: float, y: float) -> Markup:
+def _shades(lateness: ArrivalRows, left: float, right: float, y: float) -> Markup:
     wide = min(34.0, (right - left) * 0.45 / (LEVELS + 1))
     parts = [drawing.bar(left + wide * level, y, wide, 12, class_=f"h{level}") for level in range(LEVELS + 1)]
     least, most = ("first to arrive", "late") if lateness.is_together else ("the fastest", "longer")

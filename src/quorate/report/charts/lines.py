@@ -1,14 +1,60 @@
-"""Curves with their seeds as bands: quality or loss against time, examples or bytes."""
+"""Curves with their seeds as bands, and their names: quality or loss against time, examples or bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from quorate.report.charts import drawing, labels
-from quorate.report.charts.bands import Points, band, thinned
+from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Kind, Scale, scale_of
+
+Points = Sequence[tuple[float, float]]
+"""(x, y), sorted by x."""
+
+
+def finite(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the finite points, sorted by x."""
+    pairs = zip(xs, ys, strict=True)
+    return sorted((float(x), float(y)) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
+
+
+def at(points: Points, x: float) -> float:
+    """Return y at `x` by linear interpolation; beyond the ends, the y of the end."""
+    place = bisect_right(points, x, key=lambda point: point[0])
+    if place == 0:
+        return points[0][1]
+    if place == len(points):
+        return points[-1][1]
+    (x1, y1), (x2, y2) = points[place - 1], points[place]
+    return y1 + (y2 - y1) * (x - x1) / (x2 - x1)
+
+
+def thinned(points: Points, most: int) -> Points:
+    """Return at most `most` of the points, evenly chosen, with the first and the last."""
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+
+
+def band(curves: Sequence[Points], most: int) -> list[tuple[float, float, float, float]]:
+    """Return (x, mean, lowest, highest) where all curves are known: from the last beginning to the first end.
+
+    The x are those of every curve's points, thinned to `most`. Empty if the curves have no x in common.
+    """
+    if not curves or not all(curves):
+        return []
+    low, high = max(points[0][0] for points in curves), min(points[-1][0] for points in curves)
+    xs = sorted({min(max(x, low), high) for points in curves for x, _ in points}) if low <= high else []
+    rows = []
+    for x, _ in thinned([(x, 0.0) for x in xs], most):
+        ys = [at(points, x) for points in curves]
+        rows.append((x, math.fsum(ys) / len(ys), min(ys), max(ys)))
+    return rows
+
 
 POINTS = 2.0
 """About how many points all curves of a chart have together, for each unit of its width."""
@@ -86,7 +132,7 @@ def _mean(line: Line, most: int) -> Points:
 
 
 def _room(lines: Sequence[Line]) -> float:
-    return max((drawing.text_width(_name(line), labels.SIZE) for line in lines), default=0.0) + 14.0
+    return max((drawing.text_width(_name(line), SIZE) for line in lines), default=0.0) + 14.0
 
 
 def _bands(line: Line, x: Scale, y: Scale, most: int) -> Markup:
@@ -130,8 +176,8 @@ def _target(axes: Axes, reached: Sequence[Line], x: Scale, y: Scale) -> Markup:
 def _names(
     lines: Sequence[Line], places: Sequence[Points], left: float, right: float, top: float, bottom: float
 ) -> Markup:
-    words = [drawing.shortened(_name(line), _LABEL - 14.0, labels.SIZE) for line in lines]
-    placed = labels.placed(words, places, left=left, right=right, top=top, bottom=bottom)
+    words = [drawing.shortened(_name(line), _LABEL - 14.0, SIZE) for line in lines]
+    placed = placed_names(words, places, left=left, right=right, top=top, bottom=bottom)
     parts = []
     for line, label in zip(lines, placed, strict=True):
         name = drawing.text(label.x, label.y, label.words, class_="name halo")
@@ -158,3 +204,95 @@ def _name(line: Line) -> str:
 
 def _is_one_seed(line: Line) -> bool:
     return line.is_of_runs and sum(1 for curve in line.curves if curve) == 1
+
+
+Point = tuple[float, float]
+SIZE = 13.0
+_TALL = 16.0
+_GAP = 9.0
+"""The distance between the last point and the name."""
+_ROWS = 4
+"""The number of rows above and below its end in which a name may be put."""
+_BESIDE = 7.0
+"""The least distance between two names in a row."""
+_APART = 4.0
+"""The distance between points that are considered along a curve."""
+_COVERS, _ENDS, _HIDES = 1000.0, 60.0, 3.0
+"""The costs of covering another name, of hiding the end of a curve, and a point of one, in units of distance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """The place of a name: its left end, and its base line."""
+
+    words: str
+    x: float
+    y: float
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom."""
+        wide = drawing.text_width(self.words, SIZE)
+        return self.x, self.y - 0.75 * _TALL, self.x + wide, self.y + 0.25 * _TALL
+
+
+def placed_names(
+    names: Sequence[str], curves: Sequence[Sequence[Point]], *, left: float, right: float, top: float, bottom: float
+) -> list[Label]:
+    """Return a label for each curve, as near to its last point as possible; curves are places on the drawing.
+
+    Among the places around an end, the label takes one where it covers no other, hides little of the curves, and is
+    near. Curves that end furthest right choose first: they have the least room.
+    """
+    dots = [list(_along(curve)) for curve in curves]
+    ends = [curve[-1] for curve in curves]
+    labels: dict[int, Label] = {}
+    for place in sorted(range(len(names)), key=lambda place: (-curves[place][-1][0], curves[place][-1][1])):
+        candidates = _candidates(names[place], curves[place][-1], left, right, top, bottom)
+        labels[place] = min(
+            candidates, key=lambda candidate: candidate[0] + _cost(candidate[1], dots, ends, labels.values())
+        )[1]
+    return [labels[place] for place in range(len(names))]
+
+
+def _along(curve: Sequence[Point]) -> Iterator[Point]:
+    """Yield points close enough to each other that no label fits between two of them."""
+    yield from curve[:1]
+    for (x1, y1), (x2, y2) in pairwise(curve):
+        count = max(1, int(max(abs(x2 - x1), abs(y2 - y1)) / _APART))
+        yield from ((x1 + (x2 - x1) * n / count, y1 + (y2 - y1) * n / count) for n in range(1, count + 1))
+
+
+def _candidates(
+    words: str, end: Point, left: float, right: float, top: float, bottom: float
+) -> Iterator[tuple[float, Label]]:
+    """Yield labels right of the end, in its row or near ones, or centred over and under it, each after its distance."""
+    x, y = end
+    wide = drawing.text_width(words, SIZE)
+    for row in range(2 * _ROWS + 1):
+        shift = (row + 1) // 2 * _TALL * (1 if row % 2 else -1)
+        base = min(max(y + 4.0 + shift, top - 4.0), bottom - 3.0)
+        for begin in (x + _GAP, x - wide / 2.0) if shift else (x + _GAP,):
+            at = min(max(begin, left), right - wide)
+            yield abs(shift) + abs(at - x - _GAP) / 4.0, Label(words=words, x=at, y=base)
+
+
+def _cost(label: Label, dots: Sequence[Sequence[Point]], ends: Sequence[Point], others: Iterable[Label]) -> float:
+    box = label.box
+    hidden = sum(_within(box, dot) for curve in dots for dot in curve)
+    covered = sum(_overlap(box, other.box) for other in others)
+    marks = sum(_within(box, end) for end in ends)
+    return _COVERS * covered + _HIDES * hidden + _ENDS * marks
+
+
+def _within(box: tuple[float, float, float, float], dot: Point) -> bool:
+    return box[0] - 2.0 <= dot[0] <= box[2] + 2.0 and box[1] <= dot[1] <= box[3]
+
+
+def _overlap(box: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return (
+        box[0] < other[2] + _BESIDE
+        and other[0] < box[2] + _BESIDE
+        and box[1] < other[3] - 1.0
+        and other[1] + 1.0 < box[3]
+    )

@@ -1,4 +1,4 @@
-"""Slow ranks: the times at which the ranks came to the meeting point, compared.
+"""Slow ranks: the steps of ranks that met, and the times at which the ranks came to the meeting point, compared.
 
 A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's, and only
 arrivals differ. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
@@ -14,9 +14,90 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from quorate.records.rows import Step
-from quorate.report.figures.in_step import busy, in_order, side_by_side
-from quorate.report.figures.statistics import chance_of_at_least, quantile
-from quorate.report.reading.meetings import Meetings, lateness_of
+from quorate.report.reading.rounds import MOST
+from quorate.report.statistics import chance_of_at_least, quantile
+
+Key = tuple[int, int]
+"""The round, and the number of a rank's step within that round."""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """All meetings of a run in order: steps of different ranks after which replicas had applied equally many updates.
+
+    Where everybody waits for everybody these are the steps of equal number. Elsewhere, a slow rank is missing in many
+    meetings, and the present ranks have not waited for each other.
+    """
+
+    steps: dict[Key, dict[int, Step]]
+    ranks: tuple[int, ...]
+    """The ranks that took any of the steps."""
+    complete: tuple[Key, ...]
+    """Meetings of two ranks or more without a missing rank, counting those that trained at the time."""
+    is_together: bool
+    """Whether everybody waits for everybody; False for a single rank."""
+
+
+def meetings_of(steps: Mapping[int, Sequence[Step]], *, is_together: bool | None = None) -> Meetings:
+    """Match the steps of all ranks; a step of one rank alone is a meeting of one.
+
+    Everybody waits for everybody if enough meetings are complete, unless `is_together` says so.
+    """
+    meetings: dict[Key, dict[int, Step]] = {}
+    for rank, rank_steps in steps.items():
+        for key, step in zip(keys_of(rank_steps), rank_steps, strict=True):
+            meetings.setdefault(key, {})[rank] = step
+    lives = {rank: (rank_steps[0].round, rank_steps[-1].round) for rank, rank_steps in steps.items() if rank_steps}
+    in_order = dict(sorted(meetings.items()))
+    complete = [
+        key
+        for key, meeting in in_order.items()
+        if len(meeting) > 1 and len(meeting) == sum(first <= key[0] <= last for first, last in lives.values())
+    ]
+    if is_together is None:
+        is_together = len(complete) >= MOST * len(in_order)
+    return Meetings(in_order, tuple(lives), tuple(complete), is_together and bool(complete))
+
+
+def keys_of(steps: Sequence[Step]) -> list[Key]:
+    """Return the meeting of each step of one rank, in order."""
+    keys: list[Key] = []
+    for step in steps:
+        again = bool(keys) and keys[-1][0] == step.round
+        keys.append((step.round, keys[-1][1] + 1 if again else 0))
+    return keys
+
+
+def lateness_of(meeting: Mapping[int, Step]) -> dict[int, float]:
+    """Return the seconds that each rank arrived after the first of one meeting."""
+    first = min(step.arrive for step in meeting.values())
+    return {rank: step.arrive - first for rank, step in meeting.items()}
+
+
+def side_by_side(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:
+    """Return the first step of every rank, the second, and so on, by number and rank: as many as all ranks have.
+
+    The ranks, two at least, did not take them at the same time, but would have met had everybody waited for everybody.
+    """
+    if len(steps) < 2:
+        return {}
+    ranks = {rank: {step.step: step for step in rank_steps} for rank, rank_steps in steps.items()}
+    common = set.intersection(*(set(numbers) for numbers in ranks.values()))
+    return {number: {rank: rank_steps[number] for rank, rank_steps in ranks.items()} for number in sorted(common)}
+
+
+def in_order(steps: Mapping[int, Sequence[Step]]) -> dict[int, dict[int, Step]]:
+    """Return the steps by place: the first known one of every rank, the second, and so on."""
+    if len(steps) < 2:
+        return {}
+    together = zip(*steps.values(), strict=False)
+    return {place: dict(zip(steps, meeting, strict=True)) for place, meeting in enumerate(together)}
+
+
+def busy(step: Step) -> float:
+    """Return the seconds that the worker was at work on the step by itself."""
+    return step.arrive - step.begin
+
 
 COLUMNS = 120
 """The most columns of the heat map."""
@@ -186,3 +267,19 @@ def _heat(
 def _mean(late: Iterable[Mapping[int, float]], rank: int) -> float | None:
     delays = [meeting[rank] for meeting in late if rank in meeting]
     return round(statistics.fmean(delays), 6) if delays else None
+
+
+def waiting_in_step(steps: Mapping[int, Sequence[Step]]) -> float | None:
+    """Return the share of the time that would have been waiting for others, had all begun each step together.
+
+    Of the steps of equal number the longest work counts: workers would have waited for the rest of it. Added to it
+    is the time of each worker after its arrival, other than `wait`. Exchanges are taken to cost nothing, and workers to
+    be as fast as they were, although those that wait leave a shared machine to the others. None for one worker.
+    """
+    waited = total = 0.0
+    for meeting in side_by_side(steps).values():
+        longest = max(busy(step) for step in meeting.values())
+        for step in meeting.values():
+            waited += longest - busy(step)
+            total += longest + max(0.0, step.end - step.arrive - step.wait)
+    return waited / total if total > 0.0 else None

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quorate.records.rows import Step
-from quorate.report.figures.in_step import waiting_in_step
+from quorate.report.figures.lateness import waiting_in_step
 from quorate.report.figures.throughput import Window
 from quorate.report.figures.time_use import Spent, waiting_share
 from quorate.report.reading.rounds import Merged, RoundRecord

@@ -1,14 +1,16 @@
-"""The throughput of one run: examples per second, and bytes sent per step."""
+"""The throughput of one run: examples per second, bytes sent per step, and running totals of both."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from quorate.records.rows import Step
+from quorate.report.reading.clocks import Spans
 from quorate.report.reading.rank import RankRecords
 from quorate.report.reading.run import RunRecords
-from quorate.report.reading.spans import Spans
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,36 @@ def batch_of(run: RunRecords) -> int | None:
     """Return the examples of the greatest step of one worker; None if they were not counted."""
     counts = [step.examples for rank in run.ranks for step in rank.steps if step.examples is not None]
     return max(counts, default=None)
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Running totals of all workers by time, on the clock of the run."""
+
+    times: Sequence[float]
+    examples: Sequence[int] | None
+    """With a 0 before the first; None if a step did not count them."""
+    bytes: Sequence[int]
+    """With a 0 before the first."""
+    byte_times: Sequence[float]
+
+    @classmethod
+    def of(cls, run: RunRecords) -> Amounts:
+        steps = sorted((step for rank in run.ranks for step in rank.steps), key=lambda step: step.end)
+        all_steps = sorted((s for rank in run.ranks for s in (*rank.steps, *rank.others)), key=lambda step: step.end)
+        counts = [step.examples for step in steps]
+        examples = [count for count in counts if count is not None]
+        return cls(
+            [step.end for step in steps],
+            list(accumulate(examples, initial=0)) if len(examples) == len(counts) else None,
+            list(accumulate((step.bytes_out for step in all_steps), initial=0)),
+            [step.end for step in all_steps],
+        )
+
+    def examples_at(self, time: float) -> int | None:
+        """Return the examples in steps that had ended by `time`."""
+        return None if self.examples is None else self.examples[bisect_right(self.times, time)]
+
+    def bytes_at(self, time: float) -> int:
+        """Return the bytes that all workers had sent by `time`."""
+        return self.bytes[bisect_right(self.byte_times, time)]

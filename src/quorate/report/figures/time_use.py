@@ -9,24 +9,14 @@ other stages is waiting for others. Of injected delays, the pace stands for comp
 from __future__ import annotations
 
 import math
-import statistics
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quorate.records.rows import Step
-from quorate.report.figures.statistics import quantile
-from quorate.report.reading.meetings import Meetings
-
-if TYPE_CHECKING:
-    from quorate.report.schema import StepTimes
+from quorate.report.figures.lateness import Meetings
 
 ACTIVITIES = ("data", "compute", "pace", "delay", "encode", "waiting", "communication", "decode", "update", "other")
 """Activities in the order in which reports show them."""
-BINS = 40
-TAIL = 1.25
-"""The histogram ends at so many times the 99th percentile, unless the longest step is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +78,3 @@ def bubble_share(steps: Iterable[Step]) -> float | None:
     bubbles = [(step, step.bubble) for step in steps if step.bubble is not None]
     seconds = sum(step.end - step.begin for step, _ in bubbles)
     return min(1.0, sum(bubble for _, bubble in bubbles) / seconds) if seconds > 0.0 else None
-
-
-def edges_for(arms: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """Return bins for the step times of all arms (sorted, seconds); no bins without steps."""
-    measured = [lengths for lengths in arms if lengths]
-    if not measured:
-        return ()
-    low = min(lengths[0] for lengths in measured)
-    high = max(min(lengths[-1], TAIL * quantile(lengths, 0.99)) for lengths in measured)
-    if high - low < 0.01 * high:  # all steps are equally long, but for the clock's last digits
-        low, high = low * 0.95, high * 1.04
-    return (*(low + (high - low) * number / BINS for number in range(BINS)), high)
-
-
-def totals_of(spent: Iterable[Spent]) -> tuple[float, ...]:
-    """Return the seconds by activity, over all these steps."""
-    totals = [0.0] * len(ACTIVITIES)
-    for times in spent:
-        for place, seconds in enumerate(times.by):
-            totals[place] += seconds
-    return tuple(totals)
-
-
-def step_times(lengths: Sequence[float], totals: Sequence[float], edges: Sequence[float]) -> StepTimes | None:
-    """Return the summary of sorted lengths of steps and their total seconds by activity; None without steps."""
-    from quorate.report.schema import StepTimes  # not above: the line a run ends with needs no schema
-
-    if not lengths:
-        return None
-    counts = [0] * (len(edges) - 1)
-    for length in lengths:
-        counts[min(max(bisect_right(edges, length) - 1, 0), len(counts) - 1)] += 1
-    return StepTimes(
-        count=len(lengths),
-        mean=statistics.fmean(lengths),
-        p50=quantile(lengths, 0.50),
-        p95=quantile(lengths, 0.95),
-        p99=quantile(lengths, 0.99),
-        edges=tuple(edges),
-        counts=tuple(counts),
-        shares={name: total / len(lengths) for name, total in zip(ACTIVITIES, totals, strict=True)},
-    )
-
-
-def by_rank(spent: Iterable[Spent]) -> Mapping[int, list[Spent]]:
-    """Return the steps of each rank, in order of time."""
-    steps: dict[int, list[Spent]] = {}
-    for times in spent:
-        steps.setdefault(times.rank, []).append(times)
-    return {rank: sorted(rank_steps, key=lambda times: times.step.begin) for rank, rank_steps in sorted(steps.items())}

@@ -11,11 +11,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from quorate.report.charts.arrivals import COLUMNS, ROWS, Lateness, arrival_chart, coarser
+from quorate.report.charts.arrivals import COLUMNS, ROWS, ArrivalRows, arrival_chart, coarser
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Kind, unit_for
-from quorate.report.figures.arrival import arrival_of
 from quorate.report.figures.lateness import Skew
 from quorate.report.live.run import LiveRun
 from quorate.report.live.series import Series
@@ -27,9 +26,9 @@ from quorate.report.live.words import (
     progress_in_words,
     rounds_in_words,
 )
-from quorate.report.page.arrival import rows_of
-from quorate.report.page.page import asset, heading
-from quorate.report.page.parts import HALF, SLIM, WIDE, chip, sentence
+from quorate.report.page import asset, heading
+from quorate.report.parts import HALF, SLIM, WIDE, chip, sentence
+from quorate.report.topics.arrival import arrival_of, rows_of
 from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words
 
 _TALL, _SLIM_TALL = 230.0, 240.0
@@ -165,7 +164,7 @@ def _lateness(run: LiveRun, skew: Skew) -> Markup:
     heat = coarser(arrival.heat, ROWS, COLUMNS)
     longest = max(rank.lateness_p95 for rank in arrival.ranks)
     cells = sorted(cell for row in heat for cell in row if cell is not None)
-    lateness = Lateness(
+    lateness = ArrivalRows(
         rows=rows_of(arrival),
         heat=heat,
         steps=arrival.steps[: max((len(row) for row in heat), default=0)],

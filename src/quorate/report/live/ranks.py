@@ -11,7 +11,7 @@ from typing import Any
 from quorate.records.live_rows import LiveRows
 from quorate.records.records import records_of
 from quorate.records.rows import ClockOffset, Start, Step
-from quorate.report.reading.rows import row_of, sound_parts
+from quorate.report.reading.sound import row_of, sound_parts
 
 RECENT = 50
 """Steps over which the rate and the lateness are measured."""

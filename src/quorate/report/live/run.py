@@ -13,13 +13,11 @@ from quorate.records.live_figures import LiveFigures
 from quorate.records.records import ranks_in
 from quorate.records.rows import Gone, Joined, Step
 from quorate.records.run_files import OutcomeFile, RunFile
-from quorate.report.figures.lateness import Skew, skew_of
+from quorate.report.figures.lateness import Skew, meetings_of, skew_of
 from quorate.report.live.ranks import LiveRank
 from quorate.report.live.series import Series
 from quorate.report.reading.clocks import RunClock, run_clocks
-from quorate.report.reading.meetings import meetings_of
-from quorate.report.reading.rows import row_of, sound_parts
-from quorate.report.reading.sound import read_json
+from quorate.report.reading.sound import read_json, row_of, sound_parts
 
 _LIST_EVERY = 1.0
 """Seconds between two listings of the folder."""

@@ -13,9 +13,8 @@ from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
 from quorate.launch.run.lock import is_held
 from quorate.records.records import ranks_in
 from quorate.records.run_files import RunFile
-from quorate.report.reading.rows import sound_parts
 from quorate.report.reading.run import RunRecords, read_run
-from quorate.report.reading.sound import is_count, is_number, read_json
+from quorate.report.reading.sound import is_count, is_number, read_json, sound_parts
 from quorate.report.schema import Metric
 from quorate.report.wording import counted
 from quorate.workloads import workloads

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from quorate.records.exclusion_rows import Excluded
 from quorate.records.layer_rows import Layers
 from quorate.records.memory_rows import Memory
 from quorate.records.noise_rows import Noise
-from quorate.records.records import records_of, rows
-from quorate.records.rows import (
-    ClockOffset,
-    Distance,
-    Distribute,
-    End,
-    Evaluate,
-    Gone,
-    Joined,
-    Log,
-    Outer,
-    Start,
-    Step,
-)
+from quorate.records.records import records_of, rows, rows_in
+from quorate.records.rows import ClockOffset, Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
 from quorate.records.served_rows import Served
-from quorate.report.reading.clocks import SAME, RunClock
-from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
-from quorate.report.reading.events import moved
-from quorate.report.reading.joinings import is_newcomer
+from quorate.report.reading.clocks import SAME, RunClock, Spans
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
-from quorate.report.reading.rows import row_of, sound_parts
-from quorate.report.reading.served import served_of
-from quorate.report.reading.sessions import Sessions
-from quorate.report.reading.sound import has_numbers
-from quorate.report.reading.spans import Spans
+from quorate.report.reading.sound import has_numbers, is_count, is_number, row_of, sound_parts
+
+R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
+HEAD_BYTES = 8 << 10
+
+
+_LISTED: dict[str, tuple[type, str]] = {
+    "log": (Log, "logs"),
+    "distance": (Distance, "distances"),
+    "outer": (Outer, "outers"),
+    "noise": (Noise, "noises"),
+    "excluded": (Excluded, "exclusions"),
+    "gone": (Gone, "deaths"),
+    "joined": (Joined, "joinings"),
+    "memory": (Memory, "memory"),
+}
+"""Rows that are kept as they are: by kind, their class, and the list of `RankRecords` that they are in."""
 
 
 @dataclass(slots=True)
@@ -127,32 +126,20 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             for rounds in (records.rounds, fresh):
                 take_back(rounds, merged)
                 rounds.append(merged)
-        elif kind == "log" and (log := row_of(Log, row)) is not None:
-            records.logs.append(log)
-        elif kind == "distance" and (distance := row_of(Distance, row)) is not None:
-            records.distances.append(distance)
-        elif kind == "outer" and (outer := row_of(Outer, row)) is not None:
-            records.outers.append(outer)
-        elif kind == "noise" and (noise := row_of(Noise, row)) is not None and noise.gradients > 1:
-            records.noises.append(noise)
-        elif kind == "excluded" and (excluded := row_of(Excluded, row)) is not None:
-            records.exclusions.append(excluded)
+        elif kind in _LISTED:
+            row_class, name = _LISTED[kind]
+            if (listed := row_of(row_class, row)) is not None:
+                getattr(records, name).append(listed)
         elif kind == "layers" and (layers := row_of(Layers, row)) is not None:
             records.layers = records.layers or layers
         elif kind == "served" and (served := served_of(row)) is not None:
             records.served.append(served)
         elif kind == "clock" and not sessions.is_moved and (offset := row_of(ClockOffset, row)) is not None:
             records.offsets.append(offset)
-        elif kind == "gone" and (death := row_of(Gone, row)) is not None:
-            records.deaths.append(death)
-        elif kind == "joined" and (joining := row_of(Joined, row)) is not None:
-            records.joinings.append(joining)
         elif kind == "evaluate" and (evaluate := row_of(Evaluate, row)) is not None:
             spans.append((evaluate.begin, evaluate.end))
         elif kind == "start" and not records.start:
             records.start = sound_parts(row, Start)
-        elif kind == "memory" and (memory := row_of(Memory, row)) is not None:
-            records.memory.append(memory)
         elif kind == "distribute":
             distributed = sound_parts(row, Distribute)
             records.distributed = records.distributed or distributed
@@ -161,5 +148,91 @@ def read_rank(folder: Path, rank: int, most_bytes: int | None) -> RankRecords:
             )
         elif kind == "end":
             records.end = sound_parts(row, End)
+    records.noises = [noise for noise in records.noises if noise.gradients > 1]
     records.evaluations = Spans(spans)
     return records
+
+
+def first_and_last_rows(path: Path, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows in the first `HEAD_BYTES` and the last `most_bytes`; the two that are cut are skipped."""
+    with open(path, "rb") as file:
+        lines = file.read(HEAD_BYTES).splitlines()
+        file.seek(-most_bytes, os.SEEK_END)
+        lines += file.read().splitlines()
+    return rows_in(lines)
+
+
+def served_of(row: Mapping[str, Any]) -> Served | None:
+    """Return a `served` row as an object; None if a value is missing or damaged."""
+    served = row_of(Served, row)
+    if served is None or served.seconds < 0.0 or served.busy < 0.0:
+        return None
+    counts = ((served.taken or (), 2), (served.dropped or (), 2), (served.given or (), 3))
+    is_sound = all(len(values) == length and all(map(is_count, values)) for rows, length in counts for values in rows)
+    counted = served.counted or ()
+    is_sound &= len(counted) == len(served.taken or ()) and all(
+        is_number(weight) and weight >= 0.0 for weight in counted
+    )
+    return served if is_sound else None
+
+
+def moved(events: Sequence[R], clock: RunClock) -> list[R]:
+    """Return the same events on the clock of the run."""
+    return [replace(event, time=clock.at(event.time)) for event in events]
+
+
+_TIMES = ("begin", "arrive", "end", "time")
+_SAME_CLOCK_SECONDS = 1.0
+
+
+class Found(Protocol):
+    """The rows of one rank that have been read so far."""
+
+    steps: list[Step]
+    logs: list[Any]
+
+
+class Sessions:
+    """The sessions of one rank's file, each of which begins with a row `start`."""
+
+    def __init__(self) -> None:
+        self._begun: Mapping[str, Any] | None = None
+        self._shift = 0.0
+        self._is_resuming = False
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether this session's clock is another than the first session's, to which nothing was measured."""
+        return self._shift != 0.0
+
+    def row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row with its times on the first session's clock."""
+        if row["kind"] == "start":
+            self._start(row)
+        if not self._shift:
+            return row
+        return {key: value + self._shift if key in _TIMES and is_number(value) else value for key, value in row.items()}
+
+    def _start(self, row: Mapping[str, Any]) -> None:
+        if self._begun is None:
+            self._begun = row
+            return
+        self._is_resuming = not is_newcomer(row)  # that one is another worker, with a step 1 of its own
+        if all(is_number(session.get(name)) for session in (row, self._begun) for name in ("wall", "now")):
+            shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
+            self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started anew
+
+    def step(self, new: Step, records: Found) -> tuple[float, float] | None:
+        """Drop the steps that are repeated from `new` on; return the time of the gap, if there was one."""
+        if not self._is_resuming:
+            return None
+        self._is_resuming = False
+        records.steps = [step for step in records.steps if step.step < new.step]
+        records.logs = [log for log in records.logs if log.step < new.step]
+        return (records.steps[-1].end, new.begin) if records.steps else None
+
+
+def is_newcomer(start: Mapping[str, Any]) -> bool:
+    """Return whether the worker with this `start` row joined after the start: ranks of the start are below the size."""
+    is_further = is_count(start.get("rank")) and is_count(start.get("size")) and bool(start["rank"] >= start["size"])
+    return is_further and not start.get("server")

@@ -15,9 +15,10 @@ from typing import Any
 
 from quorate.records.round_rows import RoundRow
 from quorate.records.rows import Step
-from quorate.report.reading.meetings import MOST
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.sound import is_count
+from quorate.report.reading.sound import is_count, row_of
+
+MOST = 0.8
+"""Everybody waits for everybody if at least this share of the meetings has all ranks in it."""
 
 
 @dataclass(slots=True)

@@ -6,23 +6,21 @@ skipped, ranks may have any number of steps. Cost: some 10 µs a row.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quorate.records.records import ranks_in
 from quorate.records.rows import Gone, Joined, Step
 from quorate.records.run_files import OutcomeFile, RunFile
-from quorate.report.reading.clocks import run_clocks
-from quorate.report.reading.events import each_once
-from quorate.report.reading.joinings import replaced_by
+from quorate.report.reading.clocks import Spans, run_clocks
 from quorate.report.reading.rank import RankRecords, read_rank
 from quorate.report.reading.rounds import Merged, merged_in, number_the_rest, of_workers
-from quorate.report.reading.rows import sound_parts
-from quorate.report.reading.sound import is_count, read_json
-from quorate.report.reading.spans import Spans
+from quorate.report.reading.sound import is_count, read_json, sound_parts
 
+T = TypeVar("T", Gone, Joined)
 WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
 
@@ -206,3 +204,59 @@ def _exclude_before_joining(ranks: list[RankRecords]) -> None:
 def _shards(rank: RankRecords) -> int:
     value: Any = rank.distributed.get("shards")
     return value if is_count(value) and value > 0 else 1
+
+
+def each_once(rows: Iterable[Sequence[T]]) -> list[T]:
+    """Return the rows of all ranks in order, one for each event: a second rank may have recorded it as well."""
+    by_rank: dict[int, T] = {}
+    for event in (event for rank_rows in rows for event in rank_rows):
+        other = by_rank.get(event.rank)
+        by_rank[event.rank] = event if other is None or event.time < other.time else other
+    return sorted(by_rank.values(), key=lambda event: event.time)
+
+
+def replaced_by(
+    joining: Joined, deaths: Sequence[Gone], starts: Mapping[int, Mapping[str, Any]], size: int
+) -> Gone | None:
+    """Return the last death of a worker with the same seat; None for a worker that replaced none.
+
+    `starts` are the `start` rows by rank, which have the seats of newcomers.
+    """
+    seat = starts.get(joining.rank, {}).get("seat")
+    before = [
+        death
+        for death in deaths
+        if death.time <= joining.time
+        and death.rank != joining.rank
+        and seat == (death.rank if death.rank < size else starts.get(death.rank, {}).get("seat"))
+    ]
+    return before[-1] if before and seat is not None else None
+
+
+@dataclass
+class LeftOut:
+    """The exclusions of one rank, for one reason."""
+
+    rank: int
+    why: str
+    count: int = 0
+    """The number of sums."""
+    times: list[float] = field(default_factory=list)
+    """Times of records, in seconds of training time."""
+
+
+def left_out_of(run: RunRecords) -> tuple[list[LeftOut], int]:
+    """Return exclusions by rank and reason, and the number of sums."""
+    exclusions: dict[tuple[int, str], LeftOut] = {}
+    rows = sorted((row for rank in run.ranks for row in rank.exclusions), key=lambda row: row.time)
+    for row in rows:
+        for entry in row.ranks:
+            if len(entry) == 3 and isinstance(entry[0], int) and isinstance(entry[2], int):
+                exclusion = exclusions.setdefault((entry[0], str(entry[1])), LeftOut(entry[0], str(entry[1])))
+                exclusion.count += entry[2]
+                exclusion.times.append(run.training_seconds(row.time))
+    newest = defaultdict[str, int](int)
+    for step in (step for rank in run.ranks for step in rank.steps):
+        newest[step.optimizer] = max(newest[step.optimizer], step.round)
+    sums = max(1, sum(newest.values()), *(exclusion.count for exclusion in exclusions.values()))
+    return [exclusion for _, exclusion in sorted(exclusions.items())], sums

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from quorate.report.charts.activities import Spending, share_chart
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
-from quorate.report.charts.shares import Spending, share_chart
-from quorate.report.page.page import document, heading
-from quorate.report.page.parts import (
+from quorate.report.page import document, heading
+from quorate.report.parts import (
     HALF,
-    Alike,
+    TableColumns,
     View,
-    alike,
+    cells_of,
     chip,
     figure,
     framed,
@@ -21,8 +21,8 @@ from quorate.report.page.parts import (
     section,
     table,
 )
-from quorate.report.scaling.schema import Regime, ScalingRow, ScalingSummary
-from quorate.report.scaling.verdict import REGIMES
+from quorate.report.scaling.figures import Regime, ScalingRow, ScalingSummary
+from quorate.report.scaling.verdict import FIGURES, REGIMES
 from quorate.report.wording import (
     counted,
     number_in_words,
@@ -30,7 +30,6 @@ from quorate.report.wording import (
     seconds_alike,
     seconds_in_words,
     share_in_words,
-    shares_alike,
 )
 
 VERDICT = (
@@ -49,10 +48,17 @@ LOSSES = (
     "What is lost is told as a share: of the time per pass to computing (which takes longer for each example), to "
     "waiting and to the wire, of the passes to the batch."
 )
-HEADS = (
-    "workers", "batch", "time per pass", "passes", "time to target", "speed-up", "= time", "x passes", "efficiency",
-    "loses most to", "worker-seconds",
-)  # fmt: skip
+COLUMNS: TableColumns[ScalingRow] = (
+    ("workers", lambda row: f"{row.workers}{', simulated' if row.is_simulated else ''}", None),
+    ("batch", lambda row: nothing() if row.batch is None else f"{row.batch:,.0f}", None),
+    FIGURES[0],
+    FIGURES[1],
+    ("time to target", lambda row: row.target_seconds, seconds_alike),
+    *FIGURES[2:6],
+    ("loses most to", lambda row: _loss(row), None),
+    FIGURES[6],
+    ("cost", lambda row: row.cost, numbers_alike),
+)
 Figure = Callable[[ScalingRow], float | None]
 
 
@@ -91,38 +97,16 @@ def _regimes(summary: ScalingSummary) -> list[Regime]:
 
 
 def _table(summary: ScalingSummary, view: View, regime: Regime) -> Markup:
-    heads = [*HEADS, *(["cost"] if summary.price is not None else [])]
     of_regime = [row for row in summary.rows if row.regime == regime]
-    figures = alike([_figures(row) for row in of_regime], _FORMS)
-    rows = [_cells(summary, row, words) for row, words in zip(of_regime, figures, strict=True)]
+    columns = [column for column in COLUMNS if column[0] != "cost" or summary.price is not None]
     note = f"A pass is {summary.pass_words}. Passes are to {summary.target or 'no target: runs left no quality'}."
     scaling = f"{regime.capitalize()} scaling, {REGIMES[regime]}"
-    return framed(view, scaling, table(heads, rows), paragraphs(note, LOSSES))
+    cells = list(zip(*cells_of([(row,) for row in of_regime], columns), strict=True))
+    return framed(view, scaling, table([head for head, _, _ in columns], cells), paragraphs(note, LOSSES))
 
 
-_FORMS: tuple[Alike, ...] = (
-    seconds_alike, numbers_alike, seconds_alike, numbers_alike, numbers_alike, numbers_alike, shares_alike,
-    numbers_alike, numbers_alike,
-)  # fmt: skip
-
-
-def _figures(row: ScalingRow) -> list[float | None]:
-    return [
-        row.pass_seconds, row.passes, row.target_seconds, row.speedup, row.time_speedup, row.pass_speedup,
-        row.efficiency, row.worker_seconds, row.cost,
-    ]  # fmt: skip
-
-
-def _cells(summary: ScalingSummary, row: ScalingRow, figures: Sequence[str]) -> list[str]:
-    *first, worker_seconds, cost = figures
-    cells = [
-        f"{row.workers}{', simulated' if row.is_simulated else ''}",
-        nothing() if row.batch is None else f"{row.batch:,.0f}",
-        *first,
-        nothing() if row.limit is None else f"{row.limit} {share_in_words(row.losses[row.limit])}",
-        worker_seconds,
-    ]
-    return cells if summary.price is None else [*cells, cost]
+def _loss(row: ScalingRow) -> str:
+    return nothing() if row.limit is None else f"{row.limit} {share_in_words(row.losses[row.limit])}"
 
 
 def _curves(summary: ScalingSummary, view: View) -> Markup:

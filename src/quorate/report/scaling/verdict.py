@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from quorate.report.scaling.figures import gained_by, worth_having
-from quorate.report.scaling.schema import Limit, Regime, ScalingRow, ScalingSummary
+from quorate.report.parts import TableColumns, cells_of
+from quorate.report.scaling.figures import Limit, Regime, ScalingRow, ScalingSummary, gained_by, worth_having
 from quorate.report.wording import (
-    Words,
     counted,
     listed,
     number_in_words,
@@ -23,6 +22,15 @@ LIMITS: dict[Limit, str] = {
     "wire": "of the time goes into bytes that move",
     "batch": "of the passes are those that the larger batch takes more",
 }
+FIGURES: TableColumns[ScalingRow] = (
+    ("time per pass", lambda row: row.pass_seconds, seconds_alike),
+    ("passes", lambda row: row.passes, numbers_alike),
+    ("speed-up", lambda row: row.speedup, numbers_alike),
+    ("= time", lambda row: row.time_speedup, numbers_alike),
+    ("x passes", lambda row: row.pass_speedup, numbers_alike),
+    ("efficiency", lambda row: row.efficiency, shares_alike),
+    ("worker-seconds", lambda row: row.worker_seconds, numbers_alike),
+)
 REGIMES: dict[Regime, str] = {"weak": "with the same batch for each worker", "strong": "with the same batch for all"}
 
 
@@ -108,29 +116,12 @@ def lines_of(summary: ScalingSummary) -> Iterator[str]:
     for regime in dict.fromkeys(row.regime for row in summary.rows):
         yield ""
         yield f"{regime} scaling, {REGIMES[regime]}"
-        heads = ["workers", "time per pass", "passes", "speed-up", "= time", "x passes", "efficiency", "worker-seconds"]
-        cells = _cells([row for row in summary.rows if row.regime == regime])
-        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-        for line in (heads, *cells):
+        rows = [(row,) for row in summary.rows if row.regime == regime]
+        columns = [("workers", lambda row: f"{row.workers}{_mark(row)}", None), *FIGURES]
+        cells = zip(*cells_of(rows, columns, "–"), strict=True)
+        lines = [[head for head, _, _ in columns], *cells]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
     yield ""
     yield from (f"caution: {warning}" for warning in summary.warnings)
-
-
-def _cells(rows: Sequence[ScalingRow]) -> list[list[str]]:
-
-    def column(values: Sequence[float | None], form: Callable[[Sequence[float | None]], Words]) -> list[str]:
-        words = form(values)
-        return ["–" if value is None else words(value) for value in values]
-
-    columns = [
-        [f"{row.workers}{_mark(row)}" for row in rows],
-        column([row.pass_seconds for row in rows], seconds_alike),
-        column([row.passes for row in rows], numbers_alike),
-        column([row.speedup for row in rows], numbers_alike),
-        column([row.time_speedup for row in rows], numbers_alike),
-        column([row.pass_speedup for row in rows], numbers_alike),
-        column([row.efficiency for row in rows], shares_alike),
-        column([row.worker_seconds for row in rows], numbers_alike),
-    ]
-    return [list(row) for row in zip(*columns, strict=True)]

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
-from quorate.records.records import records_of, rows
-from quorate.records.rows import Step
-from quorate.report.reading.clocks import RunClock
+from quorate.records.records import ranks_in, records_of, rows
+from quorate.records.rows import ClockOffset, Start, Step
+from quorate.report.reading.clocks import RunClock, run_clocks
+from quorate.report.reading.rank import Sessions
 from quorate.report.reading.rounds import Merged
-from quorate.report.reading.rows import row_of
-from quorate.report.reading.sound import finite, has_numbers
+from quorate.report.reading.run import read_run
+from quorate.report.reading.sound import finite, has_numbers, row_of, sound_parts
 from quorate.report.trace.profile import Profile
-from quorate.report.trace.survey import Keys, Survey, heads_of, survey
 
 LAYOUT = (
     "within a step, lengths are recorded and positions are not: data first, the bubble of a pipeline (waiting for "
@@ -48,6 +48,88 @@ _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _COMPRESSION = 5
 
 Event = dict[str, Any]
+
+
+Key = tuple[str, int, int]
+"""A meeting: the optimizer, the round, and the number of a rank's step within that round."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The result of `survey`. Times are seconds on the clock of all ranks."""
+
+    first: float
+    """The time of the first event."""
+    last: Mapping[Key, tuple[float, int]]
+    """The last arrival that was waited for at each meeting, and its rank."""
+    rounds: list[Merged]
+    """Rounds under a quorum."""
+    has_steps: bool
+
+
+@dataclass
+class Keys:
+    """Counts one rank's steps within rounds."""
+
+    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def of(self, step: Step) -> Key:
+        """Return the meeting of the next step of this rank."""
+        before, place = self.newest.get(step.optimizer, (None, 0))
+        place = place + 1 if before == step.round else 0
+        self.newest[step.optimizer] = (step.round, place)
+        return step.optimizer, step.round, place
+
+
+def heads_of(folder: Path) -> tuple[dict[int, dict[str, Any]], dict[int, RunClock]]:
+    """Return by rank the sound parts of the first `start` row, and its clock."""
+    starts: dict[int, dict[str, Any]] = {}
+    offsets: dict[int, list[ClockOffset]] = {}
+    for rank in ranks_in(folder):
+        starts[rank], offsets[rank] = {}, []
+        sessions = Sessions()
+        for row in map(sessions.row, rows(records_of(folder, rank), ("start", "clock"))):
+            if row["kind"] == "start" and not starts[rank]:
+                starts[rank] = sound_parts(row, Start)
+            offset = row_of(ClockOffset, row) if row["kind"] == "clock" and not sessions.is_moved else None
+            if offset is not None:
+                offsets[rank].append(offset)
+    return starts, run_clocks(starts, offsets)
+
+
+def survey(folder: Path, clocks: Mapping[int, RunClock]) -> Survey:
+    """Read all rows once; `clocks` are those of the ranks.
+
+    Where everybody waits for everybody, those that met waited for the last of them. Under a quorum they waited for the
+    last gradient of their round; to find it, all steps are kept in memory.
+    """
+    first = math.inf
+    last: dict[Key, tuple[float, int]] = {}
+    has_rounds = False
+    for rank, clock in clocks.items():
+        keys = Keys()
+        for row in rows(records_of(folder, rank)):
+            times = [clock.at(row[name]) for name in ("begin", "time") if has_numbers(row, name)]
+            first = min([first, *times])
+            has_rounds |= row["kind"] == "round"
+            step = row_of(Step, row) if row["kind"] == "step" else None
+            if step is not None:
+                key, arrive = keys.of(step), clock.at(step.arrive)
+                if key not in last or arrive > last[key][0]:
+                    last[key] = (arrive, rank)
+    if not has_rounds:
+        return Survey(first, last, [], bool(last))
+    rounds = read_run(folder).merged()
+    return Survey(first, _last_of(rounds), rounds, bool(last))
+
+
+def _last_of(rounds: list[Merged]) -> dict[Key, tuple[float, int]]:
+    return {
+        (last.step.optimizer, round.round.update, 0): (last.step.arrive, last.rank)
+        for round in rounds
+        if round.gradients and round.round.update is not None
+        for last in [max(round.gradients, key=lambda gradient: gradient.step.arrive)]
+    }
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,34 @@
+"""The topics of the report, in order: the page, the summary, the Markdown and the data are built from this list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.report.topic import Topic
+from quorate.report.topics import (
+    arrival,
+    exclusions,
+    fairness,
+    faults,
+    joined,
+    layers,
+    memory,
+    merges,
+    noise,
+    outer,
+    quality,
+    replicas,
+    reproduce,
+    rounds,
+    servers,
+    stages,
+    steps,
+    timeline,
+    verdict,
+)
+
+_MODULES = (
+    verdict, fairness, quality, noise, exclusions, steps, arrival, rounds, servers, merges, outer, replicas, stages,
+    layers, memory, timeline, faults, joined, reproduce,
+)  # fmt: skip
+TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)

@@ -1,0 +1,175 @@
+"""Memory: the peak of each rank, beside the forecast from when its optimizers were distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from quorate.report.charts.markup import Markup
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.parts import TableColumns, View, arms_table, framed, further, nothing, paragraphs
+from quorate.report.reading.rank import RankRecords
+from quorate.report.results import NOTHING
+from quorate.report.schema import Part
+from quorate.report.topic import Arms, Topic, by_arm, data_of
+from quorate.report.wording import bytes_alike, bytes_in_words
+
+LEAD = (
+    "What each worker took at its peak, beside what it was to hold between steps: parameters with buffers, gradients, "
+    "and what the optimizer keeps; of a model in shards, its piece."
+)
+MEANINGS = (
+    "Of the first run. Live is what programs asked for and did not give back, and shared memory, seen at the end of "
+    "forward passes and of steps, so that the most of a backward pass may be missing. Resident is what the system gave "
+    "to the process, programs and memory that is kept for later included. What is not foreseen: activations, whole "
+    "parameters and gradients that come and go, what strategies keep and exchange, and what torch loads."
+)
+RANKS = 32
+"""The most ranks listed of each arm."""
+
+
+class RankMemory(Part):
+    """Bytes of one worker; null if unknown."""
+
+    rank: int
+    resident_before: int | None
+    """When the worker had joined, before there was a model."""
+    peak_resident: int | None
+    live_before: int | None
+    """In use then: allocated by the C library and not freed, and shared memory that is resident."""
+    peak_live: int | None
+    """The highest value at the end of a forward pass or of a step."""
+    peak_gpu: int | None
+    """Allocated by torch."""
+    parameters: int | None
+    """Forecast, with buffers; of a model in shards its piece."""
+    gradients: int | None
+    optimizer: int | None
+    host: int | None = None
+    """Forecast of memory of the host, or in mapped files, if something is offloaded there."""
+    to_host: float | None = None
+    """Mean bytes copied there in a step."""
+    to_device: float | None = None
+
+
+class MemorySummary(Part):
+    """The peak of memory, in the first run of an arm that ended well, beside the forecast for between steps."""
+
+    seed: int
+    zero: int
+    """0 if every worker has all of the model."""
+    shards: int
+    """Workers of a replica."""
+    ranks: tuple[RankMemory, ...]
+
+
+def memory_of(run: MeasuredRun) -> MemorySummary | None:
+    """Return the memory of all ranks that have recorded it; None if none has, as in a virtual world."""
+    records = run.records.ranks
+    ranks = [rank_memory for rank in records if rank.memory and (rank_memory := _of_rank(rank)) is not None]
+    if not ranks:
+        return None
+    row = next((rank.distributed for rank in records if rank.distributed), {})
+    return MemorySummary(seed=run.seed, zero=row.get("zero") or 0, shards=row.get("shards") or 1, ranks=tuple(ranks))
+
+
+def _of_rank(rank: RankRecords) -> RankMemory | None:
+    first, foreseen = rank.memory[0], rank.foreseen.values()
+    peak = (rank.end or {}).get("peak_bytes")
+    residents = [row.resident for row in rank.memory if row.resident is not None]
+    knows_all = bool(foreseen) and all("optimizer" in memory for memory in foreseen)
+    on_host = [memory["host"] for memory in foreseen if "host" in memory]
+    return RankMemory(
+        rank=rank.rank,
+        resident_before=first.resident,
+        peak_resident=peak if isinstance(peak, int) else max(residents, default=None),
+        live_before=first.live,
+        peak_live=_most(row.peak_live for row in rank.memory),
+        peak_gpu=_most(row.peak_gpu for row in rank.memory),
+        parameters=sum(memory.get("parameters", 0) for memory in foreseen) if foreseen else None,
+        gradients=sum(memory.get("gradients", 0) for memory in foreseen) if foreseen else None,
+        optimizer=sum(memory["optimizer"] for memory in foreseen) if knows_all else None,
+        host=sum(on_host) if on_host else None,
+        to_host=_in_a_step([(row.step, row.to_host) for row in rank.memory]),
+        to_device=_in_a_step([(row.step, row.to_device) for row in rank.memory]),
+    )
+
+
+def _in_a_step(rows: Sequence[tuple[int, int | None]]) -> float | None:
+    """Return the bytes of a step, from the first row to the last; of a single row, from the beginning of the run."""
+    totals = [(step, total) for step, total in rows if step and total is not None]
+    if not totals:
+        return None
+    begin, end = totals[0] if totals[0][0] < totals[-1][0] else (0, 0), totals[-1]
+    return (end[1] - begin[1]) / (end[0] - begin[0])
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _body(view: View, arms: Arms[MemorySummary]) -> Iterator[Markup]:
+    offloads = any(rank.host is not None for _, summary in arms for rank in summary.ranks)
+    rows = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
+    note = further("ranks", (len(summary.ranks) - RANKS for _, summary in arms))
+    yield framed(
+        view,
+        "Memory of each rank",
+        arms_table(rows, [*_COLUMNS, *(_OF_OFFLOAD if offloads else ())]),
+        paragraphs(MEANINGS, note),
+    )
+
+
+def _zero(memory: MemorySummary, rank: RankMemory) -> str:
+    return nothing("none") if memory.shards == 1 else f"{memory.zero} over {memory.shards}"
+
+
+def _foreseen(memory: MemorySummary, rank: RankMemory) -> int | None:
+    parts = (rank.parameters, rank.gradients, rank.optimizer)
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _in_words(memory: MemorySummary) -> str:
+    peak = max(memory.ranks, key=lambda rank: (rank.peak_live or 0, rank.peak_resident or 0))
+    parts = (("parameters", peak.parameters), ("gradients", peak.gradients), ("optimizer", peak.optimizer))
+    foreseen = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
+    seen = (("live", peak.peak_live), ("resident", peak.peak_resident), ("on the GPU", peak.peak_gpu))
+    most = ", ".join(f"{bytes_in_words(size)} {name}" for name, size in seen if size is not None)
+    before = "" if peak.live_before is None else f" (live before there was a model: {bytes_in_words(peak.live_before)})"
+    spread = "" if memory.shards == 1 else f", ZeRO {memory.zero} over {memory.shards} workers"
+    return f"rank {peak.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
+
+
+_COLUMNS: TableColumns[MemorySummary, RankMemory] = (
+    ("rank", lambda memory, rank: f"{rank.rank}", None),
+    ("ZeRO", _zero, None),
+    ("parameters", lambda memory, rank: rank.parameters, bytes_alike),
+    ("gradients", lambda memory, rank: rank.gradients, bytes_alike),
+    ("optimizer", lambda memory, rank: rank.optimizer, bytes_alike),
+    ("foreseen", _foreseen, bytes_alike),
+    ("live before", lambda memory, rank: rank.live_before, bytes_alike),
+    ("live at most", lambda memory, rank: rank.peak_live, bytes_alike),
+    ("resident before", lambda memory, rank: rank.resident_before, bytes_alike),
+    ("resident at most", lambda memory, rank: rank.peak_resident, bytes_alike),
+    ("on the GPU at most", lambda memory, rank: rank.peak_gpu, bytes_alike),
+)
+_OF_OFFLOAD: TableColumns[MemorySummary, RankMemory] = (
+    ("foreseen on the host", lambda memory, rank: rank.host, bytes_alike),
+    ("to the host in a step", lambda memory, rank: rank.to_host, bytes_alike),
+    ("to the device in a step", lambda memory, rank: rank.to_device, bytes_alike),
+)
+TOPIC = Topic(
+    name="memory",
+    title="Memory",
+    lead=LEAD,
+    part=MemorySummary,
+    measure=memory_of,
+    body=_body,
+    markdown=lambda view, arms: by_arm("Memory", arms, _in_words),
+    data={
+        "memory": data_of(
+            "rank parameters gradients optimizer live_before peak_live resident_before peak_resident peak_gpu",
+            lambda summary: summary.ranks,
+        )
+    },
+)

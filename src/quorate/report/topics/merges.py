@@ -1,0 +1,185 @@
+"""Merges of learners that never wait: members with their weights and ages, and the waits for members."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from quorate.records.merges import merged_in
+from quorate.report.charts.markup import Markup
+from quorate.report.charts.merges import MergeDots, merge_chart
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.parts import View, figure, framed, nothing, paragraphs, table
+from quorate.report.reading.rounds import RoundRecord
+from quorate.report.schema import ArmSummary, Part
+from quorate.report.topic import Arms, Topic
+from quorate.report.wording import numbers_alike, seconds_alike, share_in_words, shares_alike
+
+LEAD = (
+    "Learners that never wait hand in how far they have gone, and an outer step merges what is there. Each counts by "
+    "what it has done since its last merge; what misses a merge of its fragment is in the next, and that much older."
+)
+MEANINGS = (
+    "Weights are shares of each merge, added up over all of them. The age of what was merged is how many rounds of its "
+    "fragment had gone by since it was handed in. The window is what a round waited for more learners than it needed."
+)
+LANES = 24
+SHOWN = 400
+"""The most merges that are drawn: the last ones."""
+
+
+class Merge(Part):
+    """The contributions to an outer step of learners that never wait."""
+
+    number: int
+    """The number of its round."""
+    fragment: int | None
+    """From 0; null if it was of all."""
+    time: float
+    """Seconds of the run's training time."""
+    given: tuple[tuple[int, float, int], ...]
+    """The rank, its share of the weight, and its age: rounds of the fragment since it was contributed."""
+
+
+class MergesSummary(Part):
+    """Merges of learners that never wait; of all runs that count together."""
+
+    count: int
+    window_mean: float | None
+    """Seconds that a round waited for more learners than it needed; null if there is no such window."""
+    window_p95: float | None
+    shares: tuple[tuple[int, float, float], ...]
+    """By rank: its share of the weight of all merges, and the mean age of its contributions."""
+    shown: tuple[Merge, ...]
+    """The last ones of the first run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeFigures:
+    """The merges of one run."""
+
+    shown: Sequence[Merge]
+    count: int
+    windows: Sequence[float]
+    """Seconds; empty if rounds have no window."""
+    weights: dict[int, float]
+    """By rank: the sum of its shares of merges."""
+    ages: dict[int, float]
+    """By rank: the mean age of its merged deltas, weighted by shares."""
+
+
+def merges_of(run: MeasuredRun) -> MergeFigures | None:
+    """Return the merges of a run; None if no weights were recorded."""
+    rounds = [update.round for update in run.merged]
+    return figures_of_merges(rounds, run.records.training_seconds) if rounds else None
+
+
+def figures_of_merges(rounds: Sequence[RoundRecord], seconds_at: Callable[[float], float]) -> MergeFigures | None:
+    """Return the merges of `rounds`; None if no weights were recorded.
+
+    `seconds_at` converts a time to seconds of the run's training.
+    """
+    merges = [merge for record in rounds if (merge := _merge(record, seconds_at)) is not None]
+    if not merges:
+        return None
+    weights, old = defaultdict[int, float](float), defaultdict[int, float](float)
+    for merge in merges:
+        for rank, share, age in merge.given:
+            weights[rank] += share
+            old[rank] += share * age
+    return MergeFigures(
+        shown=merges[-SHOWN:],
+        count=len(merges),
+        windows=[record.window for record in rounds if record.window is not None and record.headers],
+        weights=dict(weights),
+        ages={rank: old[rank] / weight for rank, weight in weights.items() if weight},
+    )
+
+
+def _merge(record: RoundRecord, seconds_at: Callable[[float], float]) -> Merge | None:
+    merged = merged_in(record.number, record.headers, record.taken, settles=record.settles)
+    if merged is None:
+        return None
+    return Merge(number=record.number, fragment=merged.fragment, time=seconds_at(record.time), given=merged.shares)
+
+
+def merges_summary(runs: Sequence[MergeFigures]) -> MergesSummary | None:
+    """Return the summary of all runs of an arm together; the merges that are drawn are those of the first."""
+    if not runs:
+        return None
+    windows = sorted(window for run in runs for window in run.windows)
+    ranks = sorted({rank for run in runs for rank in run.weights})
+    total = sum(weight for run in runs for weight in run.weights.values())
+    weights = {rank: sum(run.weights.get(rank, 0.0) for run in runs) for rank in ranks}
+    old = {rank: sum(run.weights.get(rank, 0.0) * run.ages.get(rank, 0.0) for run in runs) for rank in ranks}
+    return MergesSummary(
+        count=sum(run.count for run in runs),
+        window_mean=statistics.fmean(windows) if windows else None,
+        window_p95=windows[round(0.95 * (len(windows) - 1))] if windows else None,
+        shares=tuple((rank, weights[rank] / total, old[rank] / weights[rank]) for rank in ranks if weights[rank]),
+        shown=tuple(runs[0].shown),
+    )
+
+
+def _body(view: View, arms: Arms[MergesSummary]) -> Iterator[Markup]:
+    yield _table(view, arms)
+    for arm, summary in arms:
+        if len(summary.shown) > 1:
+            yield _chart(view, arm, summary)
+
+
+def _table(view: View, summaries: Arms[MergesSummary]) -> Markup:
+    heads = ["strategy", "rank", "share of the weight", "mean age", "merges", "window, mean", "95% of windows below"]
+    rows = []
+    seconds = seconds_alike(
+        seconds_of_window for _, summary in summaries for seconds_of_window in (summary.window_mean, summary.window_p95)
+    )
+    shares = shares_alike(share for _, summary in summaries for _, share, _ in summary.shares)
+    ages = numbers_alike(age for _, summary in summaries for _, _, age in summary.shares)
+    for arm, summary in summaries:
+        windows = [
+            nothing("rounds have no window") if window is None else seconds(window)
+            for window in (summary.window_mean, summary.window_p95)
+        ]
+        for place, (rank, share, age) in enumerate(summary.shares):
+            once = [arm.name, f"{summary.count:,}", *windows] if place == 0 else ["", "", "", ""]
+            rows.append([once[0], f"rank {rank}", shares(share), ages(age), *once[1:]])
+    return framed(view, "Who was merged", table(heads, rows), paragraphs(MEANINGS))
+
+
+def _chart(view: View, arm: ArmSummary, summary: MergesSummary) -> Markup:
+    ranks = sorted({rank for merge in summary.shown for rank, _, _ in merge.given})
+    lanes = {rank: lane for lane, rank in enumerate(ranks[:LANES])}
+    dots = [
+        MergeDots(merge.time, [(lanes[rank], share, age > 0) for rank, share, age in merge.given if rank in lanes])
+        for merge in summary.shown
+    ]
+    shares = ", ".join(f"rank {rank} {share_in_words(share)}" for rank, share, _ in summary.shares[:LANES])
+    note = f"The last {len(dots)} of {summary.count:,} merges." if summary.count > len(dots) else ""
+    if len(ranks) > LANES:
+        note += f" {LANES} of {len(ranks)} ranks."
+    return figure(
+        view,
+        f"Merges of {arm.name}",
+        lambda width: merge_chart(
+            [f"rank {rank}" for rank in lanes],
+            dots,
+            title="training time",
+            width=width,
+            label=f"Merges of {arm.name} over time. Shares of the weight: {shares}.",
+        ),
+        note=note.strip(),
+    )
+
+
+TOPIC = Topic(
+    name="merges",
+    title="Merges",
+    lead=LEAD,
+    part=MergesSummary,
+    measure=merges_of,
+    summarize=merges_summary,
+    body=_body,
+)

@@ -1,0 +1,363 @@
+"""Some typical steps of a run, side by side: the activities of ranks over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from quorate.report.charts import activities, drawing
+from quorate.report.charts.activities import words_of
+from quorate.report.charts.markup import Markup, element, joined, number
+from quorate.report.charts.scales import Scale, scale_of
+from quorate.report.figures.lateness import meetings_of
+from quorate.report.figures.run import MeasuredRun
+from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in
+from quorate.report.parts import View, figure, missing
+from quorate.report.reading.rounds import Merged
+from quorate.report.schema import ArmSummary, Part
+from quorate.report.topic import Arms, Row, Topic
+from quorate.report.topics.arrival import TOPIC as ARRIVAL
+from quorate.report.wording import counted, listed, seconds_in_words
+
+LEAD = (
+    "Some consecutive steps that took a typical time. Spans show what each rank was doing; where one waits, look for "
+    "the rank that is still computing. A gap in all lanes is an evaluation."
+)
+NOT_WAITED_FOR = "Whoever is still computing at a round was not waited for; the gradient goes into a later one."
+_ALIKE = 4.0
+"""Arms share one scale, unless one shows this many times the seconds of another."""
+STEPS = 20
+ROUNDS = 40
+"""About the most rounds in the steps shown, so that each can be seen."""
+LEAST_STEPS = 3
+LANES = 16
+"""The most ranks shown."""
+SHORTEST = 1e-6
+"""Spans below this, the clock's last digit, are left out."""
+_ORDER = ("data", "pace", "delay", "compute", "encode", "waiting", "communication", "decode", "update", "other")
+"""The order within a step."""
+_PLACES = [(name, ACTIVITIES.index(name)) for name in _ORDER]
+_DIGITS = 6
+Span = tuple[str, float, float]
+"""Activity, begin and end, in seconds."""
+SPANS = 20_000
+"""The most spans in a chart; the later ones of a lane are left out."""
+_ROW = 27.0
+_FRESH, _LATE, _ROUND = "fresh gradient", "late gradient, to the round that took it in", "round"
+
+
+class Lane(Part):
+    """One rank in the timeline of typical steps: spans of (activity as in `StepTimes.shares`, begin, end).
+
+    Seconds are since the beginning of the lanes.
+    """
+
+    rank: int
+    spans: tuple[tuple[str, float, float], ...]
+
+
+class Mark(Part):
+    """One round in the timeline. Seconds are since the beginning of the lanes."""
+
+    number: int
+    time: float
+    """When the first replica had applied it."""
+    given: tuple[tuple[int, float, int], ...]
+    """Its gradients: the rank, the time of arrival (below 0 for before the beginning), and the staleness in rounds."""
+
+
+class Timeline(Part):
+    """The timeline of an arm."""
+
+    timeline: tuple[Lane, ...] = ()
+    """Some 20 typical steps of the run of `arrival`; 16 ranks at most, with the slow one."""
+    marks: tuple[Mark, ...] = ()
+    """The rounds in the timeline."""
+
+
+def _of_run(run: MeasuredRun) -> tuple[bool, Timeline]:
+    """Return whether ranks met in the run, and its timeline."""
+    spent = by_rank(spent_in(meetings_of(run.warm), run.last_arrivals))
+    lanes, marks = timeline_of(spent, run.skew.slow[0].rank if run.skew and run.skew.slow else None, run.merged)
+    return run.skew is not None, Timeline(timeline=lanes, marks=marks)
+
+
+def by_rank(spent: Iterable[Spent]) -> Mapping[int, list[Spent]]:
+    """Return the steps of each rank, in order of time."""
+    steps: dict[int, list[Spent]] = {}
+    for times in spent:
+        steps.setdefault(times.rank, []).append(times)
+    return {rank: sorted(rank_steps, key=lambda times: times.step.begin) for rank, rank_steps in sorted(steps.items())}
+
+
+def timeline_of(
+    steps: Mapping[int, Sequence[Spent]], slow_rank: int | None, merged: Sequence[Merged] = ()
+) -> tuple[tuple[Lane, ...], tuple[Mark, ...]]:
+    """Return about `STEPS` typical steps of the first ranks and the slow one, and the rounds in them; none without
+    steps.
+
+    Of all windows of consecutive steps of the lowest rank, it is the one that takes the median time. Within a step the
+    order of activities is known, their times are not: parts are laid end to end.
+    """
+    shown = sorted(steps)[:LANES]
+    if slow_rank is not None and slow_rank in steps and slow_rank not in shown:
+        shown = [*shown[: LANES - 1], slow_rank]
+    if not shown:
+        return (), ()
+    lowest = steps[shown[0]]
+    begin, end = _typical(lowest, _width(lowest, merged))
+    lanes = [Lane(rank=rank, spans=_spans(steps[rank], begin, end)) for rank in shown]
+    present = tuple(lane for lane in lanes if lane.spans)  # others had died by then, or had not joined yet
+    return present or tuple(lanes), tuple(_mark(update, begin) for update in merged if begin <= update.formed <= end)
+
+
+def _width(steps: Sequence[Spent], merged: Sequence[Merged]) -> int:
+    since, until = steps[0].step.begin, steps[-1].step.end
+    rounds = sum(since <= update.formed <= until for update in merged)
+    fitting = STEPS if rounds * STEPS <= ROUNDS * len(steps) else ROUNDS * len(steps) // rounds
+    return min(len(steps), max(LEAST_STEPS, fitting))
+
+
+def _mark(update: Merged, begin: float) -> Mark:
+    gradient = sorted(
+        (round(gradient.step.arrive - begin, _DIGITS), gradient.rank, gradient.staleness)
+        for gradient in update.gradients
+    )
+    return Mark(
+        number=update.round.number,
+        time=round(update.formed - begin, _DIGITS),
+        given=tuple((rank, time, staleness) for time, rank, staleness in gradient),
+    )
+
+
+def _typical(steps: Sequence[Spent], width: int) -> tuple[float, float]:
+    windows = sorted(
+        (last.step.end - first.step.begin, first.step.begin, last.step.end)
+        for first, last in zip(steps, steps[width - 1 :], strict=False)
+    )
+    _, begin, end = windows[(len(windows) - 1) // 2]
+    return begin, end
+
+
+def _spans(steps: Sequence[Spent], begin: float, end: float) -> tuple[tuple[str, float, float], ...]:
+    spans = []
+    for times in steps:
+        if times.step.end <= begin or times.step.begin >= end:
+            continue
+        now = times.step.begin
+        for name, place in _PLACES:
+            since, now = now, now + times.by[place]
+            low, high = max(since, begin), min(now, end)
+            if high - low >= SHORTEST:
+                spans.append((name, round(low - begin, _DIGITS), round(high - begin, _DIGITS)))
+    return tuple(spans)
+
+
+def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
+    shown = [(arm, part) for arm, part in arms if any(lane.spans for lane in part.timeline)]
+    if not shown:
+        yield missing("No arm has a run with steps after the warm-up, so there are no typical ones to show.")
+        return
+    lengths = [max(end for lane in part.timeline for _, _, end in lane.spans) for _, part in shown]
+    are_alike = max(lengths) <= _ALIKE * min(lengths)
+    for (arm, part), length in zip(shown, lengths, strict=True):
+        yield _arm(view, arm, part, max(lengths) if are_alike else length)
+    scale = "All arms are on one scale." if are_alike else "Each arm has a scale of its own."
+    absent = view.left_out([arm.name for arm, _ in shown], "no steps are known")
+    yield element(
+        "p", f"{scale} {absent} The whole of a run, for a viewer that zooms: ", element("code", "quorate trace RUN"),
+        ", where RUN is the folder of one, such as ", element("code", _a_run(shown[0][0])), " here.", class_="note",
+    )  # fmt: skip
+
+
+def chosen(lanes: Sequence[Lane], slow_rank: int | None) -> list[Lane]:
+    """Return at most `LANES` of them: the first ones, and that of the slow rank."""
+    shown = list(lanes[:LANES])
+    slow = [lane for lane in lanes[LANES:] if lane.rank == slow_rank]
+    return [*shown[: LANES - 1], *slow] if slow else shown
+
+
+def _arm(view: View, arm: ArmSummary, part: Timeline, seconds: float) -> Markup:
+    arrival = ARRIVAL.of(arm)
+    slow_rank = arrival.slow_rank if arrival else None
+    shown = chosen(part.timeline, slow_rank)
+    lanes = [
+        (f"rank {lane.rank} (slow)" if lane.rank == slow_rank else f"rank {lane.rank}", lane.spans) for lane in shown
+    ]
+    note = ""
+    if len(shown) < view.summary.workers:
+        note = f"{len(shown)} of {view.summary.workers} ranks: {listed([str(lane.rank) for lane in shown])}."
+    rounds = _rounds(part.marks, [lane.rank for lane in shown])
+    if rounds:
+        note = f"{NOT_WAITED_FOR} {note}".strip()
+    described = f"{_in_words(shown)} {_rounds_in_words(part.marks)}".strip()
+    label = f"Timeline of typical steps of {arm.name}, {seconds_in_words(seconds)} long. {described}"
+    title = view.time("time since the first of these steps began")
+    return figure(
+        view, arm.name,
+        lambda width: lane_chart(lanes, seconds=seconds, title=title, width=width, label=label, rounds=rounds),
+        note=note, slim=False,
+    )  # fmt: skip
+
+
+def _rounds(marks: Sequence[Mark], ranks: Sequence[int]) -> list[RoundLine]:
+    places = {rank: place for place, rank in enumerate(ranks)}
+    lines = []
+    for mark in marks:
+        gradients = [(places[rank], time, staleness > 0) for rank, time, staleness in mark.given if rank in places]
+        of = sorted({rank for rank, _, _ in mark.given})
+        words = listed([str(rank) for rank in of]) if len(of) <= LANES else f"{len(of)} of them"
+        name = f"round {mark.number:,}, with gradients of {'rank' if len(of) == 1 else 'ranks'} {words}"
+        lines.append(RoundLine(name=name if of else f"round {mark.number:,}", time=mark.time, gradients=gradients))
+    return lines
+
+
+def _rounds_in_words(marks: Sequence[Mark]) -> str:
+    if not marks:
+        return ""
+    fresh = sum(staleness == 0 for mark in marks for _, _, staleness in mark.given)
+    late = sum(len(mark.given) for mark in marks) - fresh
+    return f"Lines mark {counted(len(marks), 'round')}, dots {fresh:,} fresh and {late:,} late gradients."
+
+
+def _in_words(lanes: Sequence[Lane]) -> str:
+    descriptions = []
+    for lane in lanes:
+        spent: dict[str, float] = {}
+        for name, begin, end in lane.spans:
+            spent[name] = spent.get(name, 0.0) + end - begin
+        most = sorted(spent, key=lambda name: -spent[name])[:2]
+        descriptions.append(
+            f"Rank {lane.rank}: {listed([f'{words_of(name)} {seconds_in_words(spent[name])}' for name in most])}."
+        )
+    return " ".join(descriptions)
+
+
+def _a_run(arm: ArmSummary) -> str:
+    arrival = ARRIVAL.of(arm)
+    seed = arrival.seed if arrival else None
+    folders = [run.folder for run in arm.runs if run.seed == seed] or [run.folder for run in arm.runs]
+    return folders[0] if folders else "RUN"
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """A round across the lanes: its time, and its gradients as (lane, time of arrival, is it late)."""
+
+    name: str
+    time: float
+    gradients: Sequence[tuple[int, float, bool]]
+
+
+def lane_chart(
+    lanes: Sequence[tuple[str, Sequence[Span]]],
+    *,
+    seconds: float,
+    title: str,
+    width: float,
+    label: str,
+    rounds: Sequence[RoundLine] = (),
+) -> Markup:
+    """Draw all lanes on one scale, `seconds` long. Spans of one activity in one lane are one path of wide strokes.
+
+    Rounds are lines across the lanes. A dot marks the arrival of a gradient, full if it was fresh; from it a fine line
+    leads to the round that took it in. A round did not wait for a rank that is still computing at its line.
+    """
+    names = {name for _, spans in lanes for name, _, _ in spans}
+    ordered = [name for name in activities.SHOWN if name in names] + sorted(names - set(activities.SHOWN))
+    legend, top = activities.key(ordered, width, 2.0)
+    if rounds:
+        legend = joined([legend, _key(top - 2.0)])
+        top += 26.0
+    left = min(110.0, max(drawing.text_width(name) for name, _ in lanes) + 12.0)
+    foot = top + _ROW * len(lanes)
+    x = scale_of([0.0, seconds], left, width - 10.0, kind="seconds", from_zero=True)
+    parts: list[str] = [legend, drawing.axis_below(x, foot, top, title, most=8)]
+    most = SPANS // len(lanes)
+    for place, (name, spans) in enumerate(lanes):
+        y = top + _ROW * (place + 0.5)
+        parts.append(drawing.text(left - 8, y + 4, name, class_="row-name", anchor="end"))
+        strokes: dict[str, list[str]] = {}
+        last: dict[str, int] = {}
+        for activity, begin, end in spans[:most]:
+            # Tenths, each span from where the one before of its kind ended: a chart has thousands of them.
+            at, wide = round(x(begin) * 10.0), max(3, round((x(end) - x(begin)) * 10.0))
+            move = (
+                f"m{number((at - last[activity]) / 10.0)} 0"
+                if activity in last
+                else f"M{number(at / 10.0)} {number(y)}"
+            )
+            strokes.setdefault(activity, []).append(f"{move}h{number(wide / 10.0)}")
+            last[activity] = at + wide
+        drawn = (
+            element("path", element("title", f"{name}: {activities.words_of(activity)}"), d="".join(pieces),
+                    class_=f"lane {activities.class_of(activity)}")
+            for activity, pieces in strokes.items()
+        )  # fmt: skip
+        parts.append(joined(drawn))
+    parts.append(_round_lines(rounds, x, top, foot))
+    return drawing.svg(width, foot + 42.0, *parts, label=label)
+
+
+def _round_lines(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float) -> Markup:
+    """Draw rounds within the scale: a gradient from before it has no dot, only its line to the round."""
+    lines, links, dots = [], [], {False: "", True: ""}
+    for line in rounds:
+        at = x(line.time)
+        hint = element("title", line.name)
+        lines.append(element("path", hint, d=f"M{number(at)} {number(top - 6.0)}V{number(foot)}", class_="round"))
+        for lane, time, is_late in line.gradients:
+            y = top + _ROW * (lane + 0.5)
+            links.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
+            if time >= 0.0:
+                dots[is_late] += f"M{x(time):.1f} {number(y)}h0"
+    links_path = "".join(links)
+    link_elements = [element("path", d=links_path, class_=kind) for kind in ("way-halo", "way")] if links else []
+    return joined([*lines, *link_elements, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
+
+
+def _dots(d: str, is_late: bool) -> Markup:
+    """Draw all dots of a kind as the round ends of strokes without length (they may be many); twice, for rims."""
+    kind = "late" if is_late else "fresh"
+    return joined(element("path", d=d, class_=f"{part} {kind}") for part in ("rim", "gradient"))
+
+
+def _key(y: float) -> Markup:
+    parts: list[str] = []
+    x = 1.0
+    for words, sign in ((_ROUND, "|"), (_FRESH, "full"), (_LATE, "hollow")):
+        if sign == "|":
+            parts.append(element("path", d=f"M{number(x + 9)} {number(y - 1)}v14", class_="round"))
+        else:
+            parts.append(element("path", d=f"M{number(x + 3)} {number(y + 6)}h16", class_="way"))
+            parts.append(_dots(f"M{number(x + 5)} {number(y + 6)}h0", sign == "hollow"))
+        parts.append(drawing.text(x + 25, y + 10, words, class_="key"))
+        x += 28.0 + drawing.text_width(words) + 12.0
+    return joined(parts)
+
+
+def _mark_rows(part: Timeline) -> Iterator[Row]:
+    """Yield a row for every gradient; a round without known gradients has one row."""
+    for mark in part.marks:
+        for gradient in mark.given or ((None, None, None),):
+            yield (mark.number, mark.time, *gradient)
+
+
+TOPIC = Topic(
+    name="timeline",
+    title="Timeline",
+    heading="Timeline of typical steps",
+    lead=LEAD,
+    part=Timeline,
+    is_flat=True,
+    measure=_of_run,
+    summarize=lambda runs: next((timeline for is_met, timeline in runs if is_met), runs[0][1]),
+    body=_body,
+    data={
+        "timeline": (
+            "rank activity begin end",
+            lambda part: ((lane.rank, *span) for lane in part.timeline for span in lane.spans),
+        ),
+        "marks": ("round time rank arrive staleness", _mark_rows),
+    },
+)
