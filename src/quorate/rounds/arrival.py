@@ -51,8 +51,8 @@ class Arrival:
         others, has_told = self.others, False
         progress.is_waiting = True
         try:
-            if not self.is_there(number):
-                progress.say({"look": True})
+            if member.leads != member.rank and not self.is_there(number):
+                progress.say({"look": True})  # it watches the leader from now on
             while not self.is_there(number) and (is_called_for or member.term == term):
                 progress.check()
                 if member.copies_wanted or member.entries_wanted:

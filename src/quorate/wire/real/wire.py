@@ -245,14 +245,16 @@ class RealWire(CollectivesByMessages):
         return group
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
-        return self._send(message, to, tag)
+        if to != self.rank:
+            return self._send(message, to, tag)
+        own = message.tensors
+        if own:
+            own = tuple(x.detach() if message.shared else x.detach().clone() for x in own)
+        self.endpoint.inbox.put(to, self._tag(tag), Message(own, dict(message.header), message.shared))
+        return Done(None)
 
     def _send(self, message: Message, to: int, tag: str, lane: Lane = Lane.USUAL) -> Work[None]:
         self._known(to)
-        if to == self.rank:
-            own = tuple(x.detach() if message.shared else x.detach().clone() for x in message.tensors)
-            self._inbox_put(Message(own, dict(message.header), message.shared), tag)
-            return Done(None)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
         try:
@@ -261,9 +263,6 @@ class RealWire(CollectivesByMessages):
             if self.endpoint.followers:
                 return Done(None)  # it has died, as the board will show, and the others outlive it
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
-
-    def _inbox_put(self, message: Message, tag: str) -> None:
-        self.endpoint.inbox.put(self.rank, self._tag(tag), message)
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:
