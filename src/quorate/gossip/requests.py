@@ -20,7 +20,7 @@ from torch import Tensor
 from quorate.checkpoint.encoding import decoded, encoded
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
-from quorate.core.wanted import wanted_in_words
+from quorate.core.settings import wanted_in_words
 from quorate.rounds.messages import Fields, Header
 from quorate.wire.attendant import Attendant
 from quorate.wire.frames import HEADER_LIMIT

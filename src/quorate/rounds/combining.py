@@ -27,7 +27,7 @@ class Combined:
 
     vector: Flat | None = None  # None: there is no update
     excluded: Sequence[tuple[int, str]] = ()
-    """Ranks whose vectors counted nothing, or hardly anything, and why (`records.exclusion_rows`)."""
+    """Ranks whose vectors counted nothing, or hardly anything, and why (`records.rows`)."""
 
 
 Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Combined]

@@ -17,7 +17,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.means.edge_coding import EdgeCoding
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.servers.centre import Centre
 from quorate.servers.decisions import Decision, Push, Taken
 from quorate.servers.holders import Holders

@@ -20,7 +20,7 @@ from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.quorums.whole_replica import WholeReplica
-from quorate.records.layer_rows import Layers
+from quorate.records.rows import Layers
 from quorate.replica.by_tensors import is_by_numbers
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.report.charts.loads import Load, load_chart
 from quorate.report.figures.servers import ServerFigures, figures_of_servers, servers_summary
 from quorate.report.page.page import page

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorate.core.gradient_noise import diversity, example_factor, gain, scale_of, step_factor
-from quorate.records.noise_rows import Noise
-from quorate.records.rows import Step
+from quorate.records.rows import Noise, Step
 from quorate.report.schema_parts import NoisePoint, NoiseSummary
 from quorate.report.wording import counted, number_in_words, share_in_words
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.report.schema_parts import Server, ServersSummary
 
 WHOLE = 0.999

@@ -7,9 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from quorate.records.exclusion_rows import Excluded
-from quorate.records.noise_rows import Noise
-from quorate.records.rows import Distance, Gone, Joined, Log, Outer, Step
+from quorate.records.rows import Distance, Excluded, Gone, Joined, Log, Noise, Outer, Step
 from quorate.report.reading.clocks import RunClock
 
 T = TypeVar("T", Gone, Joined)

@@ -6,10 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quorate.records.exclusion_rows import Excluded
-from quorate.records.layer_rows import Layers
-from quorate.records.memory_rows import Memory
-from quorate.records.noise_rows import Noise
 from quorate.records.records import records_of, rows
 from quorate.records.rows import (
     ClockOffset,
@@ -17,14 +13,18 @@ from quorate.records.rows import (
     Distribute,
     End,
     Evaluate,
+    Excluded,
     Gone,
     Joined,
+    Layers,
     Log,
+    Memory,
+    Noise,
     Outer,
+    Served,
     Start,
     Step,
 )
-from quorate.records.served_rows import Served
 from quorate.report.reading.clocks import SAME, RunClock
 from quorate.report.reading.ends import HEAD_BYTES, first_and_last_rows
 from quorate.report.reading.events import moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.report.reading.rows import row_of
 from quorate.report.reading.sound import is_count, is_number
 
