@@ -40,7 +40,7 @@ from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
 from quorate.replica.flat_momentum import FlatMomentum
-from quorate.replica.options_by_place import OptionsByPlace
+from quorate.replica.options_in_force import OptionsByPlace
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
 from quorate.replica.worker_momentum import WorkerMomentum
