@@ -15,7 +15,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.learners import Averaging, Learner
 from quorate.strategies.parts.local_steps import Period
-from quorate.strategies.parts.ways import laid_out_as
+from quorate.strategies.parts.outer_gradients import laid_out_as
 
 _ATTEMPTS = 4
 """How often a learner hands in the same outer gradient; after that the round of another learner takes it."""

@@ -1,13 +1,15 @@
-"""Gossip: its settings, the graph of neighbours, and exchanges along its edges."""
+"""Gossip: its settings, the graph of neighbours, exchanges along its edges, and what becomes of momenta and edits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import NumberedExchanges, UnderWay
+from quorate.core.neighbours import Given, NumberedExchanges, UnderWay, added_up
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Edge, Topology
@@ -86,3 +88,73 @@ def check_patience(seconds: float | None) -> None:
     """Raise `ConfigurationError` for a patience that is not above 0."""
     if seconds is not None and not seconds > 0:
         raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")
+
+
+def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:
+    """Begin exchanges, in which momenta travel if they are averaged.
+
+    Raises `ConfigurationError` where momenta would begin anew after every exchange.
+    """
+    if momentum == "reset" and worker.size > 1 and graph.cycle(worker.size) == 1:
+        raise ConfigurationError(
+            f'momentum="reset" forgets after every cycle of the graph, and with "{topology}" every round is one among '
+            f"{worker.size} workers, so nothing would be kept; take a graph that changes, or no momentum"
+        )
+    worker.neighbours.has_moments = momentum == "average"
+
+
+def forget_after_cycle(worker: Worker) -> None:
+    """Let momenta begin anew if the exchange that was taken in was the last one of a cycle of the graph."""
+    near, members = worker.neighbours, worker.neighbours.members()
+    cycle = among(worker.state.graph, worker.size, members).cycle(worker.size)
+    if len(members) > 1 and cycle > 1 and (near.round + 1) % cycle == 0:
+        worker.replica.forget_moments()
+
+
+def numerators(worker: Worker, x: Flat, u: float) -> Flat:
+    """The numerator `x`, of weight `u`, to be given to others; where momenta travel, their numerators are behind it."""
+    if not worker.neighbours.has_moments:
+        return x
+    numerator = own_copy(worker)
+    for place, numbers in enumerate(numerator.segments()):
+        if place < len(x.segments()):
+            numbers.copy_(x.segment(place))
+        else:
+            numbers.mul_(u)
+    return numerator
+
+
+def take_shares(worker: Worker, shares: Iterable[Given]) -> tuple[Flat, float]:
+    """x and u, the sums of all shares; x / u is written into the model, and where momenta travel, their mean, too."""
+    total, u = added_up(shares, worker.neighbours.blank())
+    worker.replica.write(total / u, moments=worker.neighbours.has_moments)
+    return (worker.replica.parameters_of(total).bare() if worker.neighbours.has_moments else total), u
+
+
+@dataclass(kw_only=True)
+class KeptCopy:
+    """The copy, and the parameters as the model got them from it. Used under the lock that guards the copy."""
+
+    x: Flat = kept("average")
+    shown: Flat | None = kept("drop", default=None)
+    """x as it was when the model got it."""
+
+    def show(self, worker: Worker) -> None:
+        """Write the copy into the model."""
+        worker.parameters = self.x
+        self.shown = self.x.clone() if self.shown is None else self.shown.copy_(self.x)
+
+    def take_edits(self, worker: Worker, *, rests: bool = False) -> bool:
+        """Add to the copy what the script has written into the model since then; returns whether it has.
+
+        Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker `rests`,
+        the script's numbers count as they stand: the next mean is formed of them.
+        """
+        if self.shown is None or not worker.replica.take_edits(self.shown, into=self.x):
+            return False
+        now = worker.parameters
+        if rests:
+            for x, p, was in zip(self.x.segments(), now.segments(), self.shown.segments(), strict=False):
+                x.copy_(torch.where(p == was, x, p))
+        self.shown.copy_(now)
+        return True

@@ -21,8 +21,8 @@ from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
+from quorate.strategies.parts.outer_gradients import laid_out_as, merged_ways, ways_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
-from quorate.strategies.parts.ways import laid_out_as, merged_ways, ways_of
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
 """The fields of a learner that are equal on all of its workers."""
