@@ -36,8 +36,7 @@ from quorate.replica.worker_momentum import (
     kind_of,
 )
 from quorate.sharding.host_step import HostStep
-from quorate.sharding.on_pieces import OnPieces
-from quorate.sharding.whole_tensors import WholeTensors
+from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 
 _NUMBERS = "numbers"
 

@@ -11,17 +11,15 @@ from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.data.common_draws import CommonDraws
+from quorate.sharding.bits import digest_of_inputs
 from quorate.sharding.mesh import Seat
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
 from quorate.sharding.tensor.branches import branches_in
-from quorate.sharding.tensor.channels import Statistics
-from quorate.sharding.tensor.cut import cut_parameters
 from quorate.sharding.tensor.dealt import attach, deal_out
-from quorate.sharding.tensor.digest import digest_of
 from quorate.sharding.tensor.finding import tensor_plan
 from quorate.sharding.tensor.heads import repeated_head
-from quorate.sharding.tensor.layers import hook_layers
+from quorate.sharding.tensor.layers import Statistics, cut_parameters, hook_layers
 from quorate.sharding.tensor.plan import Plan, check_plan, sequence_plan
 from quorate.wire import current
 from quorate.wire.metered import Metered
@@ -101,7 +99,7 @@ class _Calls:
 
     def _compare(self, values: tuple[Any, ...]) -> None:
         together = self._together
-        local_digests = torch.tensor([digest_of(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
+        local_digests = torch.tensor([digest_of_inputs(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
         digests = together.traffic.wait(together.wire.all_gather(local_digests), together.wire.clock)
         for kind, at in (("batches", 0), ("random numbers", 1)):
             if any(int(other[at]) != int(digests[0][at]) for other in digests):

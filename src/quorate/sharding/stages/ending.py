@@ -15,7 +15,7 @@ from quorate.core.contracts import Wire
 from quorate.core.local_tensor import local
 from quorate.sharding.mesh import Seat
 from quorate.sharding.plain_piece import plain_piece
-from quorate.sharding.stages.division import Stages
+from quorate.sharding.stages.layout import Stages
 
 
 class Ending:

@@ -6,22 +6,34 @@ the parameters. So the code of a model sees plain tensors only, some of them nar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
-from torch.nn import Module, MultiheadAttention
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.nn import GroupNorm, Module, MultiheadAttention, Parameter
 
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
-from quorate.sharding.tensor.channels import Statistics, narrow
-from quorate.sharding.tensor.cut import of_fused
 from quorate.sharding.tensor.heads import head_size, repeated_head, tell_heads
-from quorate.sharding.tensor.plan import CLOSED, Plan, channel_dim, is_linear, is_of_transformers, widths
+from quorate.sharding.tensor.plan import (
+    CLOSED,
+    FUSED,
+    Plan,
+    by_channel,
+    channel_dim,
+    cut_dim,
+    is_convolution,
+    is_linear,
+    is_of_transformers,
+    is_transposed,
+    widths,
+)
 from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
@@ -207,3 +219,110 @@ def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> N
         tell_heads(name, module, width, workers, queries)
     elif fused:
         tell_heads(name, module, widths(module.get_submodule(fused[0]))[1] // 3, workers)
+
+
+def narrow(module: Any, workers: int) -> None:
+    """Set the number of channel groups of a module to that of its piece; the shapes it names are then those of the
+    piece."""
+    if isinstance(module, GroupNorm):
+        module.num_groups, module.num_channels = module.num_groups // workers, module.num_channels // workers
+    elif is_convolution(module):
+        module.groups = module.groups // workers
+
+
+class Statistics:
+    """Running statistics by channel, of all norms of one model.
+
+    Statistics stay full tensors, equal on all workers, so that `state_dict`, strategies and checkpoints have the same
+    tensors as in one process: a worker calculates with its part of them, and the parts are joined at the end of a call
+    of the model in which some were updated.
+    """
+
+    def __init__(self, together: Together) -> None:
+        self._together = together
+        self._renewed: dict[int, Tensor] = {}
+        self.is_in_call = False
+        """Whether a call of the model is in progress, at whose end they are joined."""
+
+    def lend(self, module: Module, kept: list[tuple[Module, str, Any]]) -> None:
+        """Give `module` its part of each buffer, to write to; append the full ones to `kept`, to be put back."""
+        for key, whole in list(module._buffers.items()):
+            if whole is not None and whole.dim():
+                kept.append((module, key, whole))
+                if module.training:  # backward does not read them, and does not mind what is joined later
+                    self._renewed[id(whole)] = whole
+                module._buffers[key] = self._part(whole.data if module.training else whole)
+
+    def settle(self) -> None:
+        """End a norm's pass: join the parts unless the model's pass does so later, as when activations are
+        recalculated."""
+        if not self.is_in_call:
+            self.join()
+
+    def join(self) -> None:
+        """Send all workers the updated parts. Cost: (T - 1) / T of the numbers sent, in one message for each dtype."""
+        renewed, self._renewed = list(self._renewed.values()), {}
+        for dtype in dict.fromkeys(x.dtype for x in renewed):
+            self._join([x for x in renewed if x.dtype == dtype])
+
+    def _join(self, wholes: Sequence[Tensor]) -> None:
+        together = self._together
+        local_parts = torch.cat([self._part(x) for x in wholes])
+        with torch.no_grad():
+            for rank, theirs in enumerate(together.join(local_parts, 0).chunk(together.size)):
+                for x, part in zip(wholes, theirs.split([len(x) // together.size for x in wholes]), strict=True):
+                    x.chunk(together.size)[rank].copy_(part)
+
+    def _part(self, whole: Tensor) -> Tensor:
+        return whole.chunk(self._together.size)[self._together.rank]
+
+
+def cut_parameters(model: Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Replace all parameters of `model` by their pieces; shared parameters stay shared.
+
+    All become `DTensor`s over the same workers, even those that every worker holds in full: torch's functions over all
+    parameters, such as `clip_grad_norm_`, then count each number once.
+    """
+    placed: dict[int, Placement] = {}
+    for name, module in model.named_modules():
+        style = plan.get(name, "whole")
+        for key, p in module.named_parameters(recurse=False):
+            placement = _placement(module, style, key)
+            if placement is not None:
+                placed[id(p)] = placement
+    made: dict[int, Parameter] = {}
+    for module in list(model.modules()):
+        for key, p in list(module.named_parameters(recurse=False)):
+            if id(p) not in made:
+                made[id(p)] = _piece(p, placed.get(id(p), Replicate()), mesh)
+            module._parameters[key] = made[id(p)]
+
+
+def _placement(module: Module, style: str, key: str) -> Placement | None:
+    dim = cut_dim(style, is_transposed=is_transposed(module))
+    if dim is None:
+        return None
+    if key == "weight":
+        return _StridedShard(dim, split_factor=FUSED) if style == "fused" else Shard(dim)
+    is_known = is_linear(module) or is_convolution(module) or by_channel(module) is not None
+    return Shard(0) if style in ("columns", "pieces", "channels", "head", "logits") and is_known else None
+
+
+def _piece(p: Parameter, placement: Any, mesh: DeviceMesh) -> Parameter:
+    x = p.detach()
+    if isinstance(placement, _StridedShard):
+        x = of_fused(x, placement.dim, mesh.size(), mesh.get_local_rank())
+    elif isinstance(placement, Shard):
+        x = x.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()]
+    whole: dict[str, Any] = {"shape": p.shape, "stride": torch.empty(p.shape, device="meta").stride()}
+    held = x.clone(memory_format=torch.contiguous_format)
+    made = Parameter(DTensor.from_local(held, mesh, [placement], run_check=False, **whole), p.requires_grad)
+    for key, value in vars(p).items():
+        setattr(made, key, value)
+    return made
+
+
+def of_fused(x: Tensor, dim: int, workers: int, worker: int) -> Tensor:
+    """Return a worker's part of query, of key, and of value, which are concatenated along `dim`."""
+    part: Tensor = x.unflatten(dim, (FUSED, workers, -1)).select(dim + 1, worker).flatten(dim, dim + 1)
+    return part
