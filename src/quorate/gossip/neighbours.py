@@ -29,12 +29,14 @@ from quorate.gossip.exchanges import (
     Contribution,
     Encoded,
     Incoming,
+    MassLedger,
     Members,
     StartedExchange,
     as_received,
+    mass_of,
     message_of,
+    weight_of_the_dead,
 )
-from quorate.gossip.masses import MassLedger, mass_of, weight_of_the_dead
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed

@@ -39,11 +39,10 @@ from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
-from quorate.replica.flat_momentum import FlatMomentum
 from quorate.replica.options_in_force import OptionsByPlace
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
-from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.replica.worker_momentum import FlatMomentum, WorkerMomentum
 from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round

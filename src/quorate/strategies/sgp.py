@@ -35,11 +35,12 @@ from typing import Literal
 from quorate.core.neighbours import Given
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import (
     GossipSettings,
     OnGraph,
+    PushSum,
     begin_exchange,
     begin_momenta,
     check_patience,
@@ -47,7 +48,6 @@ from quorate.strategies.parts.gossip import (
     numerators,
     take_shares,
 )
-from quorate.strategies.parts.push_sum import PushSum
 
 
 @dataclass(kw_only=True)

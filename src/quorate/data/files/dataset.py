@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import fcntl
+import hashlib
 import itertools
+import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -16,7 +22,6 @@ from torch.utils.data import Dataset, get_worker_info
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import BadFile, ConfigurationError, MissingExtra
 from quorate.core.telling import tell
-from quorate.data.files.cached import Cache
 from quorate.data.files.kinds import Kind, Opened
 from quorate.data.files.listing import Listing
 
@@ -215,3 +220,44 @@ class OwnFiles(Dataset[Any]):
                 f"rank {self._rank} has the examples from {begin} to before {self.ends[self._rank]}, and not {number}"
             )
         return self._own(number - begin)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache in `folder`. A copy is identified by path, size and time of its original."""
+
+    folder: Path
+
+    def near(self, path: Path) -> Path:
+        """Return a copy of `path`; where there is no room for one, `path` itself, with a message."""
+        about = path.stat()
+        identity = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
+        copy = self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}{path.suffix}"
+        if _is_whole(copy, about.st_size):
+            return copy
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / f"{copy.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # goes with the process
+                if not _is_whole(copy, about.st_size):
+                    self._fetch(path, copy)
+        except OSError as error:
+            tell(f"quorate: {path} is read where it is, and not kept in {self.folder}: {error}\n")
+            return path
+        return copy
+
+    def _fetch(self, path: Path, copy: Path) -> None:
+        new = copy.with_name(f"{copy.name}.new")
+        try:
+            shutil.copyfile(path, new)
+            os.replace(new, copy)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def _is_whole(copy: Path, size: int) -> bool:
+    try:
+        return copy.stat().st_size == size
+    except OSError:
+        return False

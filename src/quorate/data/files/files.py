@@ -11,8 +11,7 @@ from typing import Any, Literal
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.context import data_context
-from quorate.data.files.cached import Cache
-from quorate.data.files.dataset import Files, OwnFiles, Reader, RemoteFiles
+from quorate.data.files.dataset import Cache, Files, OwnFiles, Reader, RemoteFiles
 from quorate.data.files.kinds import KINDS, Kind
 from quorate.data.files.listing import Listing, Together, agree, alone, count, find, together
 

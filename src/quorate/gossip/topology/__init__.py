@@ -1,10 +1,12 @@
-"""Graphs among workers, each registered under one name, written `ring` or `random:degree=3`; pure."""
+"""Graphs among workers, each registered under one name; pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from quorate.core.errors import ConfigurationError
 from quorate.core.registry import Registry
+from quorate.core.settings import settings_for, written_settings
 
 if TYPE_CHECKING:
     from quorate.core.topology import Topology
@@ -30,3 +32,22 @@ topologies: Registry[type[Topology]] = Registry(
     },
 )
 register = topologies.register
+
+
+def topology_of(text: str, size: int | None = None) -> Topology:
+    """Return the topology that `text` names, with its settings; checked for `size` workers if that is given.
+
+    `text` is written `ring`, `random:degree=3,seed=1` or `file:path=graph.txt`. Semicolons may separate settings as
+    well, where commas separate other things (`--strategy d-psgd:topology=...`).
+
+    Raises `ConfigurationError` for unknown names and settings, and for a size that the topology does not support.
+    """
+    name, raw = written_settings(text, "topology")
+    kind: Any = topologies.get(name)
+    try:
+        topology: Topology = kind(**settings_for(kind, raw, name))
+    except TypeError:
+        raise ConfigurationError(f'the topology "{name}" needs settings: write {name}:key=value') from None
+    if size is not None:
+        topology.check(size)
+    return topology

@@ -19,10 +19,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.sharding.mesh import Seat
 from quorate.sharding.stages import cut
 from quorate.sharding.stages.choice import Cuts, StageChoice
-from quorate.sharding.stages.clipping import norms_over_stages
 from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import Cost, cut_evenly
-from quorate.sharding.stages.ending import Ending
+from quorate.sharding.stages.ending import Ending, norms_over_stages
 from quorate.sharding.stages.layout import Layout, Stages
 from quorate.sharding.stages.orders import SCHEDULES, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline

@@ -189,18 +189,16 @@ def test_what_cannot_be_is_one_sentence(where: str, options: dict[str, Any], sen
 
 
 def test_a_file_is_copied_once_to_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from quorate.data.files import cached
-
     (tmp_path / "far").mkdir()
     npy(tmp_path / "far")
     fetched: list[str] = []
-    fetch = cached.Cache._fetch
+    fetch = datasets.Cache._fetch
 
     def noting(self: Any, path: Path, copy: Path) -> None:
         fetched.append(path.name)
         fetch(self, path, copy)
 
-    monkeypatch.setattr(cached.Cache, "_fetch", noting)
+    monkeypatch.setattr(datasets.Cache, "_fetch", noting)
     for _ in range(2):
         dataset = quorate.files(tmp_path / "far", cache=tmp_path / "near")
         assert [dataset[n].tolist() for n in (0, 5)] == [[0, 1], [10, 11]]
