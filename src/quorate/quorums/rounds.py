@@ -17,8 +17,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Standing
 from quorate.core.local_tensor import local
-from quorate.core.means import Mean
-from quorate.core.measured import Measured, WorkerMeasures
+from quorate.core.means import Mean, Measured, WorkerMeasures
 from quorate.core.vectors import (
     Flat,
     Layout,
@@ -362,7 +361,7 @@ def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]
 
 
 def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
-    """Return the measures of a contribution of this norm: see `core.measured.WorkerMeasures`."""
+    """Return the measures of a contribution of this norm: see `core.means.WorkerMeasures`."""
     waited = timer.waited_before if has_called else None
     return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
 

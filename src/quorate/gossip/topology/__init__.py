@@ -16,11 +16,11 @@ topologies: Registry[type[Topology]] = Registry(
     {
         "binary-tree": "quorate.gossip.topology.plain:BinaryTree",
         "bipartite-exponential": "quorate.gossip.topology.matchings:BipartiteExponential",
-        "butterfly": "quorate.gossip.topology.butterfly:Butterfly",
+        "butterfly": "quorate.gossip.topology.groups:Butterfly",
         "complete": "quorate.gossip.topology.plain:Complete",
         "exponential": "quorate.gossip.topology.exponential:Exponential",
         "file": "quorate.gossip.topology.from_file:FromFile",
-        "hierarchical": "quorate.gossip.topology.hierarchical:Hierarchical",
+        "hierarchical": "quorate.gossip.topology.groups:Hierarchical",
         "one-peer-exponential": "quorate.gossip.topology.exponential:OnePeerExponential",
         "path": "quorate.gossip.topology.plain:Path",
         "random": "quorate.gossip.topology.drawn:Random",
