@@ -178,18 +178,14 @@ class WholeTensors:
         others = [peer for peer in self._peers if peer != wire.rank]
         sends = [wire.send(messages[peer], peer, f"whole/{self._calls}") for peer in others]
         receives = [wire.receive(peer, f"whole/{self._calls}", others) for peer in others]
-        swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], _tensors)
+        swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], list)
         here = next((local(p).device for p in self._owner), torch.device("cpu"))
-        return [tuple(x.to(here) for x in tensors) for tensors in self._traffic.wait(swap, wire.clock)]
+        return [tuple(x.to(here) for x in message.tensors) for message in self._traffic.wait(swap, wire.clock)]
 
 
 def _is_cut(p: Any) -> bool:
     """Return whether each worker has a part of `p`; uncut parameters are stepped by all workers alike."""
     return is_sharded(p) and any(hasattr(placement, "dim") for placement in p.placements)
-
-
-def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
-    return [message.tensors for message in messages]
 
 
 def _piece(whole: Tensor, shards: int, shard: int) -> Tensor:
@@ -202,8 +198,6 @@ def _move_state(optimizer: Optimizer, to: dict[Any, Any]) -> None:
     for before, after in to.items():
         if before in optimizer.state:
             state = optimizer.state.pop(before)
-            optimizer.state[after] = {key: _plain(value) for key, value in state.items()}
-
-
-def _plain(value: Any) -> Any:
-    return local(value) if isinstance(value, Tensor) else value
+            optimizer.state[after] = {
+                key: local(value) if isinstance(value, Tensor) else value for key, value in state.items()
+            }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from quorate.core.axes import Zero
@@ -53,9 +53,8 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
     count = _MICROBATCHES * workers if count is None else count
     layout = _layout(units, costs, workers, count, chosen, is_resharded=shards > 1 and zero == 3)
     stage_of = _cut(units, costs, layout, chosen.cuts)
-    names = [
-        name for name, p in model.named_parameters() if not any(p is inside for unit in units for inside in _all(unit))
-    ]
+    inside = {id(p) for unit in units for p in unit.module.parameters()}
+    names = [name for name, p in model.named_parameters() if id(p) not in inside]
     if shards > 1:
         _check_shared(units, stage_of, layout)
     used = {} if example is None else used_by(model, units, names, example)
@@ -84,10 +83,6 @@ def _check_shared(units: Sequence[Unit], stage_of: Sequence[int], layout: Layout
                     f"{other} and {unit.name} share parameters and lie on one worker under {layout.schedule}, where "
                     'each module is in shards by itself; take another schedule, such as "1f1b", or no shards'
                 )
-
-
-def _all(unit: Unit) -> list[Parameter]:
-    return list(unit.module.parameters())
 
 
 def _as_args(example: Any, model: Module) -> tuple[Any, ...] | None:
