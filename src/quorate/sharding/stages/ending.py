@@ -19,7 +19,7 @@ from quorate.core.contracts import Wire
 from quorate.core.local_tensor import is_sharded, local
 from quorate.sharding.mesh import Seat
 from quorate.sharding.plain_piece import plain_piece
-from quorate.sharding.stages.layout import Stages
+from quorate.sharding.stages.division import Stages
 
 
 class Ending:

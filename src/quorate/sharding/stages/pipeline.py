@@ -18,8 +18,7 @@ from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.collectives import Pieces
 from quorate.sharding.stages.batches import Merged, MicroBatch, merged, micro_batches
 from quorate.sharding.stages.ending import Ending
-from quorate.sharding.stages.layout import Layout
-from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action
+from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action, Layout
 from quorate.sharding.stages.route import Route, Shapes
 from quorate.sharding.stages.units import Unit, gated
 from quorate.sharding.traffic import Traffic
