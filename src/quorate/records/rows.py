@@ -275,17 +275,6 @@ class Outer(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class End(Row):
-    """The last row of a worker that ends normally."""
-
-    kind = "end"
-    time: float
-    steps: int
-    peak_bytes: int | None
-    """Greatest resident memory; null in a virtual world."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RoundRow(Row):
     """A round that was applied; the lowest living rank writes it, under strategies with rounds."""
 
@@ -462,3 +451,14 @@ class Memory(Row):
     to_host: int | None = None
     """Bytes copied to the host since the beginning, where the optimizer is offloaded; `to_device` likewise."""
     to_device: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End(Row):
+    """The last row of a worker that ends normally."""
+
+    kind = "end"
+    time: float
+    steps: int
+    peak_bytes: int | None
+    """Greatest resident memory; null in a virtual world."""

@@ -298,7 +298,7 @@ _LAG = 2
 
 
 class Walk:
-    """The collectives of one model's blocks on this worker, and on its neighbour.
+    """The collectives of one model's blocks on this worker, and on its neighbour: all workers call them in one order.
 
     NCCL moves numbers without a name: workers that use other blocks, of equal sizes, would calculate with each other's
     numbers. So each worker notes the blocks that it has gathered and reduced, and sends the list to its neighbour at

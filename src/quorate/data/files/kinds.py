@@ -305,7 +305,7 @@ def _value(suffix: str, data: bytes) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Tar(Kind):
-    """Uncompressed archives; an example is a dict: its members by suffix, and its name under "__key__"."""
+    """Uncompressed archives, as of WebDataset; an example is a dict: members by suffix, and its name at "__key__"."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".tar",)
 
