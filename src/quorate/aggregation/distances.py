@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_FAR = 3.0
+"""Multiple of the usual distance that is far."""
+
 
 def squared_distances(gram: Tensor) -> Tensor:
     """Return (n, n) from (n, n): |x_i - x_j|^2 = x_i.x_i + x_j.x_j - 2 x_i.x_j, never below 0, 0 on the diagonal.
@@ -42,10 +45,6 @@ def by_krum(squared_distance: Tensor, f: int) -> list[int]:
     scores = others[:, : max(1, count - f - 2)].sum(1).tolist()
     totals = others.sum(1).tolist()
     return sorted(range(count), key=lambda place: (scores[place], totals[place]))
-
-
-_FAR = 3.0
-"""Multiple of the usual distance that is far."""
 
 
 def far_rows(gram: Tensor) -> list[int]:

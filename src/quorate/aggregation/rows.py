@@ -12,6 +12,8 @@ from quorate.aggregation.ordering import mean_in_order
 
 _COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
 """Columns processed together, on a CPU and on other devices: few on a CPU, so that copies stay in the cache."""
+_CHUNK = 1 << 15
+_FEW = 12
 
 
 class Rows:
@@ -121,10 +123,6 @@ class Rows:
         step = max(1, self.step)
         for begin in range(0, self.width, step):
             yield slice(begin, min(begin + step, self.width))
-
-
-_CHUNK = 1 << 15
-_FEW = 12
 
 
 class Products:

@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+WIDEST = 16
+"""Most bits of a number."""
+NUMBERS = 1 << 18
+"""Numbers of a piece, which are full bytes for any bits of a number."""
+
 
 def joined(*tensors: Tensor) -> Tensor:
     """Return the bytes of all tensors, end to end (uint8); a single one is not copied."""
@@ -36,10 +41,6 @@ def ends_of(counts: Sequence[int]) -> list[tuple[int, int]]:
         ends.append((at, at + count))
         at += count
     return ends
-
-
-WIDEST = 16
-"""Most bits of a number."""
 
 
 def packed_bytes(numel: int, width: int) -> int:
@@ -140,10 +141,6 @@ def _signs(device: torch.device) -> Tensor:
 def _repeated(bits: int, every: int) -> int:
     """Return a word of 64 bits with `bits` at every multiple of `every`."""
     return sum(bits << at for at in range(0, 64, every))
-
-
-NUMBERS = 1 << 18
-"""Numbers of a piece, which are full bytes for any bits of a number."""
 
 
 def pieces(numel: int, device: torch.device, *, of: int = 1) -> Iterator[slice]:

@@ -25,6 +25,8 @@ _TAG = "common parameters"
 _LOOK_EVERY = 0.02
 _SLICE = 0.25
 """Seconds after which a wait looks for dead workers."""
+_ALIGNED = 64
+"""Bytes of a cache line: no two storages have one in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +269,6 @@ def _check(message: Message, seats: Seats, first: int, rank: int) -> None:
             f"parameters lie in memory on rank {rank} in another order than on rank {first} (strides, or views of each "
             "other), so they cannot have it in common; every worker must build the same model"
         )
-
-
-_ALIGNED = 64
-"""Bytes of a cache line: no two storages have one in common."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.replica.plain_step import step_unseen
 
+_OF_TORCH = ("state", "param_groups", "defaults")
+
 
 def beside(model: Module, every: list[Any]) -> list[Tensor]:
     """Return the parameters of a model that are not in `every`, and its buffers."""
@@ -241,6 +243,3 @@ def _look(optimizer: Optimizer, path: str, optimizers: dict[str, Optimizer]) -> 
                 key = f"{path}{name}" if values is not value and len(list(values)) == 1 else f"{path}{name}.{place}"
                 optimizers[key] = inner
                 _look(inner, f"{key}.", optimizers)
-
-
-_OF_TORCH = ("state", "param_groups", "defaults")

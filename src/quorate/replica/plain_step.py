@@ -19,6 +19,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
 
+OWN_STEP = "_quorate_own_step"
+"""The attribute of a distributed optimizer that holds this step."""
+
 
 @dataclass(frozen=True)
 class StepArguments:
@@ -262,10 +265,6 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
 def has_gradient(parameters: Sequence[Parameter]) -> bool:
     """Return whether any gradient exists, even of zeros: numbers differ between workers, and must not decide."""
     return any(p.grad is not None for p in parameters)
-
-
-OWN_STEP = "_quorate_own_step"
-"""The attribute of a distributed optimizer that holds this step."""
 
 
 def own_step_of(optimizer: Optimizer) -> Callable[..., Any] | None:

@@ -48,6 +48,10 @@ _WITH_L2 = {"SGD", "Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Ad
 """torch's classes whose decay is a part of the gradient, unless a group says otherwise."""
 TINY = 1e-30
 """The energy of a gradient if it is unknown: above 0, as the parameter is used."""
+_OPTIONS = ("momentum", "weight_decay", "dampening", "maximize", "betas", "decoupled_weight_decay")
+"""Options of a parameter group that enter its momentum."""
+BLOCK = 1 << 16
+"""Numbers of the vector and of the momentum in a block: 256 KiB of each in float32."""
 
 
 def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Sequence[str]) -> Kind | None:
@@ -356,12 +360,6 @@ def _from_plain(momentum: WorkerMomentum) -> None:
         momentum.own[p].ahead = float(state.get("mu_product", 0.0)) or 1.0
         if momentum.kind == "sgd":
             del state[key]
-
-
-_OPTIONS = ("momentum", "weight_decay", "dampening", "maximize", "betas", "decoupled_weight_decay")
-"""Options of a parameter group that enter its momentum."""
-BLOCK = 1 << 16
-"""Numbers of the vector and of the momentum in a block: 256 KiB of each in float32."""
 
 
 class FlatMomentum:

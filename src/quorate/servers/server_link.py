@@ -19,6 +19,9 @@ from quorate.servers.setting_out import WANTED
 from quorate.servers.shard import Cut
 from quorate.servers.succession import Holders
 
+Received = tuple[AnswerFields, Sequence[Tensor]]
+"""An answer that has arrived: its fields and its tensors."""
+
 
 class ServerLink:
     """Connects the worker of one optimizer with its servers; `task` is that of the worker's own server."""
@@ -154,10 +157,6 @@ class Read:
     answer: AnswerFields
     """The newest of them, of whose fields only those that all have in common are used."""
     parts: Mapping[int, PartRead]
-
-
-Received = tuple[AnswerFields, Sequence[Tensor]]
-"""An answer that has arrived: its fields and its tensors."""
 
 
 class Answers:

@@ -32,6 +32,9 @@ from quorate.sharding.script_access import HooksBefore, check_shardable, give_ac
 from quorate.sharding.tensor_operations import define_operations
 from quorate.wire.metered import Metered
 
+_LAG = 2
+"""Steps after which the neighbour's list of collectives is waited for."""
+
 
 def is_sharded_already(model: Module) -> bool:
     """Return whether a module of `model` is in shards."""
@@ -291,10 +294,6 @@ class _Replicated(FSDPParam):
     def _get_grad_inner_tensor(self, grad: Tensor) -> Tensor:
         numbers = grad.reshape(-1) if grad.numel() else grad.new_zeros(1)
         return numbers.expand(self.mesh_info.shard_mesh_size)
-
-
-_LAG = 2
-"""Steps after which the neighbour's list is waited for."""
 
 
 class Walk:

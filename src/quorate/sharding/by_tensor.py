@@ -44,6 +44,8 @@ from quorate.sharding.tensor.sequence import Pieces, attentions_in, blocks_in
 from quorate.wire import current
 from quorate.wire.metered import Metered
 
+_CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
+
 
 def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     """Return the checked plan of the script. Raises `ConfigurationError`."""
@@ -140,9 +142,6 @@ class _Calls:
                 'the model has pieces of the sequence (tensor="sequence"), and has not called '
                 "quorate.sequence_attention, without which positions on different workers are independent"
             )
-
-
-_CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
 
 
 @dataclass

@@ -33,6 +33,9 @@ _OF_SCALER = ("grad_scale", "found_inf")
 _PATIENCE = 600.0
 """Seconds to wait for a step of the host."""
 Run = Callable[[Optimizer], object]
+MASTER = "master"
+"""The name under which the optimizer keeps the numbers of a parameter of a small dtype, in float32."""
+_SMALL = (torch.bfloat16, torch.float16)
 
 
 @dataclass
@@ -213,11 +216,6 @@ class HostStep:
 
 def _copied(x: Tensor) -> Tensor:
     return x.detach().to("cpu", copy=True)
-
-
-MASTER = "master"
-"""The name under which the optimizer keeps the numbers of a parameter of a small dtype, in float32."""
-_SMALL = (torch.bfloat16, torch.float16)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from quorate.sharding.tensor.activations import Together, summed
 from quorate.wire import current
 
 HEADS, POSITIONS = -3, -2
+_TAG = "ring"
 
 
 @dataclass
@@ -213,9 +214,6 @@ def sequence_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
     if together is not None:
         total, count = summed(total, together), together.sum(count)
     return total / count
-
-
-_TAG = "ring"
 
 
 class _Round:

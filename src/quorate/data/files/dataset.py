@@ -27,6 +27,7 @@ from quorate.data.files.listing import Listing
 
 OPEN = 16
 """Files that one process keeps open."""
+_TAG = "examples"
 
 
 class Files(Dataset[Any]):
@@ -96,9 +97,6 @@ class Files(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_open": OrderedDict(), "_lock": Lock()}
-
-
-_TAG = "examples"
 
 
 def packed(example: Any, tensors: list[Tensor]) -> Any:

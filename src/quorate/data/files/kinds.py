@@ -18,6 +18,10 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError, MissingExtra
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+_TOKENS = ("uint8", "uint16", "int32", "uint32", "int64")
+KEY = "__key__"
+
 
 class Opened(Protocol):
     """A file whose examples can be read, in any order."""
@@ -44,9 +48,6 @@ class Kind(ABC):
     @abstractmethod
     def open(self, path: Path, name: str) -> Opened:
         """Return the examples of a file. `path` may be a copy of it, `name` is its own."""
-
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def image_from(data: bytes) -> Tensor:
@@ -101,9 +102,6 @@ def _class_of(name: str) -> str:
 def decoded(suffix: str, data: bytes) -> Any:
     """Return a decoded member of an archive, by its suffix; as bytes where that is unknown."""
     return image_from(data) if suffix in SUFFIXES else data
-
-
-_TOKENS = ("uint8", "uint16", "int32", "uint32", "int64")
 
 
 class _ArrayRows:
@@ -246,9 +244,6 @@ class Parquet(Kind):
 
     def open(self, path: Path, name: str) -> Opened:
         return _TableRows(path, tuple(self.columns))
-
-
-KEY = "__key__"
 
 
 class _Members:

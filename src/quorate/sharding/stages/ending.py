@@ -21,6 +21,12 @@ from quorate.sharding.mesh import Seat
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
 
+_lock = threading.Lock()
+_models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""The thread of each ending, in which it is trained."""
+_SMALL = 1e-6
+"""Added to a norm in clipping: the same constant as in torch."""
+
 
 class Ending:
     """The end of each step, for one worker's part of a model in stages."""
@@ -202,13 +208,6 @@ def _reduce(module: Any) -> None:
             if group is not None:
                 group.post_backward()
     state._root_post_backward_final_callback()
-
-
-_lock = threading.Lock()
-_models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""The thread of each ending, in which it is trained."""
-_SMALL = 1e-6
-"""The same constant as in torch."""
 
 
 def norms_over_stages(ending: Ending) -> None:

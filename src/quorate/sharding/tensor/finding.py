@@ -58,6 +58,28 @@ _PAIRS = (
     (("intermediate.dense",), "output.dense"),
 )
 """Layers that are cut by columns, and the layer after them."""
+OF_SINGLE_NUMBERS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid),
+    *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout, nn.Identity),
+)
+"""Elementwise modules."""
+_OF_SINGLE_CHANNELS = (
+    *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+    *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
+    *(nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d),
+    *(nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d),
+)
+_FUNCTIONS = (
+    *(torch.relu, torch.relu_, torch.sigmoid, torch.tanh, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu),
+    *(F.silu, F.mish, F.tanh, F.sigmoid, F.softplus, F.softsign, F.hardtanh, F.hardswish, F.hardsigmoid),
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.interpolate),
+    *(F.max_pool1d, F.max_pool2d, F.max_pool3d, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
+    *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+)
+_METHODS = ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_", "contiguous")
 
 
 @dataclass
@@ -256,30 +278,6 @@ def _vocabulary(model: Module, workers: int, draft: _Draft) -> None:
             draft.why |= dict.fromkeys([name, *ends], why if table.max_norm is None else "it has a max_norm")
             continue
         draft.styles |= {name: "embedding"} | dict.fromkeys(ends, "head")
-
-
-OF_SINGLE_NUMBERS = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid),
-    *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Dropout, nn.Identity),
-)
-"""Elementwise modules."""
-_OF_SINGLE_CHANNELS = (
-    *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d),
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
-    *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
-    *(nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d),
-    *(nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d),
-)
-_FUNCTIONS = (
-    *(torch.relu, torch.relu_, torch.sigmoid, torch.tanh, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu),
-    *(F.silu, F.mish, F.tanh, F.sigmoid, F.softplus, F.softsign, F.hardtanh, F.hardswish, F.hardsigmoid),
-    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.interpolate),
-    *(F.max_pool1d, F.max_pool2d, F.max_pool3d, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
-    *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
-)
-_METHODS = ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_", "contiguous")
 
 
 @dataclass(frozen=True)

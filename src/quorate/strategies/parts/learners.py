@@ -27,6 +27,8 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
 """The fields of a learner that are equal on all of its workers."""
+_ATTEMPTS = 4
+"""How often a learner hands in the same outer gradient; after that the round of another learner takes it."""
 
 
 @dataclass
@@ -360,10 +362,6 @@ def learner_of(x: Flat, count: int, outer: OuterOptimizer, kind: type[L], *, by:
         since=[[0.0, 0.0] for _ in range(count)],
         **more,
     )
-
-
-_ATTEMPTS = 4
-"""How often a learner hands in the same outer gradient; after that the round of another learner takes it."""
 
 
 @dataclass(kw_only=True)

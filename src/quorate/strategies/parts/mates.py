@@ -20,6 +20,8 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Strategy, Worker
 from quorate.strategies.parts.local_steps import Period
 
+Learners = int | Literal["each", "host"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSettings(Strategy):
@@ -51,9 +53,6 @@ class LearnerSettings(Strategy):
             return None
         ranks = [rank for rank, learner in enumerate(of) if learner == of[worker.rank]]
         return Mates(worker.group(ranks), of, period, partial(self.apply, worker))
-
-
-Learners = int | Literal["each", "host"]
 
 
 def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:

@@ -13,6 +13,11 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
 
+Late = Literal["carry", "cosine", "decay", "drop"]
+NOBODY_WAITS = 1 << 20
+"""The bound on how many rounds a learner may be behind."""
+_WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling"}
+
 
 def ways_of(contribution: Flat, size: int) -> list[torch.Tensor]:
     """Return the delta of a worker, by tensor, from its `contribution`."""
@@ -52,12 +57,6 @@ def merged_ways(sums: Flat, size: int) -> list[torch.Tensor] | None:
         else:
             units.append(x * (size / total) if total != size else x.clone())
     return units
-
-
-Late = Literal["carry", "cosine", "decay", "drop"]
-NOBODY_WAITS = 1 << 20
-"""The bound on how many rounds a learner may be behind."""
-_WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,17 @@ from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period, SynchronousPhase, take_mean
 
+NEWEST, NORM, SMOOTHED = "newest gradient", "its norm", "smoothed rho"
+"""Keys of the memory beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
+SHARE = 0.5
+"""The weight of the newest rho in the smoothed one."""
+BUFFER = "momentum_buffer"
+"""The name under which SGD remembers its momentum."""
+PIECE = 1 << 16
+"""Numbers that are summed up in single precision."""
+GRAIN = 1 / 4096
+"""The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
+
 
 @dataclass(frozen=True)
 class OuterOptimizer:
@@ -307,18 +318,6 @@ def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: F
         worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
     elif any(map(torch.count_nonzero, gradient.parts)):  # since the fragment's last mean only scripts have moved it
         worker.replica.write(mean, only=fragment)
-
-
-NEWEST, NORM, SMOOTHED = "newest gradient", "its norm", "smoothed rho"
-"""Keys of the memory beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
-SHARE = 0.5
-"""The weight of the newest rho in the smoothed one."""
-BUFFER = "momentum_buffer"
-"""The name under which SGD remembers its momentum."""
-PIECE = 1 << 16
-"""Numbers that are summed up in single precision."""
-GRAIN = 1 / 4096
-"""The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
 
 
 @dataclass(frozen=True)
