@@ -31,8 +31,8 @@ from rich.progress import Progress
 
 import quorate
 from quorate.core.contracts import Wire
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import Matrix, matrix
-from quorate.gossip.topology.reading import topology_of
 from quorate.wire import current
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.network import Network

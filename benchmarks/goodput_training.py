@@ -95,8 +95,7 @@ def train_by_ddp(until: str, folder: Path) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from quorate.inject.failures import failures_from
-    from quorate.inject.slow_times import SlowTimes
+    from quorate.inject.failures import SlowTimes, failures_from
 
     dist.init_process_group("gloo")
     rank, kept, plain = dist.get_rank(), folder / "checkpoint.pt", new_model()

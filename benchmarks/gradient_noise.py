@@ -95,7 +95,7 @@ def still(steps: int, seed: int) -> None:
     import quorate
     from quorate.core.gradient_noise import scale_of
     from quorate.observe.step_times import timing
-    from quorate.records.noise_rows import Noise
+    from quorate.records.rows import Noise
     from quorate.wire import current
 
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.report.reading.run import RunRecords
 
 DRAWN = 4000

@@ -21,10 +21,9 @@ from quorate.core.settings import settings_for
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, pack
 from quorate.strategies import strategies
-from quorate.strategies.parts.client_work import FederatedSettings
-from quorate.strategies.parts.control_variates import Controlled
-from quorate.strategies.parts.privacy import clipped
-from quorate.strategies.parts.several_vectors import together
+from quorate.strategies.parts.client_sums import together
+from quorate.strategies.parts.client_work import FederatedSettings, clipped
+from quorate.strategies.scaffold import Controlled
 
 CONTROL, CHANGE = "control", "control-change"
 """Under scaffold: the arrays that go to clients beside the model (c), and those that come back (c_i+ - c_i)."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorate.notebook.launching import launch as launch
     from quorate.notebook.reporting import report as report
     from quorate.optim.parameter_groups import parameter_groups as parameter_groups
-    from quorate.sharding.experts.layer import Experts as Experts
+    from quorate.sharding.experts import Experts as Experts
     from quorate.sharding.parallelize import parallelize as parallelize
     from quorate.sharding.sequence import sequence_attention as sequence_attention
     from quorate.sharding.sequence import sequence_mean as sequence_mean
@@ -76,7 +76,7 @@ _PLACES = {
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
     "log": "quorate.launch.worker.recording",
-    "Experts": "quorate.sharding.experts.layer",
+    "Experts": "quorate.sharding.experts",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
     "DistributedOptimizer": "quorate.train.distributed_optimizer",

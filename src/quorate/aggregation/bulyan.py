@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation import register
-from quorate.aggregation.distances import chosen, squared_distances
+from quorate.aggregation.distances import by_krum, chosen, squared_distances
 from quorate.aggregation.median import middle
 from quorate.aggregation.ordering import mean_in_order
-from quorate.aggregation.products import matrix
+from quorate.aggregation.rows import matrix
 from quorate.aggregation.rule import Rule
-from quorate.aggregation.scores import by_krum
 from quorate.core.codec import Draw
 
 

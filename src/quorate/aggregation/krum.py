@@ -20,9 +20,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from quorate.aggregation import register
-from quorate.aggregation.distances import chosen, squared_distances
+from quorate.aggregation.distances import by_krum, chosen, squared_distances
 from quorate.aggregation.rule import Rule
-from quorate.aggregation.scores import by_krum
 from quorate.core.codec import Draw
 
 

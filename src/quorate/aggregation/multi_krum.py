@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation import register
-from quorate.aggregation.distances import squared_distances
+from quorate.aggregation.distances import by_krum, squared_distances
 from quorate.aggregation.rule import Rule
-from quorate.aggregation.scores import by_krum
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 

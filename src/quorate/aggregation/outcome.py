@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quorate.records.exclusion_rows import ABSURD, FAR, NO_WEIGHT, NOT_FINITE, OUTVOTED
+from quorate.records.rows import ABSURD, FAR, NO_WEIGHT, NOT_FINITE, OUTVOTED
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation.ordering import mean_in_order
-from quorate.aggregation.products import matrix
-from quorate.aggregation.rows import Rows
+from quorate.aggregation.rows import Rows, matrix
 from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 

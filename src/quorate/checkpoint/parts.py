@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file, shard_file
-from quorate.checkpoint.own_formats import options_of, state_of
+from quorate.checkpoint.optimizers import options_of, state_of
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import rows_here
 from quorate.checkpoint.stages import names_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Topology
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 
 MOST_DRAWN = 64
 """Workers up to which there is a picture."""

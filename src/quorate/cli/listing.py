@@ -15,7 +15,7 @@ FAMILIES = {
     "strategies": "quorate.strategies:strategies",
     "baselines": "quorate.launch.worker.baselines:baselines",
     "workloads": "quorate.workloads:workloads",
-    "traces": "quorate.core.batch_times:traces",
+    "traces": "quorate.core.durations:traces",
     "topologies": "quorate.gossip.topology:topologies",
     "codecs": "quorate.codecs:codecs",
     "reducers": "quorate.means:reducers",

@@ -21,7 +21,7 @@ from quorate.launch.run.folder import run_folder, write_run
 from quorate.launch.run.lock import held
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.records.round_rows import RoundRow
+from quorate.records.rows import RoundRow
 from quorate.records.tape import Tape, rounds_in, tape_of
 from quorate.report.wording import counted
 

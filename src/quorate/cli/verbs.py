@@ -14,8 +14,8 @@ import typer
 
 from quorate.cli.late_verbs import Verb, group_of
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
+from quorate.core.settings import wanted_in_words
 from quorate.core.telling import tell
-from quorate.core.wanted import wanted_in_words
 
 FAILED, WRONG_INPUT, LACKING, INTERRUPTED = 1, 2, 3, 130
 _LONGEST_SENTENCE = 1500

@@ -25,9 +25,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import WIDEST, pack, packed_bytes, unpack, width_for
-from quorate.codecs.packed import cut, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import WIDEST, cut, joined, pack, packed_bytes, pieces, unpack, width_for
 from quorate.codecs.rounding import SMALLEST, block_count
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError

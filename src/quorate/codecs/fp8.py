@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.packed import cut, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import cut, joined, pieces
 from quorate.codecs.rounding import block_count, check_block, in_blocks, largest_of_each, times_each
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError

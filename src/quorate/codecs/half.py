@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import pieces
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

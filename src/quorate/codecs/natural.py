@@ -23,9 +23,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import pack, packed_bytes, signs
-from quorate.codecs.packed import cut, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import cut, joined, pack, packed_bytes, pieces, signs
 from quorate.codecs.rounding import drawn_bits
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 

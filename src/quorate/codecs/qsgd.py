@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import WIDEST
+from quorate.codecs.packed import WIDEST
 from quorate.codecs.rounding import check_block, coded, coded_bytes, in_blocks, largest_of_each, read, stochastic
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError

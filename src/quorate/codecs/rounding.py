@@ -7,9 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from quorate.codecs.bits import pack, packed_bytes, unpack, width_for
-from quorate.codecs.packed import cut, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import cut, joined, pack, packed_bytes, pieces, unpack, width_for
 from quorate.core.errors import ConfigurationError
 
 SMALLEST = 1e-20

@@ -28,9 +28,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import pack, packed_bytes, positive, signs
-from quorate.codecs.packed import cut, ends_of, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import cut, ends_of, joined, pack, packed_bytes, pieces, positive, signs
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 
 

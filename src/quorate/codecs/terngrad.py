@@ -25,9 +25,7 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
-from quorate.codecs.bits import pack, packed_bytes, unpack
-from quorate.codecs.packed import cut, ends_of, joined
-from quorate.codecs.pieces import pieces
+from quorate.codecs.packed import cut, ends_of, joined, pack, packed_bytes, pieces, unpack
 from quorate.codecs.rounding import SMALLEST, stochastic
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 from quorate.core.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""Seconds for every rank and step: constant, random, or read from a file; and their text form.
+"""Seconds for every rank and step: constant, random, published, or read from a file; and their text form.
 
 Used for the compute times of the virtual world and for the delays that are injected into training. Random numbers are
 counter-based, so the same seed gives the same seconds on every worker, in any order.
@@ -14,16 +14,17 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
-from quorate.core.batch_times import Batches, traces
 from quorate.core.draws import uniform
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.quantities import factor_from, number_from, seconds_from
+from quorate.core.registry import Registry
 from quorate.core.text_files import text_of
 
 Durations = Callable[[int, int], float]
 """(rank, step) -> seconds; steps count from 0."""
 FORWARD_SHARE = 1 / 3
 """The part of a step's modelled compute time that is over when backward begins."""
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Sampled:
         u = uniform(self.seed, rank, step)
         if self.distribution == "uniform":
             return self.a + (self.b - self.a) * u
-        z = NormalDist().inv_cdf(u)
+        z = _NORMAL.inv_cdf(u)
         return max(0.0, self.a + self.b * z) if self.distribution == "normal" else self.a * math.exp(self.b * z)
 
 
@@ -117,7 +118,7 @@ def parse_sampled(text: str, *, seed: int) -> Sampled | None:
 def parse_trace(text: str, *, seed: int) -> Batches | Trace | None:
     """Parse `trace:FILE` or `trace:NAME`, also with a factor behind (`:x0.1`); None where `text` is neither.
 
-    A name is one of the published batch times (`core.batch_times.traces`), which are drawn. A file holds one number of
+    A name is one of the published batch times (`core.durations.traces`), which are drawn. A file holds one number of
     seconds a line, or JSON lines with `seconds` and, where ranks differ, `rank`. Raises `ConfigurationError` where the
     file is wrong, or there is none of this name.
     """
@@ -163,3 +164,86 @@ def _read(path: Path) -> Trace:
 def _check_seconds(seconds: float) -> None:
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ConfigurationError(f"times must be finite and at least 0, not {seconds!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Published batch times of a real training, as a distribution to draw from; all in seconds, but for `sigma`.
+
+    Published are the least, greatest and mean time of a batch, and the standard deviation. The shape is our own choice:
+    the time above the least is lognormal, cut off at the greatest. Its two parameters are those with exactly the
+    published mean and deviation. With T = greatest − least, Φ the normal distribution function and X lognormal with
+    parameters μ and σ,
+
+        E[X^k | X < T] = exp(kμ + k²σ²/2) Φ((ln T − μ)/σ − kσ) / Φ((ln T − μ)/σ),    k = 1, 2,
+
+    solved once by bisection; `exp(μ)` and σ are kept below.
+    """
+
+    least: float
+    greatest: float
+    mean: float
+    deviation: float
+    scale: float
+    """exp(μ): the median above `least`, if nothing were cut off."""
+    sigma: float
+
+    def quantile(self, u: float) -> float:
+        """The time that a share `u` of all batches stays below; `u` is strictly between 0 and 1."""
+        kept = _NORMAL.cdf(math.log((self.greatest - self.least) / self.scale) / self.sigma)
+        above = self.scale * math.exp(self.sigma * _NORMAL.inv_cdf(u * kept))
+        return min(self.least + above, self.greatest)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Independent draws of `times` for each rank and step, fixed by `seed`, all multiplied by `factor`; seconds."""
+
+    times: BatchTimes
+    seed: int = 0
+    factor: float = 1.0
+
+    @property
+    def least(self) -> float:
+        """Lower bound of all draws."""
+        return self.times.least * self.factor
+
+    def __call__(self, rank: int, step: int) -> float:
+        return self.times.quantile(uniform(self.seed, rank, step)) * self.factor
+
+
+UCF101_LSTM = BatchTimes(
+    least=0.201, greatest=3.410, mean=1.235, deviation=0.706, scale=0.912295052661, sigma=0.857412820782
+)
+"""Minibatches of an LSTM on UCF101 videos: 201 to 3,410 ms, mean 1,235, standard deviation 706.
+
+The work of a batch grows with its longest video: imbalance that lies in the data, and is wide. Only these four numbers
+are published; the shape of the distribution is our own choice.
+"""
+
+WMT16_TRANSFORMER = BatchTimes(
+    least=0.179, greatest=3.482, mean=0.475, deviation=0.144, scale=0.266173356953, sigma=0.460894561532
+)
+"""Minibatches of a Transformer on WMT16 sentences: 179 to 3,482 ms, mean 475, standard deviation 144.
+
+The work of a batch grows with its sentences: imbalance that lies in the data, mild, with rare outliers. Only these four
+numbers are published; the shape of the distribution is our own choice.
+"""
+
+CLOUD_RESNET50 = BatchTimes(
+    least=0.399, greatest=1.892, mean=0.454, deviation=0.116, scale=0.018060542698, sigma=1.562074628092
+)
+"""Minibatches of 256 images, ResNet-50 on two V100 of a cloud: 399 to 1,892 ms, mean 454, standard deviation 116.
+
+Every batch is the same work: imbalance that comes from the machines. Only these four numbers are published; the shape
+of the distribution, in which most batches take hardly longer than the least, is our own choice.
+"""
+
+traces: Registry[BatchTimes] = Registry(
+    "trace",
+    {
+        "ucf101-lstm": "quorate.core.durations:UCF101_LSTM",
+        "wmt16-transformer": "quorate.core.durations:WMT16_TRANSFORMER",
+        "cloud-resnet50": "quorate.core.durations:CLOUD_RESNET50",
+    },
+)

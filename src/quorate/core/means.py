@@ -1,4 +1,4 @@
-"""Means as a strategy sees them: of all workers, and of those that are in a round."""
+"""Means as a strategy sees them: of all workers, and of those in a round; and the measures that travel with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from quorate.core.contracts import Work
 from quorate.core.groups import Standing
-from quorate.core.measured import Measured
 from quorate.core.vectors import Flat
 
 
@@ -113,3 +112,35 @@ class WorkerRounds(Protocol):
 
         They hold on all workers from the same round on, which the leader decides; `round` rows show it.
         """
+
+
+@dataclass(frozen=True)
+class WorkerMeasures:
+    """The measures of one gradient, by the worker that has computed it."""
+
+    work: float
+    """Seconds from the end of the step before to the gradient, without waits for other workers."""
+    waited: float | None
+    """Seconds that the worker waited in the step before; None where it did not wait for a round."""
+    loss: float | None
+    """The loss on which backward was called; None if it is not known (on a GPU, or scaled)."""
+    square: float
+    """Squared Euclidean norm of the gradient, times the same factor as in `Measured.square`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measures of one round; equal on all workers."""
+
+    number: int
+    wait_for: int
+    """Number of workers that had to call for the round."""
+    gradients: int
+    """Number of gradients in the round."""
+    measures: Sequence[tuple[int, WorkerMeasures]]
+    """(rank, measurements sent with a gradient), in order of rank; fewer than `gradients` after a checkpoint was
+    loaded."""
+    square: float
+    """The squared Euclidean norm of the sum of these gradients, each divided by the number of workers."""
+    smoothing: float = 1.0
+    """Share of the noise of gradients that is left in the vectors sent, and in these squares: momentum removes some."""

@@ -113,7 +113,8 @@ class Registry(Generic[T]):
         script registered it), the object is loaded. Raises `ConfigurationError` for an unknown name.
         """
         source = self.source(name)
-        return _first_line((self.get(name).__doc__ or "") if source is None else source.documentation)
+        documentation = (self.get(name).__doc__ or "") if source is None else source.documentation
+        return documentation.strip().partition("\n")[0].rstrip()
 
     def source(self, name: str) -> Source | None:
         """Return the documentation and settings of `name` from its source text. Imports nothing, but runs a file.
@@ -154,7 +155,3 @@ def _module_and_attribute(place: str) -> tuple[str, str]:
     module, colon, attribute = place.partition(":")
     assert colon, f"{place!r} is not module.path:attribute"
     return module, attribute
-
-
-def _first_line(documentation: str) -> str:
-    return documentation.strip().partition("\n")[0].rstrip()

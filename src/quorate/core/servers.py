@@ -54,7 +54,7 @@ class ServerRules:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicatedParts:
-    """How many copies servers keep: a setting of `strategies.parts.placement`."""
+    """How many copies servers keep: a setting of `strategies.parts.servers`."""
 
     replication: int = 1
     """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push

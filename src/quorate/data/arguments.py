@@ -8,11 +8,10 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import Share
-from quorate.data.unordered import Labelled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +112,20 @@ def check_batch_size(batch_size: object, share: Share, examples: int) -> None:
             f"batch_size {batch_size} is larger than the whole dataset of {examples} examples; it must be at most "
             f"{examples}"
         )
+
+
+class Labelled(Dataset[Any]):
+    """`dataset`, with each batch accompanied by the indices of its examples; for use with `collate`."""
+
+    def __init__(self, dataset: Dataset[Any], collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self._dataset: Any = dataset
+        self._collate: Callable[[list[Any]], Any] = collate_fn or default_collate
+
+    def __getitems__(self, indices: list[int]) -> tuple[list[int], list[Any]]:
+        together = getattr(self._dataset, "__getitems__", None)
+        return indices, [self._dataset[index] for index in indices] if together is None else together(indices)
+
+    def collate(self, labelled: Any) -> tuple[list[int], Any]:
+        """Return (indices, batch)."""
+        indices, examples = labelled
+        return indices, self._collate(examples)

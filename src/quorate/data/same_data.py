@@ -18,9 +18,7 @@ from torch import Tensor
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.fields import Fields
-from quorate.data.files.dataset import Files
-from quorate.data.files.own import OwnFiles
-from quorate.data.files.remote import RemoteFiles
+from quorate.data.files.dataset import Files, OwnFiles, RemoteFiles
 from quorate.wire.current import Place
 
 _ITEMS, _READS = 5, 3

@@ -30,7 +30,7 @@ from quorate.data.assignment import (
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.clients import clients_from
 from quorate.data.context import data_context
-from quorate.data.files.own import OwnFiles
+from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import growing
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,6 @@ from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.neighbours import Gift, Given, UnderWay, Written
 from quorate.core.vectors import Flat
-from quorate.gossip.masses import MassLedger, mass_of
 from quorate.observe.step_times import StepTimer
 
 
@@ -298,3 +298,34 @@ class GraphMembers:
             if board.swap(key, written, new.to_bytes()):
                 loss.announced, loss.begins = number, new.begins
                 return
+
+
+def mass_of(contribution: Given) -> float:
+    """Return its weight times the first of its scalars: under push-sum, the weight that has come with it."""
+    return contribution.weight * (contribution.scalars[0] if contribution.scalars else 1.0)
+
+
+@dataclass
+class MassLedger:
+    """The masses that one worker has sent and received since the newest pause of all, by rank of the other worker."""
+
+    sent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    received: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    lost: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Sent to this worker, and lost on the way."""
+
+    def balances(self) -> dict[int, float]:
+        """Return the mass sent to each of the others, less the mass received from it."""
+        return {rank: self.sent[rank] - self.received[rank] for rank in sorted({*self.sent, *self.received})}
+
+
+def weight_of_the_dead(
+    dead: Collection[int], began: Mapping[int, float], balances: Iterable[Mapping[int, float]]
+) -> float:
+    """Return the mass that was lost with the `dead`: theirs, and the mass in flight from them and to them.
+
+    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
+    All masses together: this, what survivors hold, and what is under way or lost among them.
+    """
+    held = sum(began[rank] for rank in dead)
+    return held + sum(balance.get(rank, 0.0) for balance in balances for rank in dead)

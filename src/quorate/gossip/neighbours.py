@@ -31,11 +31,13 @@ from quorate.gossip.exchanges import (
     Encoded,
     GraphMembers,
     Incoming,
+    MassLedger,
     StartedExchange,
     as_received,
+    mass_of,
     message_of,
+    weight_of_the_dead,
 )
-from quorate.gossip.masses import MassLedger, mass_of, weight_of_the_dead
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed

@@ -21,7 +21,7 @@ from quorate.checkpoint.encoding import decoded, encoded
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, RequestFailed, WireTimeout
 from quorate.core.fields import Fields, Header
-from quorate.core.wanted import wanted_in_words
+from quorate.core.settings import wanted_in_words
 from quorate.wire.attendant import Attendant
 from quorate.wire.frames import HEADER_LIMIT
 

@@ -24,9 +24,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quorate.core.batch_times import Batches
 from quorate.core.draws import chosen, mixed
-from quorate.core.durations import Durations, Trace, parse_sampled, parse_trace
+from quorate.core.durations import Batches, Durations, Trace, parse_sampled, parse_trace
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import factor_from, seconds_from
 

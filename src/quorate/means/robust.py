@@ -26,10 +26,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quorate.aggregation.distances import far_rows
 from quorate.aggregation.outcome import Outcome
-from quorate.aggregation.outliers import far_rows
-from quorate.aggregation.products import matrix
-from quorate.aggregation.rows import Rows
+from quorate.aggregation.rows import Rows, matrix
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.aggregation.votes import differing, vote
 from quorate.core.codec import Draw

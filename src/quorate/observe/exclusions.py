@@ -10,7 +10,7 @@ from quorate.aggregation.outcome import Outcome
 from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.records.exclusion_rows import Excluded
+from quorate.records.rows import Excluded
 
 SUMS = 10
 """Sums in one row."""

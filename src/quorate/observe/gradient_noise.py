@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.core.gradient_noise import Smoothing, Squares
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.records.noise_rows import Noise
+from quorate.records.rows import Noise
 
 EVERY = 16
 """Updates between measurements where all workers form each mean; the 16th is the first."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from quorate.core.contracts import Clock
 from quorate.core.durations import FORWARD_SHARE
 from quorate.data.consumption import consumed
+from quorate.inject.failures import SlowTimes
 from quorate.inject.imbalance import Imbalance
 from quorate.inject.pace import Pace
-from quorate.inject.slow_times import SlowTimes
 from quorate.observe.step_times import StepTimer
 from quorate.wire.current import Place
 

@@ -11,8 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, without
-from quorate.optim.trust_ratio import lamb_ratio
+from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, lamb_ratio, without
 
 
 class LAMB(ByLayers):

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from quorate.core.local_tensor import local
-from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, without
-from quorate.optim.trust_ratio import lars_ratio
+from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, lars_ratio, without
 
 
 class LARS(ByLayers):

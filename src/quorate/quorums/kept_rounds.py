@@ -16,8 +16,8 @@ from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.resize import dealt
 from quorate.core.vectors import Flat, header_in, vector_on_cpu
 from quorate.means.headers import COUNTS
-from quorate.replica.momentum_state import kept_moments, restore_moments
 from quorate.replica.replica import Replica
+from quorate.replica.worker_momentum import kept_moments, restore_moments
 from quorate.rounds.buffer import Entry, Kept
 from quorate.rounds.ledger import Ledger
 

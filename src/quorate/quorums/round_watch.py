@@ -18,7 +18,7 @@ from quorate.observe.gradient_noise import NoiseWatch, next_span
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.records.round_rows import Applied, Gave, RoundRow
+from quorate.records.rows import Applied, Gave, RoundRow
 from quorate.records.tape import Look, Position
 from quorate.rounds.log import Round
 from quorate.wire.survivors import workers_of

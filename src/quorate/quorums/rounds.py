@@ -17,8 +17,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Standing
 from quorate.core.local_tensor import local
-from quorate.core.means import Mean
-from quorate.core.measured import Measured, WorkerMeasures
+from quorate.core.means import Mean, Measured, WorkerMeasures
 from quorate.core.vectors import (
     Flat,
     Layout,
@@ -39,11 +38,10 @@ from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
-from quorate.replica.flat_momentum import FlatMomentum
-from quorate.replica.options_by_place import OptionsByPlace
+from quorate.replica.options_in_force import OptionsByPlace
 from quorate.replica.replica import Replica
 from quorate.replica.shared_step import SharedOptions
-from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.replica.worker_momentum import FlatMomentum, WorkerMomentum
 from quorate.rounds.coding import Coding
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
@@ -363,7 +361,7 @@ def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]
 
 
 def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
-    """Return the measures of a contribution of this norm: see `core.measured.WorkerMeasures`."""
+    """Return the measures of a contribution of this norm: see `core.means.WorkerMeasures`."""
     waited = timer.waited_before if has_called else None
     return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
 

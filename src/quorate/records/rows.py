@@ -285,6 +285,185 @@ class Outer(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoundRow(Row):
+    """A round that was applied; the lowest living rank writes it, under strategies with rounds."""
+
+    kind = "round"
+    number: int
+    time: float
+    weight: float
+    live: int
+    """Number of workers that are counted as training."""
+    contributors: Mapping[str, Sequence[Sequence[int]]]
+    """By rank: pairs of staleness and number of gradients."""
+    settings: Mapping[str, Any] | None = None
+    """The settings that are in force from the next round on, where they have changed."""
+    why: str | None = None
+    """Reason for the change, in words."""
+    optimizer: str | None = None
+    """Name of its channel."""
+    quorum: int | None = None
+    """Number of workers that had to call for the round."""
+    times: Mapping[str, int] | None = None
+    """By rank that was asked: number of its contributions by then."""
+    told: Mapping[str, Sequence[Any]] | None = None
+    """By rank: payloads of its contributions, where there are any. Those of learners have weights by fragment."""
+    alive: int | None = None
+    """Number of living workers: those in `live`, and those that have ended."""
+    progress: float | None = None
+    """Number of synchronous steps that the training has made by then."""
+    window: float | None = None
+    """Seconds of waiting for more workers than had to call, where rounds have a window."""
+    hosts: Sequence[Sequence[int]] | None = None
+    """Contributors of each host in the order of their sum, where the sum was formed host by host."""
+    settles: bool | None = None
+    """Whether the round is that of a pause: it includes everything that was pending."""
+    is_last: bool | None = None
+    """Whether every worker had ended as well."""
+    digest: str | None = None
+    """Digest of the bits of the result (for large vectors, of a sample); None where there is no result."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied(Row):
+    """A look of this worker for complete rounds in which it applied some, under strategies with rounds."""
+
+    kind = "applied"
+    optimizer: str
+    rests: int
+    """Number of pauses before."""
+    look: int
+    """Number of looks of this worker since the last pause."""
+    round: int
+    """Number of the newest round that it has applied."""
+    is_copy: bool | None = None
+    """Whether its replica became a copy of another one, in place of applying the last rounds."""
+    source: int | None = None
+    """Rank of the worker whose replica was copied."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gave(Row):
+    """A copy of its replica that this worker has sent to a newcomer."""
+
+    kind = "gave"
+    optimizer: str
+    to: int
+    rests: int
+    """Number of pauses before; `look` counts as in `Applied`."""
+    look: int
+    round: int
+    """Number of the newest round that it had applied."""
+    times: int
+    """Number of its contributions by then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served(Row):
+    """The work of a server since its row before, or since the beginning of the era; written by the server's worker."""
+
+    kind = "served"
+    time: float
+    optimizer: str
+    seconds: float
+    """Duration of this period."""
+    busy: float
+    """Seconds of the period in which the server handled messages."""
+    bytes_in: int
+    """Bytes from other workers; pushes and reads of its own worker cross no link, and do not count."""
+    bytes_out: int
+    steps: int
+    """Number of steps that it has made."""
+    taken: Sequence[Sequence[int]] | None = None
+    """Gradients in steps: pairs of staleness in steps and number. Only a server that decides on the order writes it."""
+    counted: Sequence[float] | None = None
+    """Total weight of the gradients of each pair, where an equal share of a step of all workers is 1."""
+    dropped: Sequence[Sequence[int]] | None = None
+    """Gradients that were dropped: pairs of staleness and number."""
+    given: Sequence[Sequence[int]] | None = None
+    """Triples of rank, number of its gradients in steps, and number of its gradients that were dropped."""
+
+
+NOT_FINITE, OUTVOTED, NO_WEIGHT, FAR, ABSURD = "not finite", "outvoted", "no weight", "far", "absurd"
+"""Reasons to exclude a gradient.
+`NOT_FINITE`: it has infinite numbers or NaN. `OUTVOTED`: it differs from that of most of its group, or is impossible in
+its code. `NO_WEIGHT`: the rule chose others. `FAR`: its distance from the others is several times theirs from each
+other, and a rule for coordinates trims most of it. `ABSURD`: it was out of all proportion to its peers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excluded(Row):
+    """The ranks whose gradients hardly counted in consecutive sums; the lowest living rank writes it, if any."""
+
+    kind = "excluded"
+    step: int
+    time: float
+    """Time at which the last of these sums was complete."""
+    optimizer: str
+    sums: int
+    """Number of these sums."""
+    ranks: Sequence[Sequence[int | str]]
+    """Triples of rank, reason, and number of sums."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise(Row):
+    """The noise of the gradients in one mean; written by the lowest living rank.
+
+    See `core.gradient_noise`. Under a GradScaler all figures are multiplied by the square of its scale.
+    """
+
+    kind = "noise"
+    step: int
+    time: float
+    optimizer: str
+    gradients: int
+    """Number of gradients in the mean."""
+    own: float
+    """The mean of their squared norms."""
+    mean: float
+    """The squared norm of their mean."""
+    signal: float
+    """The squared norm of the gradient without noise, smoothed; below 0 where noise hides it."""
+    noise: float
+    """The summed variance of one worker's gradient, smoothed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers(Row):
+    """The bytes that this worker sent for each layer in the second forward and backward pass of the run; written once,
+    where several workers compute layers together."""
+
+    kind = "layers"
+    step: int
+    time: float
+    optimizer: str
+    sent: Mapping[str, int]
+    """Bytes by the layer's name in the model; layers that send nothing are left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory(Row):
+    """The memory that a worker uses, in bytes; unknown figures are left out of the row."""
+
+    kind = "memory"
+    time: float
+    step: int
+    """The step of the first optimizer; 0 before it is distributed."""
+    resident: int | None = None
+    live: int | None = None
+    """Memory in use: allocated by the C library and not freed, and resident shared memory."""
+    peak_live: int | None = None
+    """The greatest value of `live` that was measured so far."""
+    gpu: int | None = None
+    """Memory of the GPU that torch has allocated."""
+    peak_gpu: int | None = None
+    to_host: int | None = None
+    """Bytes copied to the host since the beginning, where the optimizer is offloaded; `to_device` likewise."""
+    to_device: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class End(Row):
     """The last row of a worker that ends normally."""
 

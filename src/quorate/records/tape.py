@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from quorate.core.errors import ConfigurationError
 from quorate.records.records import ranks_in, records_of, rows
-from quorate.records.round_rows import RoundRow
-from quorate.records.rows import Claim
+from quorate.records.rows import Claim, RoundRow
 
 Look = tuple[int, int]
 """A look of one worker for complete rounds: the number of pauses before it, and of looks since the last pause. A pause

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
-from quorate.replica.inner_optimizers import inner_optimizers
 from quorate.replica.plain_step import step_unseen
+
+_OF_TORCH = ("state", "param_groups", "defaults")
 
 
 def beside(model: Module, every: list[Any]) -> list[Tensor]:
@@ -223,3 +224,22 @@ def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> li
         f"what {plain.__name__} keeps cannot be averaged, as a trial step on a small tensor failed: {failure}; "
         'pass momentum="keep", and each worker keeps its own'
     )
+
+
+def inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """Return the optimizers among the attributes of `optimizer`, and of these in turn, by their path."""
+    optimizers: dict[str, Optimizer] = {}
+    _look(optimizer, "", optimizers)
+    return {name: inner for name, inner in optimizers.items() if inner is not optimizer}
+
+
+def _look(optimizer: Optimizer, path: str, optimizers: dict[str, Optimizer]) -> None:
+    for name, value in vars(optimizer).items():
+        if name.startswith("_quorate"):
+            continue
+        values = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
+        for place, inner in enumerate(values if name not in _OF_TORCH else ()):
+            if isinstance(inner, Optimizer) and not any(inner is other for other in (optimizer, *optimizers.values())):
+                key = f"{path}{name}" if values is not value and len(list(values)) == 1 else f"{path}{name}.{place}"
+                optimizers[key] = inner
+                _look(inner, f"{key}.", optimizers)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from types import MethodType
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.core.vectors import Flat
-from quorate.replica.own_step import OWN_STEP
+
+OWN_STEP = "_quorate_own_step"
+"""The attribute of a distributed optimizer that holds this step."""
 
 
 @dataclass(frozen=True)
@@ -262,3 +265,14 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
 def has_gradient(parameters: Sequence[Parameter]) -> bool:
     """Return whether any gradient exists, even of zeros: numbers differ between workers, and must not decide."""
     return any(p.grad is not None for p in parameters)
+
+
+def own_step_of(optimizer: Optimizer) -> Callable[..., Any] | None:
+    """Return the `step` that a script has put on `optimizer`; None: there is none, or a scheduler's."""
+    step: Any = optimizer.__dict__.get("step")
+    if step is None or not hasattr(step, "_wrapped_by_lr_sched"):
+        return cast("Callable[..., Any] | None", step)
+    inside: Any = getattr(step, "__wrapped__", None)  # a scheduler keeps the function that it has wrapped
+    if inside is None or inside is getattr(type(optimizer).step, "__func__", type(optimizer).step):
+        return None
+    return MethodType(inside, optimizer)

@@ -21,13 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import as_piece_of, local
+from quorate.core.vectors import Flat, Layout
 from quorate.optim.lars import LARS
 
 MomentumChoice = Literal["auto", "worker", "common"]
@@ -46,6 +48,10 @@ _WITH_L2 = {"SGD", "Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Ad
 """torch's classes whose decay is a part of the gradient, unless a group says otherwise."""
 TINY = 1e-30
 """The energy of a gradient if it is unknown: above 0, as the parameter is used."""
+_OPTIONS = ("momentum", "weight_decay", "dampening", "maximize", "betas", "decoupled_weight_decay")
+"""Options of a parameter group that enter its momentum."""
+BLOCK = 1 << 16
+"""Numbers of the vector and of the momentum in a block: 256 KiB of each in float32."""
 
 
 def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Sequence[str]) -> Kind | None:
@@ -280,3 +286,175 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
     if x.is_contiguous() and y.is_contiguous():
         return torch.dot(x.view(-1), y.view(-1))
     return (x * y).sum()
+
+
+def kept_moments(
+    momentum: WorkerMomentum, parameters: Sequence[Tensor], into: Flat
+) -> tuple[Flat, list[list[float | None]]]:
+    """Return the momenta of `parameters`, written into `into`, a vector of zeros, and the numbers of each."""
+    none = OwnMoment(torch.empty(0))
+    moments = [momentum.own.get(p, none) for p in parameters]
+    for own, place in zip(moments, into.segments(), strict=True):
+        if own is not none:
+            place.copy_(own.m)
+    return into, [own.numbers for own in moments]
+
+
+def restore_moments(
+    momentum: WorkerMomentum, parameters: Sequence[Tensor], kept: Sequence[tuple[Flat, list[list[Any]]]]
+) -> None:
+    """Set the momenta to the mean of the `kept` of several workers; one worker's are unchanged."""
+    momentum.own.clear()
+    for place, p in enumerate(parameters):
+        pairs = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
+        if pairs:
+            m = torch.zeros_like(local(p))
+            for x, _ in pairs:
+                m.add_(x.to(p.dtype), alpha=1.0 if len(kept) == 1 else 1 / len(kept))
+            count, left, ahead, cosine = pairs[0][1]
+            momentum.own[p] = OwnMoment(m, int(count), float(left), float(ahead), cosine)
+
+
+def follow_plain(momentum: WorkerMomentum) -> None:
+    """Put the momentum into the `state_dict()` of the optimizer, and take it from the state that it loads."""
+    _from_plain(momentum)
+    momentum.optimizer.register_state_dict_post_hook(lambda _, state: _into_plain(momentum, state))
+    momentum.optimizer.register_load_state_dict_post_hook(lambda _: _from_plain(momentum))
+
+
+def _key(momentum: WorkerMomentum) -> str | None:
+    """Return torch's name for it; None where torch's is of another kind (RMSprop's is of scaled gradients)."""
+    if momentum.kind in ("rmsprop", "scale-free"):
+        return None
+    return HEAVY_BALL if momentum.kind in ("sgd", "muon") else AVERAGE
+
+
+def _into_plain(momentum: WorkerMomentum, state: dict[str, Any]) -> dict[str, Any]:
+    key, kept = _key(momentum), dict(state["state"])
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [p for group in momentum.optimizer.param_groups for p in group["params"]]
+    for number, p in zip(numbers, parameters, strict=True):
+        own = momentum.own.get(p)
+        if own is None or key is None:
+            continue
+        entry = kept[number] = dict(kept.get(number, {}))
+        m = own.m.clone()
+        if momentum.kind in ("adam", "nadam"):  # torch divides by what its own count of steps makes of it
+            begun = 1 - mean_factor(own) ** float(entry.get("step", own.count))
+            m.mul_(begun / max(1 - own.left, TINY))
+        entry[key] = as_piece_of(p, m)
+        if "mu_product" in entry:
+            entry["mu_product"] = torch.full_like(entry["mu_product"], own.ahead)
+    return {**state, "state": kept}
+
+
+def _from_plain(momentum: WorkerMomentum) -> None:
+    key = _key(momentum)
+    group_of = {p: group for group in momentum.optimizer.param_groups for p in group["params"]}
+    for p, state in momentum.optimizer.state.items():
+        if key is None or state.get(key) is None:
+            continue
+        count = int(float(state.get("step", 1))) or 1
+        beta = float(group_of[p]["betas"][1]) if momentum.kind == "lion" else beta_of(group_of[p])
+        momentum.own[p] = OwnMoment(local(state[key]).detach().clone(), count, beta**count)
+        momentum.own[p].ahead = float(state.get("mu_product", 0.0)) or 1.0
+        if momentum.kind == "sgd":
+            del state[key]
+
+
+class FlatMomentum:
+    """`WorkerMomentum.ahead` for SGD, written into a vector: the same numbers in half the time and without memory.
+
+    The momenta of `momentum` become views of one vector, also for all other methods. Cost of a step: the gradient is
+    read once, and the vector and the momentum are read and written twice and once, in blocks.
+    """
+
+    def __init__(self, momentum: WorkerMomentum, parameters: Sequence[Tensor], layout: Layout) -> None:
+        self.layout, self.momentum, self._parameters = layout, momentum, tuple(parameters)
+        self._numbers: Flat | None = None
+        self._dtypes = [layout.parts[segment.part].dtype for segment in layout.segments]
+        self._scratch = [torch.empty(min(BLOCK, part.numel), dtype=part.dtype) for part in layout.parts]
+        self._ends = [0] * len(layout.parts)
+        for segment in layout.segments:
+            self._ends[segment.part] = max(self._ends[segment.part], segment.offset + segment.numel)
+        self._owns: list[OwnMoment] = []
+
+    def takes(self, gradients: Sequence[Tensor | None]) -> bool:
+        """Return whether `step` can be made: parameters have the same options and dense gradients on the CPU, in the
+        dtype of the vector, and either all have a momentum or none. Else `WorkerMomentum.ahead` does it."""
+        group, moments = self._common_group(), self.momentum.own
+        if group is None or beta_of(group) == 0.0 or not self._are_plain(gradients):
+            return False
+        return sum(p in moments for p in self._parameters) in (0, len(self._parameters))
+
+    def numbers_of(self, vector: Flat) -> list[Tensor]:
+        """Return the parts of a vector without its header."""
+        return [x[:end] for x, end in zip(vector.parts, self._ends, strict=True)]
+
+    def step(self, vector: Flat, *, weight: float, scale: float) -> list[float]:
+        """Turn the gradient in `vector` into `scale` times the momentum one step ahead, and return its energies.
+
+        Args:
+            vector: The gradient, which counts `weight`; it is overwritten.
+            scale: A factor of the result; it does not enter the momentum.
+        """
+        group = self.momentum.optimizer.param_groups[0]
+        factors = self.momentum.heavy_ball_factors(group, has_begun=self._adopt())
+        decay = float(group.get("weight_decay") or 0.0)
+        with torch.no_grad():
+            if decay and not is_decoupled(group, self.momentum.plain):
+                parameters, segments = [local(p) for p in self._parameters], list(vector.segments())
+                torch._foreach_add_(segments, parameters, alpha=-decay if group.get("maximize") else decay)
+            assert self._numbers is not None
+            for x, m, scratch, end in zip(vector.parts, self._numbers.parts, self._scratch, self._ends, strict=True):
+                _step(x[:end], m, scratch, factors, weight, scale)
+        for own in self._owns:
+            own.count += 1
+        return [TINY] * len(self._parameters)
+
+    def _common_group(self) -> dict[str, Any] | None:
+        """Return the options that all parameters have; None where they differ, or another momentum is kept."""
+        if self.momentum.kind != "sgd":
+            return None
+        first, *others = self.momentum.optimizer.param_groups
+        names = [name for name in _OPTIONS if name in first]
+        are_same = all(group.get(name) == first[name] for group in others for name in names)
+        return first if are_same else None
+
+    def _are_plain(self, gradients: Sequence[Tensor | None]) -> bool:
+        for x, dtype in zip(gradients, self._dtypes, strict=True):
+            if x is None or x.dtype is not dtype or not x.is_cpu or x.layout is not torch.strided:
+                return False
+        return True
+
+    def _adopt(self) -> bool:
+        """Make the momenta views of one vector, and return whether they have begun."""
+        moments = self.momentum.own
+        owns = [own for p in self._parameters if (own := moments.get(p)) is not None]
+        if owns and len(owns) == len(self._owns) and all(map(is_, owns, self._owns)):
+            return True
+        if self._numbers is None:
+            self._numbers = Flat.zeros(self.layout)
+        views = self._numbers.segments()
+        for index, p in enumerate(self._parameters):
+            if p in moments:
+                views[index].copy_(moments[p].m)
+                moments[p].m = views[index]
+            else:
+                moments[p] = OwnMoment(views[index].zero_())
+        self._owns = [moments[p] for p in self._parameters]
+        return bool(owns)
+
+
+def _step(
+    x: Tensor, m: Tensor, scratch: Tensor, factors: tuple[float, float, float, float], weight: float, scale: float
+) -> None:
+    beta, old, ahead, taken = factors
+    for begin in range(0, len(x), BLOCK):
+        block = slice(begin, min(begin + BLOCK, len(x)))
+        gradient, moment, ahead_of_it = x[block], m[block], scratch[: block.stop - begin]
+        if weight != 1.0:
+            gradient.mul_(weight)
+        torch.mul(moment.mul_(beta), old, out=ahead_of_it).add_(gradient, alpha=ahead)
+        moment.add_(gradient, alpha=taken)
+        torch.mul(ahead_of_it, scale, out=gradient)

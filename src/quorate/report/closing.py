@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from quorate.records.exclusion_rows import FAR, NO_WEIGHT
 from quorate.records.records import ranks_in
-from quorate.records.rows import Gone, Joined, Step
+from quorate.records.rows import FAR, NO_WEIGHT, Gone, Joined, Step
 from quorate.report.figures.goodput import goodput_of, has_failed
 from quorate.report.figures.lateness import Skew
 from quorate.report.figures.rounds import RoundFigures

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from quorate.aggregation.cyclic_code import cyclic_code
+from quorate.aggregation.distances import far_rows
 from quorate.aggregation.outcome import Outcome
-from quorate.aggregation.outliers import far_rows
 from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import Rule, finite_rows, mixed_rows
 from quorate.core.codec import Draw
@@ -27,7 +27,7 @@ class Combined:
 
     vector: Flat | None = None  # None: there is no update
     excluded: Sequence[tuple[int, str]] = ()
-    """Ranks whose vectors counted nothing, or hardly anything, and why (`records.exclusion_rows`)."""
+    """Ranks whose vectors counted nothing, or hardly anything, and why (`records.rows`)."""
 
 
 Combine = Callable[[Mapping[int, Flat], Mapping[int, float], int], Combined]

@@ -16,10 +16,9 @@ from quorate.core.codec import elected_
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import coded_segments
 from quorate.means.edge_coding import EdgeCoding
-from quorate.servers.centre import Centre
-from quorate.servers.decisions import Decision, Taken
+from quorate.servers.order import Decision, Taken
 from quorate.servers.served_codes import PullCodes
-from quorate.servers.shard import Shard
+from quorate.servers.shard import Centre, Shard
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from quorate.core.contracts import Wire
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import bare_layout
 from quorate.means.edge_coding import EdgeCoding
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.replica.replica import Replica
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import Receiver

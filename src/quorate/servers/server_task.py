@@ -17,10 +17,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.means.edge_coding import EdgeCoding
-from quorate.records.served_rows import Served
-from quorate.servers.centre import Centre
-from quorate.servers.decisions import Decision, Push, Taken
-from quorate.servers.holders import Holders
+from quorate.records.rows import Served
 from quorate.servers.kept_part import KeptPart, PartPushed
 from quorate.servers.messages import (
     Again,
@@ -35,10 +32,10 @@ from quorate.servers.messages import (
     Wanted,
     read_message,
 )
-from quorate.servers.order import Order
+from quorate.servers.order import Decision, Order, Push, Taken
 from quorate.servers.setting_out import WANTED, Receiver, WaitingWorkers
-from quorate.servers.shard import Shard
-from quorate.servers.succession import KINDS, NumberedDecision, Succession
+from quorate.servers.shard import Centre, Shard
+from quorate.servers.succession import KINDS, Holders, NumberedDecision, Succession
 from quorate.wire.attendant import Attendant
 
 READ = "parameters"

@@ -21,14 +21,12 @@ from quorate.replica.optimizer_state import put_beside_parameters, states_from_p
 from quorate.replica.options_in_force import put_options
 from quorate.replica.replica import Replica
 from quorate.rounds.entering import KNOCK_SECONDS
-from quorate.servers.centre import Centre
 from quorate.servers.messages import Attempt, Invitation, PartsMessage, PushMessage, Signal
 from quorate.servers.served_codes import PullCodes, PushCodes
-from quorate.servers.server_answer import Read
-from quorate.servers.server_link import ServerLink
+from quorate.servers.server_link import Read, ServerLink
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import Receiver, parts_of
-from quorate.servers.shard import Shard, cuts_of
+from quorate.servers.shard import Centre, Shard, cuts_of
 from quorate.wire.attendant import CLOSE
 from quorate.wire.work import Together
 

@@ -18,9 +18,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, digest_of
 from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
-from quorate.servers.centre import Centre
 from quorate.servers.messages import PartFields, PartsMessage
-from quorate.servers.shard import Cut, ReceivedShard, Shard
+from quorate.servers.shard import Centre, Cut, ReceivedShard, Shard
 
 WANTED = "wanted"
 """The tag of messages that say whether a worker is to send the part."""

@@ -1,9 +1,14 @@
-"""A digest of the bits of numbers, which detects changes without a copy."""
+"""Digests of the bits of numbers, which detect changes without a copy, or inputs that differ between workers."""
 
 from __future__ import annotations
 
+import zlib
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from quorate.core.local_tensor import local
 
 _WIDE = 1024
 """Words of 8 bytes in a row."""
@@ -44,3 +49,19 @@ def _mixed(sums: Tensor) -> Tensor:
         sums = (sums + torch.arange(1, sums.shape[1] + 1, device=sums.device)) * odd
         sums = sums ^ (sums >> 31)
     return sums.sum(1)
+
+
+def digest_of_inputs(values: Any) -> int:
+    """Return the CRC-32 of the bits of all tensors in `values`, also inside lists and dictionaries. For tensors on a
+    GPU it covers a digest that is made there."""
+    checksum = 0
+    for value in values:
+        if isinstance(value, Tensor):
+            x = local(value).detach().contiguous()
+            x = x if x.device.type == "cpu" else digest_of(x).cpu()
+            checksum = zlib.crc32(x.view(-1).view(torch.uint8).numpy().tobytes(), checksum) if x.numel() else checksum
+        elif isinstance(value, list | tuple):
+            checksum = zlib.crc32(digest_of_inputs(value).to_bytes(4, "little"), checksum)
+        elif isinstance(value, dict):
+            checksum = zlib.crc32(digest_of_inputs(value.values()).to_bytes(4, "little"), checksum)
+    return checksum

@@ -11,8 +11,7 @@ from torch.nn import Module, Parameter
 
 from quorate.core.axes import Axes, Offload
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.experts.exchange import Exchange
-from quorate.sharding.experts.layer import Experts
+from quorate.sharding.experts import Exchange, Experts
 from quorate.sharding.mesh import Seat
 from quorate.wire.metered import Metered
 

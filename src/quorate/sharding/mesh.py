@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from quorate.core.axes import AXES, REPLICAS, SHARDS, TENSOR, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import is_sharded
 from quorate.data.context import data_context
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
@@ -180,3 +182,19 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
 def _axes(sizes: Sequence[int]) -> Axes:
     replicas, stages, shards, tensor = sizes
     return Axes(replicas, shards, tensor, stages)
+
+
+def copies_of(p: Tensor, seat: Seat) -> int:
+    """Return the copies of `p`: along the axes of `seat` along which it is not cut, and in other stages."""
+    along = seat.traffic.along
+    count = 1 if along is None else along.holders(p)
+    for name, size in ((SHARDS, seat.axes.shards), (TENSOR, seat.axes.tensor)):
+        if size > 1 and not _is_cut(p, name):
+            count *= size
+    return count
+
+
+def _is_cut(p: Tensor, axis: str) -> bool:
+    sharded: Any = p
+    names = (sharded.device_mesh.mesh_dim_names or ()) if is_sharded(p) else ()
+    return axis in names and hasattr(sharded.placements[names.index(axis)], "dim")

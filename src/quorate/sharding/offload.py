@@ -18,8 +18,7 @@ from quorate.core.axes import Offload
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.sharding.boundary import Boundary
-from quorate.sharding.collectives import WireAllGather
-from quorate.sharding.groups import groups_of
+from quorate.sharding.collectives import WireAllGather, groups_of
 
 
 @dataclass(frozen=True)

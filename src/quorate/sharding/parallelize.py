@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from types import CellType, FrameType
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -22,7 +24,6 @@ from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
-from quorate.sharding.earlier_parameters import follow
 from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
@@ -280,7 +281,7 @@ def sharded(model: Module, place: Place, optimizer: Optimizer) -> Sharded | None
             group["params"] = [
                 new[some[0]] if some[0] else p for p, some in zip(group["params"], kept, strict=True) if some
             ]
-        follow(earlier, new)
+        replace_earlier(earlier, new)
     return models.sharded.get(model)
 
 
@@ -295,3 +296,48 @@ def _begin_alike(model: Module, wire: Wire) -> None:
     if wire.size > 1:
         wire.barrier().wait()  # all have read it
         wire.trim()  # no later message is as long
+
+
+def replace_earlier(earlier: Sequence[tuple[str, Parameter]], now: Mapping[str, Parameter]) -> None:
+    """Replace `earlier` parameters by those of the model `now`, by name, in lists, dicts and objects.
+
+    A script for which the command line requests shards has older lists of its parameters: for clipping, for moving
+    averages, in other optimizers. They hold full parameters that are no longer trained, so they get those in shards.
+    Local variables of functions keep what they have. Cost: one check of the objects of the process.
+
+    Raises `ConfigurationError` for a tuple, a set, or the state of another optimizer, which cannot be changed.
+    """
+    new = {id(p): now[name] for name, p in reversed(earlier) if name in now and now[name] is not p}
+    names = {id(p): name for name, p in earlier}
+    replaced = [p for p in {id(p): p for _, p in earlier}.values() if id(p) in new]
+    own = {id(x) for x in (replaced, earlier)} | {id(pair) for pair in earlier}
+    holders = {id(x): x for x in gc.get_referrers(*replaced) if id(x) not in own} if replaced else {}
+    for holder in holders.values():
+        kept = _replace(holder, new)
+        if kept is not None:
+            kind = type(holder).__name__
+            raise ConfigurationError(
+                f"a {kind} made before quorate.distribute holds {names[id(kept)]}, and would keep it as it was "
+                f"before the model was put in shards; call quorate.parallelize(model) before the {kind} is made"
+            )
+
+
+def _replace(holder: Any, new: Mapping[int, Parameter]) -> Any:
+    """Replace parameters in `holder`; return a parameter that cannot be replaced there, or None."""
+    if isinstance(holder, FrameType):
+        return None
+    if isinstance(holder, list):
+        holder[:] = [new.get(id(x), x) for x in holder]
+        return None
+    if isinstance(holder, CellType):
+        holder.cell_contents = new.get(id(holder.cell_contents), holder.cell_contents)
+        return None
+    values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+    is_known = isinstance(holder, dict)
+    for key in [key for key, value in values.items() if id(value) in new]:
+        values[key], is_known = new[id(values[key])], True
+    if isinstance(holder, dict):
+        return next((key for key in holder if id(key) in new), None)
+    if isinstance(holder, tuple | set | frozenset) or not is_known:
+        return next((x for x in gc.get_referents(holder) if id(x) in new), None)
+    return None

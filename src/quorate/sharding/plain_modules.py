@@ -9,7 +9,7 @@ from typing import Any
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.nn import Module
 
-from quorate.sharding.groups import groups_of
+from quorate.sharding.collectives import groups_of
 
 _KEPT = (STATE_KEY, REGISTRY_KEY)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.records.rows import Step
 from quorate.report.figures.lateness import side_by_side
 from quorate.report.figures.throughput import batch_of

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.settings import settings_for
 from quorate.core.source import Setting
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.rounds.terms import Agreed, check
 from quorate.simulation import neighbours, together
 from quorate.simulation.played import Case, Played

@@ -39,8 +39,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.gossip.topology.edges import among
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import GossipSettings, OnGraph, own_copy, undirected_graph
-from quorate.strategies.parts.kept_copy import KeptCopy
+from quorate.strategies.parts.gossip import GossipSettings, KeptCopy, OnGraph, own_copy, undirected_graph
 
 
 @dataclass(kw_only=True)

@@ -2,12 +2,12 @@
 
 Idea: Every learner takes H steps of its own optimizer, sends how far it has moved (its outer gradient), reads the
 current common point, and goes on. Each outer gradient moves the common point at once. Momentum applied to each single
-outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/delayed_nesterov.py`):
+outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/learners.py`):
 
     every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
 Alternatively each outer gradient is a step of Adam (`outer="adam"`), which can give stale outer gradients less weight
-(`late="cosine"`, `parts/lateness.py`).
+(`late="cosine"`, `parts/outer_gradients.py`).
 
 With `dynamic` a slow learner takes fewer steps per period, so that all learners send about equally often. The common
 point and its momentum are the same on all learners, bit for bit: outer gradients are applied in rounds, and any learner
@@ -47,13 +47,11 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.delayed_nesterov import AsyncLearner
-from quorate.strategies.parts.lateness import LatenessSettings, over_full_weights
-from quorate.strategies.parts.learner_settings import LearnerSettings
-from quorate.strategies.parts.learners import learner_of
+from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
+from quorate.strategies.parts.mates import LearnerSettings
+from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_ways
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
-from quorate.strategies.parts.ways import units_of_ways
 
 
 @register("async-local-sgd")

@@ -38,8 +38,15 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, own_copy, undirected_graph
-from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_cycle
+from quorate.strategies.parts.gossip import (
+    GossipSettings,
+    OnGraph,
+    begin_exchange,
+    begin_momenta,
+    forget_after_cycle,
+    own_copy,
+    undirected_graph,
+)
 
 
 @dataclass(kw_only=True)

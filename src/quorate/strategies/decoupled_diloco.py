@@ -48,12 +48,11 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
-from quorate.strategies.parts.lateness import LatenessSettings, over_full_weights
-from quorate.strategies.parts.learner_settings import LearnerSettings
 from quorate.strategies.parts.learners import Learner, learner_of, part_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
+from quorate.strategies.parts.mates import LearnerSettings
+from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_ways
 from quorate.strategies.parts.outer_steps import OuterStepSettings
-from quorate.strategies.parts.ways import units_of_ways
 
 
 @register("decoupled-diloco")

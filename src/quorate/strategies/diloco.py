@@ -45,10 +45,15 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
-from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import OuterState, OuterStepSettings, outer_state
-from quorate.strategies.parts.streaming import outer_step, stream, take_means
-from quorate.strategies.parts.synchronous_phase import begins_local, check_after
+from quorate.strategies.parts.local_steps import LocalStepSettings, begins_local, check_after, mean_of_all, take_mean
+from quorate.strategies.parts.outer_steps import (
+    OuterState,
+    OuterStepSettings,
+    outer_state,
+    outer_step,
+    stream,
+    take_means,
+)
 
 
 @register("diloco")

@@ -43,7 +43,7 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.elastic import ElasticSettings
-from quorate.strategies.parts.placement import PlacedOnServers
+from quorate.strategies.parts.servers import PlacedOnServers
 
 
 @dataclass(kw_only=True)

@@ -39,7 +39,6 @@ from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
-from quorate.strategies.parts.server_moments import moved
 
 
 @dataclass(kw_only=True)
@@ -97,7 +96,7 @@ class FedOpt(FederatedSettings):
         work: Served = worker.state
 
         def second(v: Tensor, d: Tensor) -> Tensor:
-            return moved(self.server, v, d, self.beta2)
+            return moved_moments(self.server, v, d, self.beta2)
 
         work.m = work.m * self.beta1 + delta * (1 - self.beta1)
         work.v = work.v.map(second, delta)
@@ -106,3 +105,18 @@ class FedOpt(FederatedSettings):
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
+
+
+def moved_moments(kind: str, v: Tensor, delta: Tensor, beta2: float) -> Tensor:
+    """v after a mean way `delta` (Reddi et al. 2021, Algorithm 2), element by element; a new tensor.
+
+    adagrad  v + delta^2
+    yogi     v - (1 - beta2) delta^2 sign(v - delta^2)
+    adam     beta2 v + (1 - beta2) delta^2
+    """
+    square = delta.abs().square() if delta.is_complex() else delta.square()
+    if kind == "adagrad":
+        return v + square
+    if kind == "yogi":
+        return v - (1 - beta2) * square * (v - square).sgn()
+    return beta2 * v + (1 - beta2) * square

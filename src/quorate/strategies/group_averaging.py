@@ -41,7 +41,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
-from quorate.gossip.topology.butterfly import Butterfly, group_size_near_root
+from quorate.gossip.topology.groups import Butterfly, group_size_near_root
 from quorate.strategies import register
 from quorate.strategies.parts.gossip import own_copy
 from quorate.strategies.parts.group_models import GroupModels, mean_of

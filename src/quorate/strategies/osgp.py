@@ -35,10 +35,9 @@ from quorate.core.neighbours import Given, UnderWay, added_up
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, check_patience, own_copy
-from quorate.strategies.parts.push_sum import PushSum
+from quorate.strategies.parts.gossip import GossipSettings, OnGraph, PushSum, begin_exchange, check_patience, own_copy
 
 
 @dataclass(kw_only=True)

@@ -47,9 +47,7 @@ from typing import Literal
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.placement import PlacedOnServers
-from quorate.strategies.parts.pushing import Pushing
-from quorate.strategies.parts.server_settings import ServerSettings
+from quorate.strategies.parts.servers import PlacedOnServers, Pushing, ServerSettings
 
 
 @register("parameter-server")

@@ -32,8 +32,14 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import LocalStepSettings, mean_of_all, take_mean
-from quorate.strategies.parts.synchronous_phase import SynchronousPhase, begins_local, check_after
+from quorate.strategies.parts.local_steps import (
+    LocalStepSettings,
+    SynchronousPhase,
+    begins_local,
+    check_after,
+    mean_of_all,
+    take_mean,
+)
 
 
 @register("post-local-sgd")

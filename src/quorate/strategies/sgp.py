@@ -35,11 +35,19 @@ from typing import Literal
 from quorate.core.neighbours import Given
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import GossipSettings, OnGraph, begin_exchange, check_patience
-from quorate.strategies.parts.gossip_momenta import begin_momenta, forget_after_cycle, numerators, take_shares
-from quorate.strategies.parts.push_sum import PushSum
+from quorate.strategies.parts.gossip import (
+    GossipSettings,
+    OnGraph,
+    PushSum,
+    begin_exchange,
+    begin_momenta,
+    check_patience,
+    forget_after_cycle,
+    numerators,
+    take_shares,
+)
 
 
 @dataclass(kw_only=True)

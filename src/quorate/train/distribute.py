@@ -30,9 +30,8 @@ from quorate.observe.pacing import injected
 from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy, shard_by_of
-from quorate.replica.inner_optimizers import inner_optimizers
-from quorate.replica.own_step import OWN_STEP, own_step_of
-from quorate.replica.plain_step import NO_ARGUMENTS, StepArguments, takes_closure
+from quorate.replica.optimizer_state import inner_optimizers
+from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, takes_closure
 from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep

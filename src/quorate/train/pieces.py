@@ -20,13 +20,12 @@ from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.quorums.whole_replica import WholeReplica
-from quorate.records.layer_rows import Layers
+from quorate.records.rows import Layers
 from quorate.replica.by_tensors import is_by_numbers
 from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Seat
-from quorate.sharding.on_pieces import OnPieces
+from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 from quorate.sharding.parallelize import Sharded
-from quorate.sharding.whole_tensors import WholeTensors
 from quorate.train.compatibility import Combination
 from quorate.train.watched import Watched
 from quorate.wire.metered import Metered

@@ -17,8 +17,7 @@ from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
 from quorate.servers.own import OwnServers
 from quorate.servers.own_server import OwnServer
-from quorate.strategies.parts.placement import PlacedOnServers
-from quorate.strategies.parts.server_settings import ServerSettings
+from quorate.strategies.parts.servers import PlacedOnServers, ServerSettings
 from quorate.train.reduced import served_coding_of
 from quorate.train.same_call import call_of, compare_with_those_joined
 from quorate.train.watched import Watched

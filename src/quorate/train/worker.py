@@ -49,9 +49,8 @@ from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
-from quorate.sharding.copies import copies_of
-from quorate.sharding.mesh import Seat
-from quorate.strategies.parts.push_sum import PushSum
+from quorate.sharding.mesh import Seat, copies_of
+from quorate.strategies.parts.gossip import PushSum
 from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of

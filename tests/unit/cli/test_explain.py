@@ -112,8 +112,8 @@ def test_json_has_values(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_name_of_two_families_has_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    twins: Registry[object] = Registry("twin", {"ddp": "quorate.core.batch_times:UCF101_LSTM"})
-    monkeypatch.setitem(listing.FAMILIES, "twins", "quorate.core.batch_times:traces")
+    twins: Registry[object] = Registry("twin", {"ddp": "quorate.core.durations:UCF101_LSTM"})
+    monkeypatch.setitem(listing.FAMILIES, "twins", "quorate.core.durations:traces")
     known = cards.registry
     monkeypatch.setattr(cards, "registry", lambda family: twins if family == "twins" else known(family))
     assert [card.kind for card in cards_of("ddp")] == ["baseline", "twin"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quorate.codecs.bits import WIDEST, pack, packed_bytes, signs, unpack, width_for
+from quorate.codecs.packed import WIDEST, pack, packed_bytes, signs, unpack, width_for
 from quorate.codecs.selection import largest
 
 NUMELS = (0, 1, 2, 7, 8, 9, 64, 1001)

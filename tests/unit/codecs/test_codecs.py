@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quorate.codecs import pieces
+from quorate.codecs import packed
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.codecs.half import Half
 from quorate.codecs.sign import Sign
@@ -225,7 +225,7 @@ def test_where_a_code_lies_in_memory_does_not_matter(codec: Codec) -> None:
 def test_a_long_vector_is_coded_in_pieces(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     x, draw = normal(), Draw(round=2)
     whole = through(codec, x, draw=draw)
-    monkeypatch.setattr(pieces, "NUMBERS", 64)
+    monkeypatch.setattr(packed, "NUMBERS", 64)
     torch.testing.assert_close(through(codec, x, draw=draw), whole)
 
 

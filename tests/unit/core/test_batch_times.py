@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from quorate.core.batch_times import Batches, traces
+from quorate.core.durations import Batches, traces
 
 PUBLISHED = {
     "ucf101-lstm": (0.201, 3.410, 1.235, 0.706),

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.batch_times import Batches, traces
-from quorate.core.durations import Sampled, Trace, parse_sampled, parse_trace
+from quorate.core.durations import Batches, Sampled, Trace, parse_sampled, parse_trace, traces
 from quorate.core.errors import ConfigurationError
 
 

@@ -107,7 +107,7 @@ def test_a_registry_reads_what_it_was_given_as_a_place(garden: str) -> None:
 
 
 def test_values_keep_their_summary_when_they_are_loaded() -> None:
-    registry: Registry[object] = Registry("trace", {"lstm": "quorate.core.batch_times:UCF101_LSTM"})
+    registry: Registry[object] = Registry("trace", {"lstm": "quorate.core.durations:UCF101_LSTM"})
     before = registry.summary("lstm")
     registry.get("lstm")
     assert registry.summary("lstm") == before != ""

@@ -11,7 +11,7 @@ from quorate.core import text_files
 from quorate.core.durations import parse_trace
 from quorate.core.errors import ConfigurationError
 from quorate.core.text_files import text_of
-from quorate.gossip.topology.reading import topology_of
+from quorate.gossip.topology import topology_of
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from quorate.core.wanted import wanted_in_words
+from quorate.core.settings import wanted_in_words
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quorate.core.topology import Topology
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.edges import among
 from quorate.gossip.topology.mixing import matrix
-from quorate.gossip.topology.reading import topology_of
 from tests.unit.gossip.test_topologies import NAMES, made
 
 

@@ -13,8 +13,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.vectors import Flat
-from quorate.gossip.exchanges import TAG, GraphMembers, Incoming
-from quorate.gossip.masses import MassLedger
+from quorate.gossip.exchanges import TAG, GraphMembers, Incoming, MassLedger
 from quorate.wire.failure import allow_going_on
 from quorate.wire.virtual.world import VirtualWorld
 

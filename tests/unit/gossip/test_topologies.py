@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.gossip.topology import topologies
-from quorate.gossip.topology.butterfly import group_size_near_root
+from quorate.gossip.topology import topologies, topology_of
+from quorate.gossip.topology.groups import group_size_near_root
 from quorate.gossip.topology.mixing import matrix, mixing_of
-from quorate.gossip.topology.reading import topology_of
 
 NAMES = [name for name in topologies.names() if topologies.get(name).__module__.startswith("quorate.gossip.topology")]
 SIZES = [1, 2, 3, 5, 8, 12, 16]

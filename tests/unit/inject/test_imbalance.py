@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.batch_times import Batches, traces
+from quorate.core.durations import Batches, traces
 from quorate.core.errors import ConfigurationError
 from quorate.inject.imbalance import parse_imbalance
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.inject.failures import failures_from
-from quorate.inject.slow_times import SlowTimes
+from quorate.inject.failures import SlowTimes, failures_from
 
 FAILURES = failures_from("mtbf=20s,slow=0.5:x3:4s,stop=0.2:1s")
 SEED, WORKERS, BEGAN = 2, 4, 1000.0

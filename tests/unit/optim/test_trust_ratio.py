@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quorate.optim.trust_ratio import lamb_ratio, lars_ratio, norm_of
+from quorate.optim.by_layers import lamb_ratio, lars_ratio, norm_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quorate.records.live_rows import LiveRows
+from quorate.records.records import LiveRows
 
 
 def test_each_look_gives_what_is_new_and_a_row_that_is_cut_off_comes_with_its_end(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from quorate.buckets.flat import layout_of
 from quorate.core.vectors import Flat, pack
-from quorate.replica import flat_momentum
-from quorate.replica.flat_momentum import FlatMomentum
-from quorate.replica.worker_momentum import OwnMoment, WorkerMomentum
+from quorate.replica import worker_momentum
+from quorate.replica.worker_momentum import FlatMomentum, OwnMoment, WorkerMomentum
 
 OPTIONS: list[dict[str, Any]] = [
     {"momentum": 0.9},
@@ -56,7 +55,7 @@ def stepped(options: dict[str, Any], *, is_flat: bool, weight: float = 1.0, step
 def test_the_numbers_have_the_same_bits(
     options: dict[str, Any], weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flat_momentum, "BLOCK", 5)
+    monkeypatch.setattr(worker_momentum, "BLOCK", 5)
     each = zip(
         stepped(options, is_flat=True, weight=weight), stepped(options, is_flat=False, weight=weight), strict=True
     )

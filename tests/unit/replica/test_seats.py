@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from quorate.replica.seats import Seats
+from quorate.hogwild.common_parameters import Seats
 
 
 class Odd(nn.Module):

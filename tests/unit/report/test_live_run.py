@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.records.live_rows import LiveRows
-from quorate.records.records import records_of
+from quorate.records.records import LiveRows, records_of
 from quorate.report.live import display
 from quorate.report.live.run import LiveRun
 from quorate.report.live.series import Series

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.records.noise_rows import Noise
-from quorate.records.rows import Step
+from quorate.records.rows import Noise, Step
 from quorate.report.page import page
 from quorate.report.topics.noise import advice, noise_figures, noise_summary
 from tests.support.made_summaries import made_summary

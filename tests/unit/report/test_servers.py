@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.report.page import page
 from quorate.report.reading.rank import served_of
 from quorate.report.summary import tables

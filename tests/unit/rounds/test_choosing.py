@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quorate.core.measured import Measured, WorkerMeasures
+from quorate.core.means import Measured, WorkerMeasures
 from quorate.rounds.choice.choosing import Forecast, Level, Trust, Window, choose, cost, is_worse, level
 
 SIZE = 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.batch_times import UCF101_LSTM, Batches
+from quorate.core.durations import UCF101_LSTM, Batches
 from quorate.rounds.choice.choosing import forecast, quorums
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from quorate.core.fields import Fields
-from quorate.servers.decisions import Decision, Taken
 from quorate.servers.messages import (
     Again,
     AnswerFields,
@@ -20,6 +19,7 @@ from quorate.servers.messages import (
     Signal,
     Wanted,
 )
+from quorate.servers.order import Decision, Taken
 from quorate.servers.succession import Announcement, Decided, NumberedDecision, Succeeds
 
 DECISION = NumberedDecision(7, (2,), 1, Decision(3, (Taken(0, 1, 0.5, 2),), readers=((0, 1),), joined=((4, 9),)))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.core.servers import ServerTerms
-from quorate.servers.decisions import Decision, Push
-from quorate.servers.order import Order
+from quorate.servers.order import Decision, Order, Push
 
 SEEDS = range(25)
 MODES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from quorate.core.servers import ServerTerms
 from quorate.core.vectors import bare_layout
 from quorate.replica.plain_step import options_of
 from quorate.replica.replica import Replica
-from quorate.servers.server_answer import READ
+from quorate.servers.server_link import READ
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import Receiver
 from quorate.servers.shard import Shard, cuts_of

@@ -8,9 +8,8 @@ from collections import deque
 import pytest
 
 from quorate.core.contracts import Message
-from quorate.servers.decisions import Decision
-from quorate.servers.holders import Holders
-from quorate.servers.succession import NumberedDecision, Succession
+from quorate.servers.order import Decision
+from quorate.servers.succession import Holders, NumberedDecision, Succession
 
 
 class Play:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.sharding import allocator
+from quorate.sharding import by_fsdp
 
 
 @pytest.fixture(autouse=True)
 def _asks_again() -> Iterator[None]:
-    allocator._trim.cache_clear()
+    by_fsdp._trim.cache_clear()
     yield
-    allocator._trim.cache_clear()
+    by_fsdp._trim.cache_clear()
 
 
 def resident() -> int:
@@ -31,7 +31,7 @@ def test_what_is_free_is_given_back() -> None:
     held = resident()
     del small
     kept = resident()
-    assert allocator.give_back()
+    assert by_fsdp.give_back()
     assert held - kept < 60e6 < kept - resident()
     del last
 
@@ -42,4 +42,4 @@ def test_another_library_is_left_alone(error: type[Exception], monkeypatch: pyte
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not allocator.give_back()
+    assert not by_fsdp.give_back()

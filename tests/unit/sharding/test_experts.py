@@ -16,8 +16,7 @@ from quorate.core.axes import Axes
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.by_experts import check_experts, outside_experts
-from quorate.sharding.experts.exchange import Exchange
-from quorate.sharding.experts.routing import capacity_of, route
+from quorate.sharding.experts import Exchange, capacity_of, route
 from quorate.sharding.traffic import Traffic
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld

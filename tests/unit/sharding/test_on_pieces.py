@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from quorate.replica.by_tensors import is_by_numbers
-from quorate.sharding.on_pieces import OnPieces
+from quorate.sharding.optimizer_steps import OnPieces
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.terms import Agreed
-from quorate.strategies.parts.delayed_nesterov import AsyncLearner
-from quorate.strategies.parts.learners import learner_of
+from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined

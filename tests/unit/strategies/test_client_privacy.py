@@ -14,7 +14,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, header_in
 from quorate.launch.worker.world import World
-from quorate.strategies.parts.privacy import clipped, noised
+from quorate.strategies.parts.client_work import clipped, noised
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.federated_trainings import CLIENTS, RATE, flat, gradient, net, rounds_of, train, trained
 from tests.support.joined import joined

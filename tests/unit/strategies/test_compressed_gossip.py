@@ -15,8 +15,8 @@ from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, bare_layout
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix
-from quorate.gossip.topology.reading import topology_of
 from quorate.means.reduction import NONE, POWER_SGD, compressing
 from quorate.strategies.dcd_psgd import most_noise
 from quorate.wire.virtual.world import VirtualWorld

@@ -18,8 +18,8 @@ from quorate.core.means import Mean
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
 from quorate.strategies.parts.learners import Learner, part_of
+from quorate.strategies.parts.outer_gradients import merged_ways
 from quorate.strategies.parts.outer_steps import OuterOptimizer
-from quorate.strategies.parts.ways import merged_ways
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld

@@ -11,8 +11,8 @@ import torch
 
 import quorate
 from quorate.core.errors import ConfigurationError, PeerFailed
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix
-from quorate.gossip.topology.reading import topology_of
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train

@@ -12,7 +12,7 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.gossip.masses import MassLedger, weight_of_the_dead
+from quorate.gossip.exchanges import MassLedger, weight_of_the_dead
 from quorate.wire import current
 from quorate.wire.faulty import Fault
 from quorate.wire.virtual.world import VirtualWorld

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix
-from quorate.gossip.topology.reading import topology_of
 from tests.support.gossip import RATE, Told, run, train
 
 HEAVY = 0.8

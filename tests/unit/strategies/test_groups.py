@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Request
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix, mixing_of
-from quorate.gossip.topology.reading import topology_of
 from quorate.launch.worker.world import World
 from tests.support.kept_trainings import in_world
 from tests.support.local_trainings import (

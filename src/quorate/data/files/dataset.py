@@ -1,24 +1,33 @@
-"""The examples of many files as one dataset."""
+"""Many files as one dataset: each worker reads them, one worker reads them for all, or each has files of its own."""
 
 from __future__ import annotations
 
 import bisect
+import fcntl
+import hashlib
 import itertools
+import os
+import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from torch.utils.data import Dataset
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, get_worker_info
 
-from quorate.core.errors import BadFile, MissingExtra
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import BadFile, ConfigurationError, MissingExtra
 from quorate.core.telling import tell
-from quorate.data.files.cached import Cache
 from quorate.data.files.kinds import Kind, Opened
 from quorate.data.files.listing import Listing
 
 OPEN = 16
 """Files that one process keeps open."""
+_TAG = "examples"
 
 
 class Files(Dataset[Any]):
@@ -88,3 +97,165 @@ class Files(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_open": OrderedDict(), "_lock": Lock()}
+
+
+def packed(example: Any, tensors: list[Tensor]) -> Any:
+    """Return `example` as JSON, with its tensors and bytes appended to `tensors`."""
+    if isinstance(example, Tensor):
+        tensors.append(example)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(example, bytes):
+        tensors.append(torch.frombuffer(bytearray(example), dtype=torch.uint8) if example else torch.empty(0))
+        return {"bytes": len(tensors) - 1}
+    if isinstance(example, Mapping):
+        return {"dict": [[key, packed(value, tensors)] for key, value in example.items()]}
+    if isinstance(example, tuple | list):
+        return {type(example).__name__: [packed(value, tensors) for value in example]}
+    return {"plain": example}
+
+
+def unpacked(packed_example: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
+    """Return the example that was `packed`."""
+    ((kind, value),) = packed_example.items()
+    if kind == "tensor":
+        return tensors[value].clone()
+    if kind == "bytes":
+        return bytes(tensors[value].to(torch.uint8).tolist())
+    if kind == "dict":
+        return {key: unpacked(each, tensors) for key, each in value}
+    if kind in ("tuple", "list"):
+        items = [unpacked(each, tensors) for each in value]
+        return tuple(items) if kind == "tuple" else items
+    return value
+
+
+class Reader:
+    """A task beside one worker that answers the others; `read` returns an example by its number."""
+
+    def __init__(self, wire: Wire, read: Callable[[int], Any]) -> None:
+        self._wire, self._read = wire, read
+        self._questions = wire.channel("questions")
+        self._task = wire.spawn(self._answer, "questions")
+
+    def _answer(self, wire: Wire) -> None:
+        while True:
+            try:
+                source, message = wire.receive(None, _TAG).wait(wire.timeout)
+            except TimeoutError:
+                continue
+            if "close" in message.header:
+                return
+            tensors: list[Tensor] = []
+            header: dict[str, Any]
+            try:
+                header = {"examples": [packed(self._read(number), tensors) for number in message.header["numbers"]]}
+            except (BadFile, MissingExtra) as error:
+                header, tensors = {"error": str(error)}, []
+            self._wire.send(
+                Message(tuple(tensors), header, shared=True), source, f"{_TAG}/{message.header['sequence']}"
+            )
+
+    def close(self) -> None:
+        """End the task."""
+        self._questions.send(Message(header={"close": True}), self._wire.rank, _TAG)
+        self._task.wait()
+
+
+class RemoteFiles(Dataset[Any]):
+    """The examples that worker `reader` reads. For the worker's process only, as they come over its wire."""
+
+    def __init__(self, wire: Wire, reader: int, length: int, transform: Callable[[Any], Any] | None) -> None:
+        self._wire, self._reader, self._length, self._transform = wire, reader, length, transform
+        self._questions = wire.channel("questions")
+        self._asked: dict[tuple[int, ...], Work[tuple[int, Message]]] = {}
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def ask(self, numbers: Sequence[int]) -> None:
+        """Request examples that are fetched soon."""
+        self._sequence += 1
+        header = {"sequence": self._sequence, "numbers": [int(number) for number in numbers]}
+        self._questions.send(Message(header=header), self._reader, _TAG)
+        self._asked[tuple(numbers)] = self._wire.receive(self._reader, f"{_TAG}/{self._sequence}")
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        if get_worker_info() is not None:
+            raise ConfigurationError(
+                'with read="one" each worker receives its examples over the network; use num_workers=0'
+            )
+        if tuple(numbers) not in self._asked:
+            self.ask(numbers)
+        _, message = self._asked.pop(tuple(numbers)).wait()
+        if "error" in message.header:
+            raise BadFile(message.header["error"], (self._reader,))
+        examples = [unpacked(each, message.tensors) for each in message.header["examples"]]
+        return examples if self._transform is None else [self._transform(each) for each in examples]
+
+    def __getitem__(self, number: int) -> Any:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"there is no example {number} of {len(self)}")
+        return self.__getitems__([number % len(self)])[0]
+
+
+class OwnFiles(Dataset[Any]):
+    """The examples of all workers, in order of rank, of which this one can read its own. `read` returns one of these by
+    its number among them. `shard` gives each worker its own examples."""
+
+    def __init__(self, read: Callable[[int], Any], rank: int, counts: Sequence[int]) -> None:
+        self._own, self._rank = read, rank
+        self.ends = tuple(itertools.accumulate(counts))
+        """The number of the examples of each worker and those before it, by rank."""
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, number: int) -> Any:
+        begin = self.ends[self._rank - 1] if self._rank else 0
+        if not begin <= number < self.ends[self._rank]:
+            raise IndexError(
+                f"rank {self._rank} has the examples from {begin} to before {self.ends[self._rank]}, and not {number}"
+            )
+        return self._own(number - begin)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache in `folder`. A copy is identified by path, size and time of its original."""
+
+    folder: Path
+
+    def near(self, path: Path) -> Path:
+        """Return a copy of `path`; where there is no room for one, `path` itself, with a message."""
+        about = path.stat()
+        identity = f"{path.resolve()}\n{about.st_size}\n{about.st_mtime_ns}"
+        copy = self.folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}{path.suffix}"
+        if _is_whole(copy, about.st_size):
+            return copy
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / f"{copy.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # goes with the process
+                if not _is_whole(copy, about.st_size):
+                    self._fetch(path, copy)
+        except OSError as error:
+            tell(f"quorate: {path} is read where it is, and not kept in {self.folder}: {error}\n")
+            return path
+        return copy
+
+    def _fetch(self, path: Path, copy: Path) -> None:
+        new = copy.with_name(f"{copy.name}.new")
+        try:
+            shutil.copyfile(path, new)
+            os.replace(new, copy)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def _is_whole(copy: Path, size: int) -> bool:
+    try:
+        return copy.stat().st_size == size
+    except OSError:
+        return False

@@ -11,12 +11,9 @@ from typing import Any, Literal
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.context import data_context
-from quorate.data.files.cached import Cache
-from quorate.data.files.dataset import Files
-from quorate.data.files.kinds import Kind
-from quorate.data.files.listing import KINDS, Listing, Together, agree, alone, count, find, together
-from quorate.data.files.own import OwnFiles
-from quorate.data.files.remote import Reader, RemoteFiles
+from quorate.data.files.dataset import Cache, Files, OwnFiles, Reader, RemoteFiles
+from quorate.data.files.kinds import KINDS, Kind
+from quorate.data.files.listing import Listing, Together, agree, alone, count, find, together
 
 _ON_BAD_FILE = ("skip", "stop")
 _READ = ("each", "one", "own")

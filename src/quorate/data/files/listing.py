@@ -16,23 +16,9 @@ import torch
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, MissingExtra, ranks_in_words, unknown
 from quorate.core.telling import tell
-from quorate.data.files.archives import Tar
-from quorate.data.files.arrays import Npy, Safetensors, Tokens
-from quorate.data.files.kinds import Kind
-from quorate.data.files.pictures import Images
-from quorate.data.files.tables import Parquet
+from quorate.data.files.kinds import KINDS, Kind
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
-
-KINDS: dict[str, type[Kind]] = {
-    "images": Images,
-    "npy": Npy,
-    "parquet": Parquet,
-    "safetensors": Safetensors,
-    "tar": Tar,
-    "tokens": Tokens,
-}
-"""By name."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`--chaos`: workers that are killed, stopped and slowed down on a schedule, while they train.
 
 The launcher strikes: SIGKILL is a death, SIGSTOP and later SIGCONT a stop. A slow time is made by the worker itself,
-which draws the same schedule (`inject.slow_times`); here it is only told. The ranks of the schedule are places: a
+which draws the same schedule (`inject.failures`); here it is only told. The ranks of the schedule are places: a
 worker that was started in the place of a dead one is struck in its stead.
 
 Time 0 is when the last of the workers that begin together has been through `quorate.distribute`. It stands on the board

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.records.live_figures import LiveFigures
-from quorate.records.live_rows import LiveRows
-from quorate.records.records import records_of
+from quorate.records.records import LiveRows, records_of
 
 AFTER = 5.0
 """Seconds between a death, a stop or a slow time and the sentence."""

@@ -27,7 +27,7 @@ from quorate.launch.warm.script import live_as_main
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved, Storage, storage_of
 from quorate.sharding.blocks import blocks_of, class_of, in_words
-from quorate.sharding.host_copies import MASTER
+from quorate.sharding.host_step import MASTER
 from quorate.sharding.memory import Model, Size
 from quorate.sharding.mesh import mesh_of
 from quorate.sharding.parallelize import blocks_chosen, sharded

@@ -12,10 +12,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
-from quorate.inject.failures import failures_from
+from quorate.inject.failures import SlowTimes, failures_from
 from quorate.inject.imbalance import parse_imbalance
 from quorate.inject.pace import parse_pace
-from quorate.inject.slow_times import SlowTimes
 from quorate.launch.local.chaos import began
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.unused import asked_mesh, asked_strategy

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quorate.records.live_rows import LiveRows
-from quorate.records.records import records_of
+from quorate.records.records import LiveRows, records_of
 from quorate.records.rows import ClockOffset, Start, Step
 from quorate.report.reading.sound import row_of, sound_parts
 

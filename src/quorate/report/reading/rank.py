@@ -8,13 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from quorate.records.exclusion_rows import Excluded
-from quorate.records.layer_rows import Layers
-from quorate.records.memory_rows import Memory
-from quorate.records.noise_rows import Noise
 from quorate.records.records import records_of, rows, rows_in
-from quorate.records.rows import ClockOffset, Distance, Distribute, End, Evaluate, Gone, Joined, Log, Outer, Start, Step
-from quorate.records.served_rows import Served
+from quorate.records.rows import (
+    ClockOffset,
+    Distance,
+    Distribute,
+    End,
+    Evaluate,
+    Excluded,
+    Gone,
+    Joined,
+    Layers,
+    Log,
+    Memory,
+    Noise,
+    Outer,
+    Served,
+    Start,
+    Step,
+)
 from quorate.report.reading.clocks import SAME, RunClock, Spans
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
 from quorate.report.reading.sound import has_numbers, is_count, is_number, row_of, sound_parts

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from quorate.records.round_rows import RoundRow
-from quorate.records.rows import Step
+from quorate.records.rows import RoundRow, Step
 from quorate.report.reading.sound import is_count, row_of
 
 MOST = 0.8

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quorate.core.gradient_noise import diversity, example_factor, gain, scale_of, step_factor
-from quorate.records.noise_rows import Noise
-from quorate.records.rows import Step
+from quorate.records.rows import Noise, Step
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quorate.records.served_rows import Served
+from quorate.records.rows import Served
 from quorate.report.charts import drawing
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.markup import Markup, element, joined

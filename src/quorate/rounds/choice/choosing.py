@@ -27,7 +27,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quorate.core.measured import Measured
+from quorate.core.means import Measured
 from quorate.core.resize import kept
 
 FIRST = 4  # steps of each worker in the first window; each is twice as long as the one before it

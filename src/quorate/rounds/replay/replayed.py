@@ -20,7 +20,7 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Diverged, Stopped
 from quorate.core.fields import Fields
 from quorate.core.vectors import Flat, Layout, empty_vector
-from quorate.records.round_rows import RoundRow
+from quorate.records.rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
 from quorate.rounds.arrival import OtherRounds
 from quorate.rounds.buffer import Contribution, Kept, Snapshot

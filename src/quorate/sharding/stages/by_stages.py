@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from quorate.core.axes import Zero
@@ -19,13 +19,11 @@ from quorate.core.errors import ConfigurationError
 from quorate.sharding.mesh import Seat
 from quorate.sharding.stages import cut
 from quorate.sharding.stages.choice import Cuts, StageChoice
-from quorate.sharding.stages.clipping import norms_over_stages
 from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import Cost, cut_evenly
 from quorate.sharding.stages.division import Stages
-from quorate.sharding.stages.ending import Ending
-from quorate.sharding.stages.layout import Layout
-from quorate.sharding.stages.orders import SCHEDULES, refusal, schedule_named
+from quorate.sharding.stages.ending import Ending, norms_over_stages
+from quorate.sharding.stages.orders import SCHEDULES, Layout, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.stages.route import Shapes, used_by
 from quorate.sharding.stages.units import Unit, units_of
@@ -55,9 +53,8 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
     count = _MICROBATCHES * workers if count is None else count
     layout = _layout(units, costs, workers, count, chosen, is_resharded=shards > 1 and zero == 3)
     stage_of = _cut(units, costs, layout, chosen.cuts)
-    names = [
-        name for name, p in model.named_parameters() if not any(p is inside for unit in units for inside in _all(unit))
-    ]
+    inside = {id(p) for unit in units for p in unit.module.parameters()}
+    names = [name for name, p in model.named_parameters() if id(p) not in inside]
     if shards > 1:
         _check_shared(units, stage_of, layout)
     used = {} if example is None else used_by(model, units, names, example)
@@ -86,10 +83,6 @@ def _check_shared(units: Sequence[Unit], stage_of: Sequence[int], layout: Layout
                     f"{other} and {unit.name} share parameters and lie on one worker under {layout.schedule}, where "
                     'each module is in shards by itself; take another schedule, such as "1f1b", or no shards'
                 )
-
-
-def _all(unit: Unit) -> list[Parameter]:
-    return list(unit.module.parameters())
 
 
 def _as_args(example: Any, model: Module) -> tuple[Any, ...] | None:

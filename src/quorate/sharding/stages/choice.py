@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from quorate.core.axes import Offload
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.experts.layer import Experts
+from quorate.sharding.experts import Experts
 from quorate.sharding.tensor.branches import branches_in
 
 Cuts = Literal["auto", "memory"] | Sequence[str]

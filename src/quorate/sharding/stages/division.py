@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch.nn import Module
 
-from quorate.sharding.stages.layout import Layout
+from quorate.sharding.stages.orders import Layout
 from quorate.sharding.stages.route import Shapes
 from quorate.sharding.stages.units import Unit
 

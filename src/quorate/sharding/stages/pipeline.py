@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,16 +13,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 from torch.utils import _pytree as pytree
 
-from quorate.core.contracts import Message, Wire
+from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.collectives import Pieces
-from quorate.sharding.stages.batches import Merged, merged, micro_batches
-from quorate.sharding.stages.between import Between
+from quorate.sharding.stages.batches import Merged, MicroBatch, merged, micro_batches
 from quorate.sharding.stages.ending import Ending
-from quorate.sharding.stages.layout import Layout
-from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action
-from quorate.sharding.stages.route import Shapes
-from quorate.sharding.stages.run import Kept, Run
+from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action, Layout
+from quorate.sharding.stages.route import Route, Shapes
 from quorate.sharding.stages.units import Unit, gated
 from quorate.sharding.traffic import Traffic
 
@@ -337,3 +335,67 @@ class Passing:
                 self._came[transfer] = self._kept.inputs[transfer] = x
             leaves[place] = self._came[transfer]
         return pytree.tree_unflatten(leaves, spec)
+
+
+@dataclass
+class Kept:
+    """Tensors of one micro-batch in one stage, from its forward pass until its backward pass."""
+
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    """Inputs by transfer."""
+    sent: dict[int, Tensor] = field(default_factory=dict)
+    ends: list[Tensor] = field(default_factory=list)
+    """In the last stage: tensors from which the backward pass begins."""
+    groups: Any = None
+    """Between the two halves of a backward pass: the parameter groups of the second half."""
+
+
+@dataclass
+class Run:
+    """One step, or one call, of the model."""
+
+    batches: list[MicroBatch]
+    routes: list[Route]
+    learns: bool
+    kept: dict[tuple[int, int], Kept] = field(default_factory=dict)
+    handed: dict[tuple[str, int, int], Tensor | None] = field(default_factory=dict)
+    """Tensors from one stage of this worker to its next."""
+    sends: list[Work[None]] = field(default_factory=list)
+    outputs: dict[int, Any] = field(default_factory=dict)
+    """Outputs of the last stage, by micro-batch."""
+
+
+class Between:
+    """The workers of one pipeline, as one of them sees them; `way` is "f" (forward) or "b" (backward)."""
+
+    def __init__(self, layout: Layout, wire: Wire, traffic: Traffic) -> None:
+        self._layout, self._wire, self._traffic = layout, wire, traffic
+
+    def give(self, run: Run, way: str, transfer: int, number: int, stage: int, x: Tensor | None) -> None:
+        """Send another stage a tensor, or (backward) nothing, where it has no gradient."""
+        to = self._layout.owner(stage)
+        if to == self._wire.rank:
+            run.handed[way, transfer, number] = x
+            return
+        learns = run.learns and x is not None and x.requires_grad
+        tensors = () if x is None else (x.detach().cpu().contiguous(),)
+        run.sends.append(self._wire.send(Message(tensors, {"learns": learns}), to, f"{way}{transfer}.{number}"))
+
+    def take(self, run: Run, way: str, transfer: int, number: int, stage: int) -> Tensor | None:
+        """Receive a tensor from another stage; it requires gradients where it does there."""
+        source = self._layout.owner(stage)
+        if source == self._wire.rank:
+            x = run.handed.pop((way, transfer, number))
+            return None if x is None else x.detach().requires_grad_(x.requires_grad and way == "f")
+        work = self._wire.receive(source, f"{way}{transfer}.{number}")
+        _, message = self._traffic.wait_along(work, self._wire.clock)
+        if not message.tensors:
+            return None
+        x = message.tensors[0]
+        return x.requires_grad_() if message.header["learns"] and way == "f" else x
+
+    def settle(self, run: Run) -> None:
+        """Wait until the sends have completed."""
+        for work in run.sends:
+            self._traffic.wait_along(work, self._wire.clock)
+        run.sends.clear()

@@ -91,8 +91,8 @@ class Dealt:
         others = [peer for peer in range(wire.size) if peer != wire.rank]
         sends = [wire.send(message, peer, tag) for peer in others]
         receives = [wire.receive(peer, tag, others) for peer in others]
-        swap = Swap(wire, operation, others, receives, sends, message, _tensors)
-        received = self.together.traffic.wait(swap, wire.clock)
+        swap = Swap(wire, operation, others, receives, sends, message, list)
+        received = [message.tensors for message in self.together.traffic.wait(swap, wire.clock)]
         outputs: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, local_outputs, strict=True)}
         for peer in others:
             numbers = self.of(peer)
@@ -101,10 +101,6 @@ class Dealt:
                 for here, there in zip(self.buffers(peer), received[peer][len(numbers) :], strict=True):
                     here.copy_(there)
         return [outputs[number] for number in range(len(self.owners))]
-
-
-def _tensors(messages: list[Message]) -> list[tuple[Tensor, ...]]:
-    return [message.tensors for message in messages]
 
 
 def deal(costs: Sequence[float], workers: int) -> list[int]:

@@ -1,19 +1,22 @@
-"""Gossip: its settings, the graph of neighbours, and exchanges along its edges."""
+"""Gossip: settings, the graph of neighbours, exchanges along its edges, momenta, edits, and the state of push-sum."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import NumberedExchanges, UnderWay
+from quorate.core.neighbours import Given, NumberedExchanges, UnderWay, added_up
+from quorate.core.own_replica import OwnReplica
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.topology import Edge, Topology
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, scale_into
+from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.edges import among
-from quorate.gossip.topology.reading import topology_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +89,120 @@ def check_patience(seconds: float | None) -> None:
     """Raise `ConfigurationError` for a patience that is not above 0."""
     if seconds is not None and not seconds > 0:
         raise ConfigurationError(f"patience is {seconds}; it must be a number of seconds above 0")
+
+
+def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:
+    """Begin exchanges, in which momenta travel if they are averaged.
+
+    Raises `ConfigurationError` where momenta would begin anew after every exchange.
+    """
+    if momentum == "reset" and worker.size > 1 and graph.cycle(worker.size) == 1:
+        raise ConfigurationError(
+            f'momentum="reset" forgets after every cycle of the graph, and with "{topology}" every round is one among '
+            f"{worker.size} workers, so nothing would be kept; take a graph that changes, or no momentum"
+        )
+    worker.neighbours.has_moments = momentum == "average"
+
+
+def forget_after_cycle(worker: Worker) -> None:
+    """Let momenta begin anew if the exchange that was taken in was the last one of a cycle of the graph."""
+    near, members = worker.neighbours, worker.neighbours.members()
+    cycle = among(worker.state.graph, worker.size, members).cycle(worker.size)
+    if len(members) > 1 and cycle > 1 and (near.round + 1) % cycle == 0:
+        worker.replica.forget_moments()
+
+
+def numerators(worker: Worker, x: Flat, u: float) -> Flat:
+    """The numerator `x`, of weight `u`, to be given to others; where momenta travel, their numerators are behind it."""
+    if not worker.neighbours.has_moments:
+        return x
+    numerator = own_copy(worker)
+    for place, numbers in enumerate(numerator.segments()):
+        if place < len(x.segments()):
+            numbers.copy_(x.segment(place))
+        else:
+            numbers.mul_(u)
+    return numerator
+
+
+def take_shares(worker: Worker, shares: Iterable[Given]) -> tuple[Flat, float]:
+    """x and u, the sums of all shares; x / u is written into the model, and where momenta travel, their mean, too."""
+    total, u = added_up(shares, worker.neighbours.blank())
+    worker.replica.write(total / u, moments=worker.neighbours.has_moments)
+    return (worker.replica.parameters_of(total).bare() if worker.neighbours.has_moments else total), u
+
+
+@dataclass(kw_only=True)
+class KeptCopy:
+    """The copy, and the parameters as the model got them from it. Used under the lock that guards the copy."""
+
+    x: Flat = kept("average")
+    shown: Flat | None = kept("drop", default=None)
+    """x as it was when the model got it."""
+
+    def show(self, worker: Worker) -> None:
+        """Write the copy into the model."""
+        worker.parameters = self.x
+        self.shown = self.x.clone() if self.shown is None else self.shown.copy_(self.x)
+
+    def take_edits(self, worker: Worker, *, rests: bool = False) -> bool:
+        """Add to the copy what the script has written into the model since then; returns whether it has.
+
+        Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker `rests`,
+        the script's numbers count as they stand: the next mean is formed of them.
+        """
+        if self.shown is None or not worker.replica.take_edits(self.shown, into=self.x):
+            return False
+        now = worker.parameters
+        if rests:
+            for x, p, was in zip(self.x.segments(), now.segments(), self.shown.segments(), strict=False):
+                x.copy_(torch.where(p == was, x, p))
+        self.shown.copy_(now)
+        return True
+
+
+@dataclass(kw_only=True)
+class PushSum:
+    """x and u of the paper's x and w; the model shows z = x / u. Shares in flight are in no worker's state."""
+
+    x: Flat = kept("average")
+    u: float = kept("average", default=1.0)
+    came_x: Flat | None = kept("average", default=None)
+    """The sum of the numerators that arrived during a pause of all; the next step takes it in."""
+    came_u: float = kept("average", default=0.0)
+    """Their weights, added up."""
+    is_edited: bool = kept("drop", default=False)
+    """Whether the script has edited the model since the newest step, during a pause of this worker."""
+
+    @property
+    def mass(self) -> float:
+        """The weight of all that this worker holds."""
+        return self.u + self.came_u
+
+    def take_edits(self, replica: OwnReplica, *, rests: bool = False) -> None:
+        """Add to the numerator what the script has written into the model since it showed z."""
+        z = self.x / self.u
+        has_edits = replica.take_edits(z, into=self.x, scale=self.u)
+        self.is_edited = rests and (self.is_edited or has_edits)
+        if self.came_x is not None:
+            replica.take_edits(z, into=self.came_x, scale=self.came_u)
+
+    def keep(self, shares: Sequence[Given], blank: Flat) -> None:
+        """Hold shares that arrived during a pause of all; `blank` takes their sum.
+
+        They may be older than an edit of the model after the newest step: then their weight is added to the model.
+        """
+        if shares or self.came_x is not None:
+            self.came_x, self.came_u = added_up([*shares, *self.taken()], blank)
+            if self.is_edited:
+                scale_into(self.x / self.u, self.came_u, into=self.came_x)
+
+    def taken(self) -> list[Given]:
+        """Return the shares that arrived during a pause as one share, and hold them no more."""
+        held = [] if self.came_x is None else [Given(self.came_x, 1.0, (self.came_u,), -1)]
+        self.came_x, self.came_u = None, 0.0
+        return held
+
+    def consensus(self, own: Flat) -> Flat:
+        """Return the parameters of all that this worker holds; `own`, those of the model, may be written to."""
+        return own if self.came_x is None else own.copy_((self.x + self.came_x) / self.mass)

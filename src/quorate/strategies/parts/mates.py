@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
@@ -16,10 +17,42 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group, Said
 from quorate.core.means import Mean
-from quorate.core.strategy import Worker
+from quorate.core.strategy import Strategy, Worker
 from quorate.strategies.parts.local_steps import Period
 
 Learners = int | Literal["each", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings(Strategy):
+    """The settings that strategies of learners on rounds have in common; their hooks are their own."""
+
+    compresses = "ways"
+
+    learners: int | Literal["each", "host"] = "each"
+    """Who is a learner: each worker; the workers of each host; or so many groups of ranks that follow each other, whose
+    sizes differ by one at most. The workers of a learner average their gradients in every step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.learners, int) and self.learners < 1:
+            raise ConfigurationError(f'learners is {self.learners}; it must be a number (at least 1), "each" or "host"')
+
+    @property
+    def lets_join(self) -> bool:
+        return super().lets_join and self.learners == "each"
+
+    @property
+    def agrees_in_backward(self) -> bool:
+        return self.learners != "each"
+
+    def mates_of(self, worker: Worker, period: Period) -> Mates | None:
+        """Return the workers of this worker's learner; None if it is one by itself."""
+        of = learners_from(self.learners, worker)
+        if not of or worker.rank >= worker.size:  # who comes later is refused: see `lets_join`
+            return None
+        ranks = [rank for rank, learner in enumerate(of) if learner == of[worker.rank]]
+        return Mates(worker.group(ranks), of, period, partial(self.apply, worker))
 
 
 def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:

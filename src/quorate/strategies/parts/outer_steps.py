@@ -1,12 +1,14 @@
-"""Outer steps: the optimizer that takes the way of all workers for a gradient, and what it remembers."""
+"""Outer steps: the optimizer that takes the way of all workers for a gradient, what it remembers, and what it gains."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from quorate.core.contracts import Work
 from quorate.core.errors import ConfigurationError
@@ -15,9 +17,18 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
-from quorate.strategies.parts.local_steps import Period
-from quorate.strategies.parts.outer_gain import holding, measured, of_optimizer
-from quorate.strategies.parts.synchronous_phase import SynchronousPhase
+from quorate.strategies.parts.local_steps import Period, SynchronousPhase, take_mean
+
+NEWEST, NORM, SMOOTHED = "newest gradient", "its norm", "smoothed rho"
+"""Keys of the memory beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
+SHARE = 0.5
+"""The weight of the newest rho in the smoothed one."""
+BUFFER = "momentum_buffer"
+"""The name under which SGD remembers its momentum."""
+PIECE = 1 << 16
+"""Numbers that are summed up in single precision."""
+GRAIN = 1 / 4096
+"""The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
 
 
 @dataclass(frozen=True)
@@ -242,3 +253,170 @@ def moved(own: Flat, common: Flat, left: Flat, fragment: Fragment) -> Flat:
     for own_part, theirs, before in zip(among(own, fragment).parts, common.parts, left.parts, strict=True):
         own_part.copy_(edit_of(own_part, before, theirs).add_(theirs.to(own_part.device)))
     return own
+
+
+class StreamingSettings(Protocol):
+    """The settings of a strategy whose fragments take outer steps."""
+
+    @property
+    def period(self) -> Period:
+        """H, of each fragment."""
+
+    @property
+    def fragments(self) -> int:
+        """K."""
+
+    @property
+    def overlap(self) -> int:
+        """Local steps that are made while a mean is formed."""
+
+    @property
+    def merge(self) -> float:
+        """The weight of a worker's own parameters beside the result of an outer step."""
+
+    @property
+    def momentum(self) -> str:
+        """The fate of the state of the inner optimizer at a mean: see `take_mean`."""
+
+
+def stream(worker: Worker, settings: StreamingSettings) -> None:
+    """After a local step: begin the mean of the next fragment if it is due, and take the means that are old enough.
+
+    Streaming DiLoCo, Algorithm 2.
+    """
+    state: OuterState = worker.state
+    state.count_step(worker, settings.period)
+    if state.is_due(worker, settings.period / settings.fragments):
+        x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average", rests=False)
+        state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
+    take_means(worker, settings, age=settings.overlap)
+
+
+def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, rests: bool = False) -> None:
+    """Wait for the means that began `age` steps ago or earlier, in order, and make the outer step of each.
+
+    A worker that `rests` keeps in full the steps that it has made meanwhile; else they count `settings.merge`.
+    """
+    state: OuterState = worker.state
+    while state.under_way and worker.step - state.under_way[0].step >= age:
+        number, _, left, mean = state.under_way.pop(0)
+        outer_step(worker, settings, number, mean.wait(), left if rests else None)
+
+
+def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: Flat, left: Flat | None = None) -> None:
+    """Make the outer step of fragment `number` on the mean of all deltas, and go on from its result.
+
+    `left` are the parameters of the fragment as the mean began, if later steps count in full.
+    """
+    state, fragment = worker.state, worker.state.fragments[number]
+    own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0
+    gradient = state.turned(mean, number)
+    if has_steps:
+        take_mean(worker, mean, settings.momentum, only=fragment)
+        state.outer.step(worker, x, gradient, state.memory[number], number)
+        share = settings.merge if state.since[number] else 0.0
+        worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
+    elif any(map(torch.count_nonzero, gradient.parts)):  # since the fragment's last mean only scripts have moved it
+        worker.replica.write(mean, only=fragment)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measures of one outer step, whatever the optimizer; None if an outer gradient is 0 or not finite, and of rho in
+    the first step.
+
+    With d the outer gradient, s the outer step and lr the outer rate: rho is the cosine of d and the one before; the
+    gain <s, d> / (lr <d, d>) says how many times the plain step it went along d; what is transverse,
+    |s - (<s, d> / <d, d>) d| / (lr |d|), is momentum of former outer gradients that d does not share. `holding` chooses
+    the momentum by the gain.
+    """
+
+    norm: float
+    """The norm of the outer gradient."""
+    rho: float | None
+    smoothed_rho: float | None
+    gain: float | None
+    transverse: float | None
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the fields of `records.rows.Outer`."""
+        return asdict(self)
+
+
+def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
+    """Return the inner product. Sums of pieces are added in double precision, so that their order hardly matters."""
+    total = 0.0
+    for x, y in zip(xs, ys, strict=True):
+        kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
+        pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
+        sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
+        total += float(torch.stack(sums).double().sum())
+    return total
+
+
+def of_optimizer(memory: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of `memory` that is the outer optimizer's own."""
+    return {name: value for name, value in memory.items() if name not in (NEWEST, NORM, SMOOTHED)}
+
+
+def correlated(gradient: Flat, square: float, memory: dict[str, Any]) -> tuple[float | None, float | None]:
+    """rho and its smoothed value; `square` is <d, d>, and `memory` has `gradient` for the newest from now on."""
+    rho: float | None = None
+    if NEWEST in memory:
+        before = [old.to(new.device) for old, new in zip(memory[NEWEST], gradient.parts, strict=True)]
+        rho = _ratio(dot(gradient.parts, before), math.sqrt(square) * memory[NORM])
+    memory[NEWEST] = [_real(part).to(torch.bfloat16, copy=True) for part in gradient.parts]
+    memory[NORM] = math.sqrt(square)
+    smoothed: float | None = memory.get(SMOOTHED)
+    if rho is not None:
+        rho = max(-1.0, min(1.0, rho))
+        smoothed = rho if smoothed is None else (1 - SHARE) * smoothed + SHARE * rho
+        memory[SMOOTHED] = smoothed
+    return rho, smoothed
+
+
+def measured(before: Flat, after: Flat, gradient: Flat, memory: dict[str, Any], rate: float) -> Measured:
+    """Measure the outer step from `before`, which is written over, to `after` on `gradient`. Cost: some nine passes,
+    as much as two steps of an optimizer."""
+    square = dot(gradient.parts, gradient.parts)
+    rho, smoothed = correlated(gradient, square, memory)
+    for old, new in zip(before.parts, after.parts, strict=True):
+        old.sub_(new)  # the step
+    norm, share = math.sqrt(square), _ratio(dot(before.parts, gradient.parts), square)
+    if share is None:
+        return Measured(norm, rho, smoothed, None, None)
+    before.add_(gradient, alpha=-share)
+    transverse = math.sqrt(dot(before.parts, before.parts))
+    return Measured(norm, rho, smoothed, share / rate, _ratio(transverse, rate * norm))
+
+
+def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float, is_nesterov: bool) -> float:
+    """The momentum at which an SGD step on `gradient` has the `gain`, or comes closest; above 0, and at most `most`.
+
+    With b the momentum buffer and a = <b, d> / <d, d> the gain at momentum m is 1 + m a, and 1 + m (1 + m a) with
+    Nesterov's; before there is a buffer 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another order
+    have the same.
+    """
+    buffers, square = memory.get(BUFFER), dot(gradient.parts, gradient.parts)
+    before = [old.to(new.device) for old, new in zip(buffers or (), gradient.parts, strict=False)]
+    share = _ratio(dot(before, gradient.parts), square) if before else 0.0
+    if share is None:
+        return most
+    momentum = _root(share, gain - 1) if is_nesterov else (gain - 1) / share if share > 0 else 0.0
+    return max(GRAIN, min(most, round(momentum / GRAIN) * GRAIN))
+
+
+def _root(a: float, wanted: float) -> float:
+    """The least m with m + a m² = `wanted`, or where that is greatest."""
+    under = max(0.0, 1 + 4 * a * wanted)
+    return 2 * wanted / (1 + math.sqrt(under)) if under else -1 / (2 * a)
+
+
+def _real(x: Tensor) -> Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _ratio(above: float, below: float) -> float | None:
+    share = above / below if below > 0 else math.nan
+    return share if math.isfinite(share) else None

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, StackDataset
 
 import quorate
 from quorate.core.errors import BadFile, ConfigurationError
-from quorate.data.files import listing, remote
-from quorate.data.files.dataset import Files
-from quorate.data.files.remote import RemoteFiles
+from quorate.data.files import dataset as datasets
+from quorate.data.files import listing
+from quorate.data.files.dataset import Files, RemoteFiles
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
@@ -189,18 +189,16 @@ def test_what_cannot_be_is_one_sentence(where: str, options: dict[str, Any], sen
 
 
 def test_a_file_is_copied_once_to_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from quorate.data.files import cached
-
     (tmp_path / "far").mkdir()
     npy(tmp_path / "far")
     fetched: list[str] = []
-    fetch = cached.Cache._fetch
+    fetch = datasets.Cache._fetch
 
     def noting(self: Any, path: Path, copy: Path) -> None:
         fetched.append(path.name)
         fetch(self, path, copy)
 
-    monkeypatch.setattr(cached.Cache, "_fetch", noting)
+    monkeypatch.setattr(datasets.Cache, "_fetch", noting)
     for _ in range(2):
         dataset = quorate.files(tmp_path / "far", cache=tmp_path / "near")
         assert [dataset[n].tolist() for n in (0, 5)] == [[0, 1], [10, 11]]
@@ -345,7 +343,7 @@ def test_what_comes_over_the_wire_comes_to_the_process_of_the_worker(tmp_path: P
         dataset = quorate.files(tmp_path / str(world.rank), read="one")
         if world.rank == 1:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(remote, "get_worker_info", lambda: "a process of a DataLoader")
+                patch.setattr(datasets, "get_worker_info", lambda: "a process of a DataLoader")
                 with pytest.raises(ConfigurationError, match="use num_workers=0"):
                     dataset[0]
         world.gather(0)

@@ -1,4 +1,4 @@
-"""Graphs in which every worker has one neighbour in a round: pairs that change from round to round."""
+"""Graphs in which every worker sends to one other in a round, and to another one in the next."""
 
 from __future__ import annotations
 
@@ -8,9 +8,33 @@ from functools import lru_cache
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError
 from quorate.gossip.topology import register
-from quorate.gossip.topology.edges import Undirected
+from quorate.gossip.topology.edges import Directed, Undirected, hops
 
 _LEAST_ROUNDS = 8
+
+
+@register("one-peer-exponential")
+@dataclass(frozen=True, kw_only=True)
+class OnePeerExponential(Directed):
+    """Every worker sends to one other: 1 rank ahead, then 2, then 4 ..., in turn.
+
+    If the number of workers is a power of two, log2 P rounds give the exact mean. Otherwise no number of rounds does:
+    numbers come nearer to the mean in every round, by a factor that `quorate explain one-peer-exponential -n P` gives
+    (after one cycle they differ from it by up to 4 % of their range for 12 workers, 2 % for 24).
+    """
+
+    def cycle(self, size: int) -> int:
+        return max(1, len(hops(size)))
+
+    def _hop(self, size: int, round: int) -> int:
+        every = hops(size)
+        return every[round % len(every)] if every else 0
+
+    def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset({(rank + self._hop(size, round)) % size}) - {rank}
+
+    def reaching(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset({(rank - self._hop(size, round)) % size}) - {rank}
 
 
 @register("bipartite-exponential")
@@ -54,13 +78,13 @@ class RandomMatching(Undirected):
         return _LEAST_ROUNDS + 4 * size.bit_length()
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
-        order, places = _drawn(self.seed, size, round)
+        order, places = _matched(self.seed, size, round)
         place = places[rank] ^ 1
         return frozenset({order[place]}) if place < size else frozenset()
 
 
 @lru_cache(maxsize=16)
-def _drawn(seed: int, size: int, round: int) -> tuple[list[int], list[int]]:
+def _matched(seed: int, size: int, round: int) -> tuple[list[int], list[int]]:
     """Return a random order of the ranks (Fisher-Yates), of which neighbours are pairs, and the place of each rank."""
     order = list(range(size))
     for place in range(size - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""Graphs that are the same in every round and have no settings.
+"""Graphs that are the same in every round.
 
 `path` and `binary-tree` have no circles, as `relay` requires: a message has one path to each worker.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
+from quorate.core.draws import mixed
+from quorate.core.errors import ConfigurationError
 from quorate.gossip.topology import register
-from quorate.gossip.topology.edges import Undirected
+from quorate.gossip.topology.edges import Directed, Undirected, hops
 
 
 @register("complete")
@@ -86,3 +89,57 @@ class BinaryTree(Undirected):
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         below = {child for child in (2 * rank + 1, 2 * rank + 2) if child < size}
         return frozenset(below | ({(rank - 1) // 2} if rank else set()))
+
+
+@register("exponential")
+@dataclass(frozen=True, kw_only=True)
+class Exponential(Directed):
+    """Every worker sends to those 1, 2, 4 ... ranks ahead, in every round; the gap is 2 / (1 + log2 P)."""
+
+    def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset((rank + hop) % size for hop in hops(size)) - {rank}
+
+    def reaching(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return frozenset((rank - hop) % size for hop in hops(size)) - {rank}
+
+
+@register("random")
+@dataclass(frozen=True, kw_only=True)
+class Random(Undirected):
+    """A random connected graph."""
+
+    degree: int = 4
+    """Mean number of neighbours of a worker, at most all others."""
+    seed: int = 0
+    """Seed of the draw."""
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise ConfigurationError(f"degree is {self.degree}; it must be at least 1")
+
+    def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
+        return _drawn(self.seed, self.degree, size)[rank]
+
+
+@lru_cache(maxsize=64)
+def _drawn(seed: int, degree: int, size: int) -> tuple[frozenset[int], ...]:
+    """Draw a tree, so that the graph is connected, then edges until there are size x degree / 2, or all."""
+    edges: set[tuple[int, int]] = set()
+    for rank in range(1, size):
+        edges.add((mixed(seed, 1, rank) % rank, rank))
+    wanted = min(size * (size - 1) // 2, round(size * degree / 2))
+    tries = 0
+    while len(edges) < wanted:
+        a, b = mixed(seed, 2, tries, 0) % size, mixed(seed, 2, tries, 1) % size
+        tries += 1
+        if a != b:
+            edges.add((min(a, b), max(a, b)))
+    names = list(range(size))
+    for place in range(size - 1, 0, -1):
+        other = mixed(seed, 3, place) % (place + 1)
+        names[place], names[other] = names[other], names[place]
+    neighbours: list[set[int]] = [set() for _ in range(size)]
+    for a, b in edges:
+        neighbours[names[a]].add(names[b])
+        neighbours[names[b]].add(names[a])
+    return tuple(map(frozenset, neighbours))

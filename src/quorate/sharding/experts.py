@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import Linear, Module, Parameter
 
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.experts.exchange import Exchange
-from quorate.sharding.experts.routing import route
 from quorate.sharding.plain_piece import plain_piece
+from quorate.sharding.traffic import Traffic
 
 
 class Experts(Module):
@@ -22,7 +26,7 @@ class Experts(Module):
     Takes (..., dim) and returns (..., out), where `out` is what an expert makes of `dim`: for each token the sum of its
     experts' outputs, times their gates. An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens
     of a call; what it does not take adds zeros, so that such a token goes on by the residual connection around the
-    layer alone. `capacity_factor=None` takes all. `route` (`quorate.sharding.experts.routing`) has the exact rules.
+    layer alone. `capacity_factor=None` takes all. `route` (`quorate.sharding.experts`) has the exact rules.
 
     After each call there are `balance_loss` and `z_loss` (scalars with a graph, without coefficients), to be added to
     the loss, as in `loss + 0.01 * layer.balance_loss`; and `dropped`, the number of choices that were not taken.
@@ -157,3 +161,112 @@ def _stacked(experts: list[Module]) -> Module:
         stack = torch.stack([named[name].detach() for named in parameters])
         setattr(first.get_submodule(path), key, Parameter(stack, p.requires_grad))
     return first
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The M pairs of a token and an expert that are computed, in order of experts."""
+
+    token: Tensor
+    """Positions of tokens in the batch: (M,)."""
+    expert: Tensor
+    """Numbers of experts, in ascending order: (M,)."""
+    gate: Tensor
+    """Factors of the experts' outputs; with a graph: (M,)."""
+    dropped: int
+    """Pairs whose expert was full."""
+    balance_loss: Tensor
+    """E sum_i f_i P_i, without a coefficient; 1 where all experts are chosen equally often."""
+    z_loss: Tensor
+    """The mean of (log sum exp of a token's logits) squared, without a coefficient."""
+
+
+def capacity_of(tokens: int, count: int, top_k: int, factor: float | None) -> int:
+    """Return how many tokens of a group an expert takes: ceil(factor k T / E); all of them where `factor` is None."""
+    if factor is None:
+        return tokens
+    return min(tokens, math.ceil(factor * top_k * tokens / count))
+
+
+def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int = 1) -> Routes:
+    """The routes of T tokens to E experts by the router's `logits` (T, E), in `groups` of neighbouring tokens.
+
+    Each token chooses the `top_k` experts of highest probability p = softmax(logits). Its gates are their
+    probabilities, divided by the sum of these where `top_k` is more than 1 (Lepikhin et al. 2020, GShard, arXiv
+    2006.16668, algorithm 1). Of each group an expert takes as many tokens as `capacity_of` says: first choices before
+    second ones, and among these tokens in their order. Other pairs are dropped; gates that are left stay as they are.
+
+    The losses are of each group, and averaged over groups. `balance_loss` is equation 4 of Fedus et al. 2021 (Switch
+    Transformer, arXiv 2101.03961) without its coefficient: P_i is the mean probability of expert i, f_i the share of
+    all choices that were for it, the dropped ones included. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
+    2202.08906). Numbers of fewer than 4 bytes are routed in float32. T is a multiple of `groups`.
+    """
+    logits = logits.float() if logits.element_size() < 4 else logits
+    tokens, count = logits.shape
+    each = tokens // groups
+    probability = logits.softmax(-1)
+    gates, chosen = probability.topk(top_k, dim=-1)
+    if top_k > 1:
+        gates = gates / gates.sum(-1, keepdim=True)
+
+    group = torch.arange(tokens, device=logits.device) // max(each, 1)
+    place = (group.unsqueeze(1) * count + chosen).t().flatten()  # one for each group and expert; first choices first
+    order = place.argsort(stable=True)
+    demand = place.bincount(minlength=groups * count)
+    position = torch.arange(len(order), device=logits.device) - (demand.cumsum(0) - demand)[place[order]]
+    kept = order[position < capacity_of(each, count, top_k, capacity_factor)]
+    expert = chosen.t().flatten()[kept]
+    by_expert = expert.argsort(stable=True)
+    kept = kept[by_expert]
+
+    share = demand.view(groups, count).to(probability.dtype) / max(each * top_k, 1)
+    mean = probability.view(groups, each, count).mean(1) if tokens else probability.new_zeros(groups, count)
+    z = logits.logsumexp(-1).square()
+    return Routes(
+        token=kept % max(tokens, 1),
+        expert=expert[by_expert],
+        gate=gates.t().flatten()[kept],
+        dropped=tokens * top_k - len(kept),
+        balance_loss=count * (share * mean).sum(-1).mean(),
+        z_loss=z.mean() if tokens else z.sum(),
+    )
+
+
+class Exchange:
+    """The workers that share the experts of one model, as one of them sees them."""
+
+    def __init__(self, wire: Wire, traffic: Traffic) -> None:
+        self.wire, self.traffic = wire, traffic
+        self.rank, self.size = wire.rank, wire.size
+
+    def swap(self, pieces: Sequence[Tensor]) -> list[Tensor]:
+        """Send each worker its piece; return the pieces received, by rank. Raises as `core.contracts.Work.wait`."""
+        return self.traffic.wait(self.wire.all_to_all(pieces), self.wire.clock)
+
+    def counts(self, sent: Tensor) -> Tensor:
+        """Return how many tokens each worker sends to each expert here, (S, E / S). `sent` is how many this worker
+        sends to each of all E. Cost: E numbers sent."""
+        return torch.stack(self.swap(sent.view(self.size, -1).unbind()))
+
+    def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """Send each worker so many rows of `x`; return the rows received, in order of ranks. Differentiable.
+
+        Cost: the rows that go to other workers are sent, in each direction. All workers call it, and go backward
+        through it, equally often and in the same order.
+        """
+        received: Tensor = _Swapped.apply(x, self, counts)  # type: ignore[no-untyped-call]
+        return received
+
+
+class _Swapped(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, counts: Sequence[int]) -> Tensor:
+        received = exchange.swap([piece.contiguous() for piece in x.detach().split(list(counts))])
+        ctx.exchange, ctx.lengths = exchange, [len(piece) for piece in received]
+        return torch.cat(received)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        gradients = ctx.exchange.swap([piece.contiguous() for piece in gradient.split(ctx.lengths)])
+        return torch.cat(gradients), None, None
