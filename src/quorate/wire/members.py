@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quorate.core.contracts import Board
-from quorate.core.fields import Fields
+from quorate.core.fields import Fields, Header
 from quorate.core.members import Members
 
 GONE = "gone"
@@ -35,13 +36,20 @@ class Death(Fields):
 class Coming(Fields):
     """A worker that has joined."""
 
-    came: int
+    rank: int
+
+    def header(self) -> dict[str, int]:
+        return {"came": self.rank}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Coming:
+        return cls(header["came"])
 
 
 def history_in(written: bytes | None) -> list[Death | Coming]:
     """Return the history in the value of the key `gone`."""
     events = [] if written is None else json.loads(written)
-    return [Coming.read(event) if "came" in event else Death.read(event) for event in events]
+    return [Coming.read(event) if "joined" in event else Death.read(event) for event in events]
 
 
 def history_to_bytes(history: Sequence[Death | Coming]) -> bytes:
@@ -54,7 +62,7 @@ def members_in(written: bytes | None, size: int) -> Members:
     history = history_in(written)
     return Members(
         size,
-        frozenset(event.came for event in history if isinstance(event, Coming)),
+        frozenset(event.rank for event in history if isinstance(event, Coming)),
         frozenset(event.rank for event in history if isinstance(event, Death)),
     )
 

@@ -106,7 +106,7 @@ class Crew:
 
     @property
     def alive(self) -> list[int]:
-        """The ranks that have not ended."""
+        """The ranks whose processes have not ended; the board has what this means for the others."""
         return sorted(self._alive)
 
     @property
