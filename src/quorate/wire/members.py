@@ -49,7 +49,7 @@ class Coming(Fields):
 def history_in(written: bytes | None) -> list[Death | Coming]:
     """Return the history in the value of the key `gone`."""
     events = [] if written is None else json.loads(written)
-    return [Coming.read(event) if "joined" in event else Death.read(event) for event in events]
+    return [Coming.read(event) if "came" in event else Death.read(event) for event in events]
 
 
 def history_to_bytes(history: Sequence[Death | Coming]) -> bytes:
