@@ -273,6 +273,19 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
             {"compress": "top-k", "error_decay": 0.5},
             "error_decay=0.5 cannot be combined with quorum: what a codec",
         ),
+        *(
+            (
+                strategy,
+                {"compress": codec, "error_decay": 0.5},
+                f"error_decay=0.5 cannot be combined with {strategy}: what a codec leaves out is kept as it is",
+            )
+            for strategy, codec in (("choco-sgd", "top-k"), ("dcd-psgd", "random-k:scaled=true"))
+        ),
+        (
+            "choco-sgd",
+            {"compress": "top-k", "error_feedback": False},
+            "error_feedback=False cannot be combined with choco",
+        ),
         ("local-sgd", {"reduce": "adasum"}, 'reduce="adasum" is for gradients (all-reduce); local-sgd does not'),
         (
             "quorum",

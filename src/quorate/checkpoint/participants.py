@@ -62,6 +62,9 @@ class Participant(Worker, Protocol):
     def reducer_state(self) -> Any:
         """The state of the reducer of its means: see `means.reducer.Reducer.state`."""
 
+    def resumed(self) -> None:
+        """Go on from the numbers of a checkpoint, which are in the replica and in the state."""
+
     @property
     def has_rounds(self) -> bool:
         """Whether its strategy agrees in rounds."""

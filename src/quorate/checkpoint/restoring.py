@@ -142,7 +142,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         sentences += restore_state(entry, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
         if entry.worker is not None:
             restore_round(entry.worker.state, entry.worker.neighbours)
-            entry.worker.strategy.restored(entry.worker, None)
+            entry.worker.resumed()
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)

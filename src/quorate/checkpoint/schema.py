@@ -92,7 +92,7 @@ class RoundsKept(TypedDict):
     settings: NotRequired[RoundsSettings]
     request: NotRequired[Annotated[int, Field(ge=-1, le=2**63)]]
     workers: NotRequired[Workers]
-    places: NotRequired[Annotated[int, Field(ge=7, le=30)]]
+    places: NotRequired[Annotated[int, Field(ge=7, le=35)]]
     """Elements of a header before its counts: `COUNTS` of `means.headers`, which has grown."""
     error: NotRequired[dict[str, Any]]
     own_options: NotRequired[_OwnOptions]

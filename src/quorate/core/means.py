@@ -14,6 +14,9 @@ from quorate.core.vectors import Flat
 class Means(Protocol):
     """Means of all workers. Every worker begins equally many; those that have ended take part with weight 0."""
 
+    share: float
+    """The share of all workers whose vectors are in the newest mean of vectors, as their weights are above 0."""
+
     def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
         """Begin the weighted mean of the `x` of all workers; the result has the layout of `x`.
 

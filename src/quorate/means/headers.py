@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,15 +16,19 @@ from quorate.means.forward_buffers import BufferCopies
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
+from quorate.observe.signatures import LENGTH, differ, signature
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BUFFERS, SIGNED = 9, 10
-COUNTS = SIGNED + ALL_SIGNATURES
-"""Places in a header. `SQUARE` and `MEASURED`: see `observe.gradient_noise`; `BUFFERS`: see `means.forward_buffers`;
-from `SIGNED` on: see `observe.local_changes`. From `COUNTS` on: for each parameter how many workers have a value; for
-each part, how many changed it after it was sent; for each rank, whether its numbers are not finite."""
+EDITED = slice(SIGNED + ALL_SIGNATURES, SIGNED + ALL_SIGNATURES + LENGTH)
+COUNTS = EDITED.stop
+"""Places in a header. `VECTORS`: how many workers give a vector that steps have made. `SQUARE` and `MEASURED`: see
+`observe.gradient_noise`; `BUFFERS`: see `means.forward_buffers`; from `SIGNED` on: see `observe.local_changes`.
+`EDITED`: signatures of parameters that scripts have edited since the newest mean, without a step. From `COUNTS` on: for
+each parameter how many workers have a value; for each part, how many changed it after it was sent; for each rank,
+whether its numbers are not finite."""
 
 
 def header_length(tensors: int, parts: int, max_size: int) -> int:
@@ -75,6 +79,14 @@ def energies_in(sums: Flat, count: int) -> list[float]:
     return [energy / header[WEIGHT] for energy in header[COUNTS : COUNTS + count]]
 
 
+def edits_in(header: Sequence[float], size: int) -> Literal["none", "alike", "unlike"]:
+    """Return how scripts have edited the parameters of `size` workers, if no worker has made a step since."""
+    count = header[EDITED.start]
+    if not count or header[VECTORS]:
+        return "none"
+    return "alike" if count == size and not differ(header[EDITED]) else "unlike"
+
+
 @dataclass(frozen=True)
 class Announced:
     """The sources of marks in headers: who stops, saves, has numbers that are not finite, and signatures."""
@@ -106,7 +118,7 @@ class Headers:
     ) -> None:
         self._within, self.is_alone = within, within is not None and wire.size == 1
         """Whether there are no other replicas."""
-        self._replica, self._announced, self._rank = replica, announced, wire.rank
+        self._replica, self._announced, self._rank, self._max_size = replica, announced, wire.rank, wire.max_size
         self._length = replica.layout.header
         """The length of a header without the room for buffers behind it."""
         self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
@@ -157,7 +169,7 @@ class Headers:
         copies = self._announced.buffers
         if copies is not None and copies.buffers.slots:
             header[BUFFERS] = copies.mark()
-        header[SIGNED:COUNTS] = self._announced.changes.signed_gradient()
+        header[SIGNED : EDITED.start] = self._announced.changes.signed_gradient()
         header[COUNTS : COUNTS + self._count] = map(float, touched)
         return header
 
@@ -185,13 +197,18 @@ class Headers:
         header[VECTORS] = float(weight > 0)
         self._put(header, weight)
 
+    def write_edit(self, header: Tensor, checksum: int) -> None:
+        """Write the `checksum` of edited parameters into the header of their vector, which no step has made."""
+        header[VECTORS] = 0.0
+        header[EDITED] = torch.tensor(signature(checksum, self._max_size), dtype=header.dtype)
+
     def sign_vector(self, header: Tensor) -> None:
         """Write the signatures of this worker into the header of a vector of a step of its own."""
-        header[SIGNED:COUNTS] = torch.tensor(self._announced.changes.signed_vector(), dtype=header.dtype)
+        header[SIGNED : EDITED.start] = torch.tensor(self._announced.changes.signed_vector(), dtype=header.dtype)
 
     def compare(self, header: Sequence[float]) -> None:
         """Compare the signatures of all workers in a mean. Raises as `LocalChanges.compare`."""
-        self._announced.changes.compare(header[SIGNED:COUNTS])
+        self._announced.changes.compare(header[SIGNED : EDITED.start])
 
     def _put(self, header: Tensor | list[float], weight: float) -> None:
         announced = self._announced

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, sca
 from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
-from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers
+from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers, edits_in
 from quorate.means.reducer import Reducer
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
@@ -35,8 +36,9 @@ _POLL = 0.02
 class Shadow:
     """The part of this worker in means in which it takes part without stepping, as it has paused or ended."""
 
-    contribution: Callable[[], tuple[Flat, float] | None]
-    """Returns a vector and its weight, or None."""
+    contribution: Callable[[], tuple[tuple[Flat, float] | None, int | None]]
+    """Returns a vector and its weight, or None; and the checksum of parameters that the script has edited since the
+    newest mean, if this worker has made no step since."""
     apply: Callable[[Mean], None]
     """Takes the mean; not called if no worker contributed."""
     synchronized: Callable[[], None]
@@ -102,6 +104,11 @@ class MeansOfAll:
             is_unwritten=is_unwritten,
         )
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
+        self.edits: Literal["none", "alike", "unlike"] = "none"
+        """How scripts have edited the parameters since the newest mean, if no worker has made a step; at a pause."""
+        self.share = 0.0
+        self.vectors = 0
+        """The number of means of vectors that this worker has begun in its steps."""
         self._under_way: Work[Flat] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
@@ -162,6 +169,7 @@ class MeansOfAll:
                 "calls worker.means.of_gradient() in it, before it forms other means"
             )
         self._arrive()
+        self.vectors += 1
         with self._timer.spending("encode"):
             self._weighs(weight)
             sent = self._vector(x, weight)
@@ -295,6 +303,7 @@ class MeansOfAll:
         if weight is None:
             header = self.headers.of_sum(sums)
             weight, contributors = header[WEIGHT], header[VECTORS]
+            self.share = contributors / self.reducer.counted
             self._learn(header)
             self.headers.compare(header)
         self._timer.contributors = round(contributors or 0)
@@ -342,10 +351,13 @@ class MeansOfAll:
             return
         self._finish_shadow()
         if not (self.all_ended or self.all_away):
-            x, weight = self._shadow.contribution() or (Flat.zeros(self.layout), 0.0)
+            contribution, edited = self._shadow.contribution()
+            x, weight = contribution or (Flat.zeros(self.layout), 0.0)
             self._weighs(weight)
             sent = self._vector(x, weight)
             header_in(sent)[ENDED], header_in(sent)[PAUSED] = float(self.ended), float(self.paused)
+            if edited is not None:
+                self.headers.write_edit(header_in(sent), edited)
             self._under_way = self.reducer.start(sent, self.reducer.kept(sent))
 
     def _finish_shadow(self) -> None:
@@ -356,6 +368,7 @@ class MeansOfAll:
         header = self.headers.of_sum(sums)
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
+        self.edits, self.share = edits_in(header, self.reducer.counted), header[VECTORS] / self.reducer.counted
         self._learn(header)
         if self.all_away or self.all_ended:
             self._shadow.synchronized()
@@ -364,7 +377,7 @@ class MeansOfAll:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
-        if header[VECTORS] > 0:
+        if header[VECTORS] > 0 and self.edits == "none":
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
 
     def close(self) -> None:

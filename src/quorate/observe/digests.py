@@ -34,12 +34,17 @@ _SAMPLE = 1 << 20
 
 def digest(x: Tensor) -> int:
     """Return the sum of the bits of `x`, read as integers (modulo 2^64): equal for equal bits, NaN or not."""
+    return int(bits_of(x))
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """Return `digest(x)` in a tensor, on the device of `x`; a GPU is not waited for."""
     flat = local(x).detach().reshape(-1).contiguous()
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
     read = flat.view(torch.uint8)
     whole = read.numel() // _WORD * _WORD
-    return int(read[:whole].view(torch.int64).sum()) + int(read[whole:].sum(dtype=torch.int64))
+    return read[:whole].view(torch.int64).sum() + read[whole:].sum(dtype=torch.int64)
 
 
 def digest_of(parts: Sequence[Tensor]) -> int:

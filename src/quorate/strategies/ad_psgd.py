@@ -69,8 +69,9 @@ class ADPSGD(GossipSettings):
         def average(request: Request) -> None:
             assert request.x is not None
             with worker.neighbours.lock:
-                own = worker.neighbours.blank().copy_(s.x)
-                s.x.add_(request.x - own, 0.5)
+                own = None if s.rests_edited else worker.neighbours.blank().copy_(s.x)
+                if own is not None:
+                    s.x.add_(request.x - own, 0.5)
             request.reply(own)
 
         worker.neighbours.serve("average", average)
@@ -115,14 +116,14 @@ class ADPSGD(GossipSettings):
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
         with worker.neighbours.lock:
-            is_edited = s.take_edits(worker, rests=True)
-        self._take_answer(worker, counts=not is_edited)  # else it is one to numbers of before the edit
+            s.take_edits(worker, rests=True)
+        self._take_answer(worker)
 
-    def _take_answer(self, worker: Worker, *, counts: bool = True) -> None:
+    def _take_answer(self, worker: Worker) -> None:
         s: State = worker.state
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked, s.is_averaged = answer.wait()[0], None, True
-            if counts and theirs is not None:  # it lives
+            if theirs is not None and not s.rests_edited:  # else it is dead, or has answered numbers of before the edit
                 with worker.neighbours.lock:
                     s.x.add_(theirs - sent, 0.5)

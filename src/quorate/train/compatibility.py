@@ -237,15 +237,17 @@ RULES = (
          "choose a codec that remembers nothing"),
     Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_feedback is False,
          "power-sgd does not work without error feedback; leave error_feedback out"),
-    Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and r.settings.error_feedback,
-         "error_feedback=True cannot be combined with {label}: the next difference has what is left out; leave it out"),
+    Rule("compress", lambda c, s, r: s.compresses == "differences" and r.settings.error_feedback is not None,
+         "error_feedback={settings.error_feedback} cannot be combined with {label}: the next difference has what is "
+         "left out; leave it out"),
     Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_decay != 1,
          "power-sgd keeps its errors undiminished; leave error_decay out"),
     Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and not r.feeds_back,
          "{settings.compress} keeps no errors that could decay; leave error_decay out"),
     Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and r.settings.reduce in ("two-phase", "hierarchical"),
          "{reduce} hands errors on from worker to worker, and they are not to fade on the way; leave one out"),
-    Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.settings.error_decay != 1,
+    Rule("compress", lambda c, s, r: (s.meets in _SUM_THEMSELVES or s.compresses == "differences")
+         and r.settings.error_decay != 1,
          "error_decay={settings.error_decay} cannot be combined with {label}: what a codec leaves out is kept "
          "as it is; leave it out"),
     Rule("optimizer", lambda c, s, r: c.needs_closure and not c.averages_gradients,

@@ -296,6 +296,7 @@ class Loop(StepObserver):
                 single.quiesce()
         self.rests = True
         self.strategy.settle(worker)
+        worker.edits.average()
         keep_round(worker.state, worker.neighbours)
 
     def _synchronize(self) -> None:

@@ -48,8 +48,7 @@ def _as_used(reduction: Reduction, strategy: Strategy) -> Reduction:
     if strategy.redundancy is not None and strategy.meets == "all":
         return dataclasses.replace(reduction, redundancy=strategy.redundancy)
     if isinstance(reduction.codec, Codec) and strategy.compresses == "differences":
-        undiminished = dataclasses.replace(reduction.settings, error_decay=1.0)  # errors are in the next difference
-        return dataclasses.replace(reduction, codec=reduction.codec.bare, settings=undiminished)
+        return dataclasses.replace(reduction, codec=reduction.codec.bare)  # errors are in the next difference
     return reduction
 
 

@@ -38,6 +38,8 @@ def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
         watches.append(Edits(worker))
     if not copies_buffers(worker.strategy) and worker.seat is None:
         watches.append(BufferWatch(worker))
+    if worker.edits.looks:
+        watches.append(worker.edits)
     if worker.step_weight.varies:
         watches.append(worker.step_weight)
     if worker.has_rounds or worker.differs:

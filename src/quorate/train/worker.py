@@ -13,6 +13,7 @@ from quorate.core.clients import ClientRound, Turn
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.means import Mean
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell
@@ -51,6 +52,7 @@ from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
 from quorate.sharding.mesh import Seat, copies_of
 from quorate.strategies.parts.gossip import PushSum
+from quorate.train.edits_at_pauses import EditsAtPauses
 from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of
@@ -110,7 +112,7 @@ class StrategyWorker:
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
-        self.buffers = forward_buffers(replica.model, place)
+        self.buffers, self.edits = forward_buffers(replica.model, place), EditsAtPauses(self)
         self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
         self.copies = ReplicaCopy(self, self.call, place)
@@ -144,13 +146,21 @@ class StrategyWorker:
             within=self._row,
         )
         shadow = Shadow(
-            contribution=partial(self.strategy.contribution, self),
-            apply=partial(self.strategy.apply, self),
+            contribution=self.edits.contribution,
+            apply=self._apply,
             synchronized=lambda: synchronize(self.means, self._place),
         )
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
         return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
+
+    def _apply(self, result: Mean) -> None:
+        self.strategy.apply(self, result)
+        self.edits.note()
+
+    def resumed(self) -> None:
+        self.strategy.restored(self, None)
+        self.edits.resumed()
 
     def lay_out(self) -> None:
         """Continue with the parameters that are trained now; no message is under way."""

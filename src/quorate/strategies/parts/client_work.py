@@ -192,7 +192,7 @@ class ClientWork:
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from `at`, or with None from a checkpoint."""
         if at is not None:
-            self.point = at
+            self.go_on_at(worker, at)
         elif not self.running:
             worker.parameters = self.point
 

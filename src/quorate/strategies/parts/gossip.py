@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Given, NumberedExchanges, UnderWay, added_up
 from quorate.core.own_replica import OwnReplica
@@ -139,26 +137,27 @@ class KeptCopy:
     x: Flat = kept("average")
     shown: Flat | None = kept("drop", default=None)
     """x as it was when the model got it."""
+    rests_edited: bool = kept("drop", default=False)
+    """Whether the script has edited the model since the newest step, in a pause of this worker."""
 
     def show(self, worker: Worker) -> None:
         """Write the copy into the model."""
         worker.parameters = self.x
         self.shown = self.x.clone() if self.shown is None else self.shown.copy_(self.x)
 
-    def take_edits(self, worker: Worker, *, rests: bool = False) -> bool:
-        """Add to the copy what the script has written into the model since then; returns whether it has.
+    def take_edits(self, worker: Worker, *, rests: bool = False) -> None:
+        """Add to the copy what the script has written into the model since then.
 
         Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker `rests`,
-        the script's numbers count as they stand: the next mean is formed of them.
+        the copy becomes the edited model, and stays so until its next step: neighbours may have moved it by numbers of
+        before edits, of this worker and of theirs.
         """
-        if self.shown is None or not worker.replica.take_edits(self.shown, into=self.x):
-            return False
-        now = worker.parameters
-        if rests:
-            for x, p, was in zip(self.x.segments(), now.segments(), self.shown.segments(), strict=False):
-                x.copy_(torch.where(p == was, x, p))
-        self.shown.copy_(now)
-        return True
+        is_edited = self.shown is not None and worker.replica.take_edits(self.shown, into=self.x)
+        self.rests_edited = rests and (self.rests_edited or is_edited)
+        if is_edited and self.shown is not None:
+            self.shown.copy_(worker.parameters)
+            if rests:
+                self.x.copy_(self.shown)
 
 
 @dataclass(kw_only=True)

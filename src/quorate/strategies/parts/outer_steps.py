@@ -317,7 +317,8 @@ def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: F
         share = settings.merge if state.since[number] else 0.0
         worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
     elif any(map(torch.count_nonzero, gradient.parts)):  # since the fragment's last mean only scripts have moved it
-        worker.replica.write(mean, only=fragment)
+        x.add_(gradient, -worker.means.share)
+        worker.parameters = merged(own, x, fragment, 0.0)
 
 
 @dataclass(frozen=True)
