@@ -144,6 +144,7 @@ class NeighbourExchange:
 
     @property
     def dead(self) -> frozenset[int]:
+        """The dead, with those that neighbours have agreed on before this worker has read of their death."""
         return self._wire.dead.union(self.lost_with) if self.lost_with else self._wire.dead
 
     def members(self) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ class Calls:
     @property
     def live(self) -> int:
         """The number of these."""
-        return len(self.inside)
+        return len(self.members.alive)
 
     @property
     def quorum(self) -> int:

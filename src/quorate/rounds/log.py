@@ -34,7 +34,9 @@ class Round:
     request: int = NO_REQUEST  # the round after which the newest answered request for other settings was made
     why: str | None = None  # the reason in words, where this round has answered one
     quorum: int = 0
-    joined: tuple[int, ...] = ()  # the workers that have joined since the start; the last ones step from this round on
+    joined: tuple[
+        int, ...
+    ] = ()  # as the log agrees: workers that joined by then; the last ones step from this round on
     stretch: int = 0  # the round of the newest pause up to this one: newcomers join between two pauses
     progress: float = 0.0  # synchronous steps so far: the weight that rounds have used up, over the workers then alive
     measures: dict[int, list[Any]] = field(default_factory=dict)
