@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zlib import crc32
 
 from torch import Tensor
 
-from quorate.core.strategy import Strategy
+from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
+from quorate.means.means import MeansOfAll
 from quorate.observe.digests import bits_of
 from quorate.observe.step_observer import StepObserver
+from quorate.replica.replica import Replica
 from quorate.strategies.parts.local_steps import LocalSteps
 from quorate.strategies.parts.outer_steps import OuterState
 
-if TYPE_CHECKING:
-    from quorate.train.worker import StrategyWorker
+
+class EditedWorker(Worker, Protocol):
+    """A worker, with the parts that show whether its parameters were edited."""
+
+    name: str
+    strategy: Strategy
+    agrees_in_backward: bool
+
+    @property
+    def replica(self) -> Replica: ...
+
+    @property
+    def means(self) -> MeansOfAll: ...
 
 
 class EditsAtPauses(StepObserver):
@@ -24,7 +37,7 @@ class EditsAtPauses(StepObserver):
     Cost: a pass over the parameters after each mean, and before each mean of a pause.
     """
 
-    def __init__(self, worker: StrategyWorker) -> None:
+    def __init__(self, worker: EditedWorker) -> None:
         self.optimizer, self._worker = worker.name, worker
         self._vectors = 0
         self._bits: list[Tensor] | None = None
