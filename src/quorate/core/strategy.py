@@ -231,11 +231,6 @@ class Strategy(ABC):
         return None
 
     @property
-    def weight_of_edits(self) -> float:
-        """The weight, in a mean at a pause, of a worker whose script has edited the parameters without a step."""
-        return 1.0
-
-    @property
     def lets_join(self) -> bool:
         """Whether workers may join a training under way, if it goes on after deaths.
 

@@ -13,7 +13,7 @@ from quorate.means.means import MeansOfAll
 from quorate.observe.digests import bits_of
 from quorate.observe.step_observer import StepObserver
 from quorate.replica.replica import Replica
-from quorate.strategies.parts.local_steps import LocalSteps
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings
 from quorate.strategies.parts.outer_steps import OuterState
 
 
@@ -89,7 +89,7 @@ class EditsAtPauses(StepObserver):
             return contribution, None if contribution is not None and contribution[1] else edited
         exchanges_gradients = worker.agrees_in_backward and not worker.means.ready.is_alone
         if self._bits and isinstance(worker.state, LocalSteps) and not exchanges_gradients:
-            contribution = contribution[0], worker.strategy.weight_of_edits
+            contribution = contribution[0], weight_of_a_step(worker.strategy)
         return contribution, edited
 
     def average(self) -> None:
@@ -103,6 +103,13 @@ class EditsAtPauses(StepObserver):
         worker.means.edits = "none"
         worker.strategy.restored(worker, at)
         self.note()
+
+
+def weight_of_a_step(strategy: Strategy) -> float:
+    """Return the weight of one local step in a mean."""
+    if isinstance(strategy, LocalStepSettings) and strategy.period.unit == "steps":
+        return 1 / strategy.period.count
+    return 1.0
 
 
 def meets_in_means(strategy: Strategy) -> bool:

@@ -83,10 +83,6 @@ class LocalStepSettings(Strategy):
         return period_from(self.sync_every)
 
     @property
-    def weight_of_edits(self) -> float:
-        return 1 / self.period.count if self.period.unit == "steps" else 1.0
-
-    @property
     def acts_on_pieces(self) -> bool:
         return self.period.unit == "steps"
 
