@@ -20,8 +20,8 @@ from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
-from tests.support.joined import joined
 from tests.support.pending import pending_weight
+from tests.support.scene import Scene, parameters, ranked, zeros
 from tests.unit.rounds.test_laws import adam, net, sgd, speeds
 
 NEVER = 1 << 40
@@ -236,22 +236,6 @@ def test_the_mean_is_that_of_those_that_are_left(strategy: str) -> None:
         "local-sgd": {"sync_every": 1},
     }
 
-    @joined
-    def live(world: quorate.World) -> float:
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=1.0)
-        optimizer: Any = quorate.distribute(plain, model, strategy, **settings[strategy])
-        world.barrier()
-        for step in range(4):
-            if world.rank == 2 and step == 2:
-                world.wire.crash()
-            world.wire.clock.sleep(0.01)
-            (model(torch.ones(1, 1)).sum() * (world.rank + 1)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.finish()
-        return float(model.weight.detach())
-
-    outcomes = VirtualWorld(3, timeout=30.0).outcomes(live)
-    assert outcomes[0].result == outcomes[1].result == pytest.approx(-(2 + 2 + 1.5 + 1.5), rel=1e-6)
+    chosen = {"model": zeros(), "rate": 1.0, "loss": ranked, "steps": 4, "pause": 0.01, **settings[strategy]}
+    ends = Scene(strategy, dies={2: 2}, **chosen).survivors(parameters)
+    assert ends[0].item() == ends[1].item() == pytest.approx(-(2 + 2 + 1.5 + 1.5), rel=1e-6)

@@ -19,10 +19,9 @@ from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.mates import Mates
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.kept_trainings import in_world
 from tests.support.learner_trainings import ASYNC, DECOUPLED, Training, drawn
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
-from tests.unit.strategies.test_decoupled_diloco import kept, ledger, trained, uneven
+from tests.unit.strategies.test_decoupled_diloco import ledger, resumable, trained, uneven
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("decoupled-diloco", {"sync_every": 8, "fragments": 2, "overlap": 2}),
@@ -34,7 +33,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("strategy", "settings"), SETTINGS, ids=str)
 def test_groups_of_one_are_learners_of_one_worker(strategy: str, settings: dict[str, Any], seed: int) -> None:
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, **settings}
+    run: dict[str, Any] = {"pause": uneven, "rests": (11,), "seed": seed, **settings}
     each = trained(3, strategy, look=ledger, **run)
     groups = trained(3, strategy, look=ledger, learners=3, **run)
     assert all(torch.equal(x, y) and one == other for (x, one), (y, other) in zip(each, groups, strict=True))
@@ -224,16 +223,13 @@ def test_they_are_not_replayed() -> None:
 
 @pytest.mark.parametrize("save_at", [5, 6])
 def test_a_training_goes_on_bit_for_bit(save_at: int, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"fragments": 2, "learners": 2, "overlap": 1}
-    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
-    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, save_at))
-    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
-    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
+
+    whole, rest = resumable(fragments=2, learners=2, overlap=1).resumed(tmp_path, save_at, 9)
+    assert all(map(torch.equal, rest, whole))
 
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_it_goes_on_with_other_learners(size: int, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"fragments": 2, "learners": 2}
-    in_world(3, tmp_path, lambda world: kept(world, 9, settings, 5))
-    ends = in_world(size, tmp_path, lambda world: kept(world, 14, settings))
-    assert all(torch.equal(end, ends[0]) and bool(end.isfinite().all()) for end in ends)
+    settings: dict[str, Any] = {"fragments": 2, "learners": 2, "root": tmp_path}
+    resumable(saves=[5], **settings).but(steps=9).run()
+    assert resumable(size, loads=True, **settings).end().isfinite().all()
