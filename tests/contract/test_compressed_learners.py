@@ -169,7 +169,7 @@ def left_out(trainer: Trainer) -> torch.Tensor:
 @pytest.mark.parametrize("size", [2, 4])
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, size: int) -> None:
     in_world(3, tmp_path, lambda world: trained(world, "top-k", 20, save_at=16, **UNDER["radial"]))
-    choice: dict[str, Any] = {"model": (6, 16, 1), "momentum": 0.9, "root": tmp_path, "loads": True}
+    choice: dict[str, Any] = {"model": (6, 16, 1), "heavy": 0.9, "root": tmp_path, "loads": True}
     scene = Scene(**choice, **UNDER["radial"], **CODED["top-k"])
     before, after = (torch.stack(scene.but(size=count).act(left_out)).sum(0) for count in (3, size))
     assert float(before.abs().max()) > 0.01

@@ -46,6 +46,11 @@ def fail(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
+def note(trainer: Trainer) -> None:
+    """Keep the parameters in what is seen."""
+    trainer.seen.append(trainer.parameters)
+
+
 def flat(tensors: Any) -> Tensor:
     """Return tensors, or the parameters of a module, behind one another."""
     tensors = tensors.parameters() if isinstance(tensors, nn.Module) else tensors
@@ -194,10 +199,11 @@ class Trainer:
         return torch.randn(examples, self.inputs, generator=generator, dtype=dtype)
 
     def backward(self) -> None:
-        """Go back through the loss of the scene."""
+        """Go back through the loss of the scene, if this worker has one now."""
         loss = self.scene.loss(self)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.losses.append(loss.item())
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.losses.append(loss.item())
 
     def make_step(self) -> None:
         """Make one step of the scene."""
@@ -278,9 +284,9 @@ class Scene:
         model: Model = (4, 1),
         make: Callable[[Any], torch.optim.Optimizer] | None = None,
         rate: float = 0.05,
-        momentum: float = 0.0,
+        heavy: float = 0.0,
         steps: float | Sequence[int] | None = None,
-        loss: Callable[[Trainer], Tensor] | None = None,
+        loss: Callable[[Trainer], Tensor | None] | None = None,
         data: Any = None,
         epochs: int = 1,
         shard: Mapping[str, Any] | None = None,
@@ -304,7 +310,7 @@ class Scene:
         **more: Any,
     ) -> None:
         self.strategy, self.size, self.model, self.seed = strategy, size, model, seed
-        self.make = make or partial(torch.optim.SGD, lr=rate, momentum=momentum)
+        self.make = make or partial(torch.optim.SGD, lr=rate, momentum=heavy)
         self.steps: Any = steps or (6 if data is None else math.inf)
         self.loss = loss or (regression if data is None else fit)
         self.data, self.epochs, self.shard = data, epochs, {"batch_size": 4, "seed": 0, **(shard or {})}

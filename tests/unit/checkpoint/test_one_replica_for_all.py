@@ -36,7 +36,7 @@ def trained(size: int, root: Path, steps: int, name: str = "hogwild") -> list[tu
         (lambda: torch.nn.Linear(2, 1, bias=False)),
         (lambda t: t.model(torch.ones(1, 2)).sum() * (1.0 + t.rank)),
     )
-    fields: Any = {"rate": 0.01, "momentum": 0.5, "steps": steps, "pause": 0.01, "saves": [5], "loads": True}
+    fields: Any = {"rate": 0.01, "heavy": 0.5, "steps": steps, "pause": 0.01, "saves": [5], "loads": True}
     return Scene(name, size, model=model, loss=loss, root=root, **fields).act(play)
 
 

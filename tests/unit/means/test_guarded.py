@@ -27,7 +27,7 @@ def ends(wrong: Wrong | None = None, steps: int = 30, dies: int = -1, **settings
             if wrong is not None and trainer.rank == 3:
                 p.register_hook(lambda g: wrong(g) if trainer.step >= 4 else g)
 
-    chosen = {"strategy": "all-reduce", "model": (4, 8, 1), "momentum": 0.9, "steps": steps, **settings}
+    chosen = {"strategy": "all-reduce", "model": (4, 8, 1), "heavy": 0.9, "steps": steps, **settings}
     return list(Scene(size=SIZE, dies={dies: 6}, begin=begin, **chosen).survivors(parameters).values())
 
 

@@ -79,7 +79,7 @@ def test_whom_a_rule_gives_no_weight_is_told() -> None:
 def losses(wrong: Callable[[Tensor], Tensor], **settings: Any) -> list[float]:
     """The losses in the end; rank 1's gradients are wrong, and rank 2 is late in most steps."""
     world = {"compute": lambda rank, _: 0.05 if rank == 2 else 0.01}
-    chosen = {"model": (4, 8, 1), "momentum": 0.9, "steps": 30, "world": world, **settings}
+    chosen = {"model": (4, 8, 1), "heavy": 0.9, "steps": 30, "world": world, **settings}
     return Scene(size=6, begin=spoiling({1: wrong}), **chosen).run(loss_in_common)
 
 

@@ -28,7 +28,7 @@ def nobody(rank: int) -> bool:
 
 def scene(size: int, wrong: Wrong = nobody, how: Callable[[Tensor], Tensor] = torch.neg, **settings: Any) -> Scene:
     """Workers that are `wrong` send what `how` makes of their gradients."""
-    chosen: dict[str, Any] = {"model": (4, 8, 1), "rate": 0.1, "momentum": 0.9, "epochs": EPOCHS, **settings}
+    chosen: dict[str, Any] = {"model": (4, 8, 1), "rate": 0.1, "heavy": 0.9, "epochs": EPOCHS, **settings}
     spoilt = spoiling({rank: how for rank in range(size) if wrong(rank)})
     return Scene(size=size, data=sums(EXAMPLES), begin=spoilt, **chosen)
 

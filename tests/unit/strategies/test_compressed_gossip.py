@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
 from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
-from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, bare_layout
 from quorate.gossip.topology.mixing import matrix
 from quorate.gossip.topology.reading import topology_of
 from quorate.means.reduction import NONE, POWER_SGD, compressing
 from quorate.strategies.dcd_psgd import most_noise
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.compressed_gossip import NAMES, RATE, SHAPE, Training, target
 from tests.support.gossip import assert_nothing_is_lost, run, speeds, train
-from tests.support.joined import joined
+from tests.support.scene import Scene
 
 SIZES = [1, 2, 3, 5, 8]
 FULL = torch.float64
@@ -233,17 +230,6 @@ def test_what_dcd_needs_of_a_codec_is_said(capsys: pytest.CaptureFixture[str]) -
     assert said.startswith("quorate: dcd-psgd is known to converge where codes err by less than 0.5 times")
 
 
-def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
-    @joined
-    def live(world: quorate.World) -> str:
-        model = nn.Linear(2, 1)
-        with pytest.raises(ConfigurationError) as said:
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-        return str(said.value)
-
-    return set(VirtualWorld(4).run(live))
-
-
 @pytest.mark.parametrize(
     ("strategy", "settings", "sentence"),
     [
@@ -283,5 +269,4 @@ def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
-    (said,) = refused(strategy, settings)
-    assert said.startswith(sentence)
+    assert Scene(strategy, 4, model=(2, 1), **settings).refusal().startswith(sentence)

@@ -47,7 +47,7 @@ def test_it_goes_on_bit_for_bit(strategy: str, settings: dict[str, Any], tmp_pat
     "strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging", "group-averaging", "easgd", "symmetric-easgd"]
 )
 def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -> None:
-    scene = Scene(strategy, root=tmp_path, momentum=0.9, steps=STEPS, loss=apart, sync_every=2)
+    scene = Scene(strategy, root=tmp_path, heavy=0.9, steps=STEPS, loss=apart, sync_every=2)
     scene.but(steps=7, saves=[5]).run()
     for size in (2, 4):
         trainers = scene.but(size=size, loads=True).run()

@@ -18,7 +18,7 @@ EXAMPLES, BATCH, EPOCHS = 48, 4, 2
 
 
 def scene(size: int, compute: Any = None, **settings: Any) -> Scene:
-    chosen: dict[str, Any] = {"model": (4, 8, 1), "rate": 0.1, "momentum": 0.9, "epochs": EPOCHS, **settings}
+    chosen: dict[str, Any] = {"model": (4, 8, 1), "rate": 0.1, "heavy": 0.9, "epochs": EPOCHS, **settings}
     return Scene(size=size, data=sums(EXAMPLES), world={"compute": compute}, **chosen)
 
 
