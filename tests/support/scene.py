@@ -236,12 +236,20 @@ class Trainer:
                 self.make_step()
             return self
         for _ in range(self.loader.epoch, scene.epochs):
-            for batch in self.loader:
-                self.batch = batch
-                self.make_step()
-                if self.step == steps:
-                    return self
+            self.train_epoch(steps)
+            if self.step == steps:
+                break
         return self
+
+    def train_epoch(self, steps: float = math.inf) -> int:
+        """Go once through the data, or until this worker has made so many steps in all; the number of batches."""
+        self.place = -1
+        for place, batch in enumerate(self.loader):
+            self.place, self.batch = place, batch
+            self.make_step()
+            if self.step == steps:
+                break
+        return self.place + 1
 
     def finish(self) -> Trainer:
         """End the training of this optimizer."""
