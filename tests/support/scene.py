@@ -168,6 +168,11 @@ class Trainer:
         return int(next(self.model.parameters()).shape[-1])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model's first parameter."""
+        return next(self.model.parameters()).dtype
+
+    @property
     def parameters(self) -> Tensor:
         """All of them, flat, as they are now."""
         return flat(self.model).clone()
@@ -195,8 +200,7 @@ class Trainer:
     def draw(self, examples: int = 4) -> Tensor:
         """Return normal inputs that depend on rank and step alone."""
         generator = torch.Generator().manual_seed(1000 * self.step + self.rank)
-        dtype = next(self.model.parameters()).dtype
-        return torch.randn(examples, self.inputs, generator=generator, dtype=dtype)
+        return torch.randn(examples, self.inputs, generator=generator, dtype=self.dtype)
 
     def backward(self) -> None:
         """Go back through the loss of the scene, if this worker has one now."""
