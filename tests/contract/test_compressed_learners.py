@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.world import World
 from quorate.rounds import forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire.virtual.network import Network
-from tests.contract.test_compressed import CODED, Loop, trained
-from tests.support.kept_trainings import in_world
+from tests.contract.test_compressed import CODED, Loop, scene
 from tests.support.learner_trainings import ASYNC, Training, drawn
 from tests.support.scene import Scene, Trainer, squares
 from tests.unit.rounds.test_joining import Plan, check
@@ -143,20 +141,14 @@ def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> N
     """Where all are in every round; else which are depends on when workers come."""
     settings = UNDER["radial"] | {"sync_every": 3, "overlap": 0, "wait_for": "all"}
 
-    def live(world: World, steps: int, save_at: int | None = None) -> torch.Tensor:
-        return trained(world, name, steps, save_at, **settings)[0]
-
-    whole = in_world(2, tmp_path / "whole", lambda world: live(world, 16))
-    in_world(2, tmp_path / "kept", lambda world: live(world, 9, save_at=7))
-    again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
-    assert all(torch.equal(mine, other) for mine, other in zip(again, whole, strict=True))
+    whole, again = scene(name, 2, 16, **settings).resumed(tmp_path, 7, 9)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
-    in_world(3, tmp_path, lambda world: trained(world, "top-k", 8, save_at=5, **UNDER["radial"]))
-    told = in_world(size, tmp_path, lambda world: trained(world, "top-k", 12, **UNDER["radial"]))
-    assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
+    scene("top-k", steps=8, root=tmp_path, saves=[5], **UNDER["radial"]).run()
+    scene("top-k", size, root=tmp_path, loads=True, **UNDER["radial"]).end()
 
 
 def left_out(trainer: Trainer) -> torch.Tensor:
@@ -168,10 +160,9 @@ def left_out(trainer: Trainer) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, size: int) -> None:
-    in_world(3, tmp_path, lambda world: trained(world, "top-k", 20, save_at=16, **UNDER["radial"]))
-    choice: dict[str, Any] = {"model": (6, 16, 1), "heavy": 0.9, "root": tmp_path, "loads": True}
-    scene = Scene(**choice, **UNDER["radial"], **CODED["top-k"])
-    before, after = (torch.stack(scene.but(size=count).act(left_out)).sum(0) for count in (3, size))
+    learners = scene("top-k", steps=20, root=tmp_path, **UNDER["radial"])
+    learners.but(saves=[16]).run()
+    before, after = (torch.stack(learners.but(size=n, loads=True).act(left_out)).sum(0) for n in (3, size))
     assert float(before.abs().max()) > 0.01
     torch.testing.assert_close(before, after)
 

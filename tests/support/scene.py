@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
@@ -139,7 +139,7 @@ class Trainer:
         self.seen = list[Any]()
         """For what the hooks of a test note."""
         if scene.seed is not None:
-            torch.manual_seed(scene.seed)
+            torch.manual_seed(world.rank if scene.seed == "rank" else int(scene.seed))
         self.model: Any = net(*scene.model, seed=None) if isinstance(scene.model, tuple) else scene.model()
         self.optimizer: Any = quorate.distribute(
             scene.make(self.model.parameters()), self.model, scene.strategy, **scene.settings
@@ -284,8 +284,8 @@ class Scene:
     `model` are widths of layers, or a function. `steps` may be by rank. Every worker sleeps for `pause` seconds before
     a step, evaluates before those in `rests`, and is gone before the step in `dies`, or after so many calls to its wire
     in `deaths`, counted from the first step. Hooks get the `Trainer`: `begin`, and in each step `before`, `between`
-    backward pass and step, and `after`. With a `root` checkpoints lie there; `saves` are numbers of steps behind which
-    one is made.
+    backward pass and step, and `after`; `rest` in evaluations, and `last` before the end. With a `root` checkpoints lie
+    there; `saves` are numbers of steps behind which one is made.
     """
 
     def __init__(
@@ -316,7 +316,8 @@ class Scene:
         between: Hook = nothing,
         after: Hook = nothing,
         rest: Hook = nothing,
-        seed: int | None = 0,
+        last: Hook = nothing,
+        seed: int | Literal["rank"] | None = 0,
         world: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         **more: Any,
@@ -330,6 +331,7 @@ class Scene:
         self.rests, self.dies, self.deaths, self.drops = rests, dies or {}, deaths or {}, drops
         self.root, self.saves, self.loads = root, saves, loads
         self.begin, self.before, self.between, self.after, self.rest = begin, before, between, after, rest
+        self.last = last
         self.world = {"timeout": 120.0, **(world or {})}
         self.settings = {"with_one_worker": "algorithm", **(settings or {}), **more}
         self.faults = {rank: Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths}
@@ -344,7 +346,9 @@ class Scene:
     def play(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:
         """Train to the end in a world that is joined."""
         steps = self.steps[world.rank] if isinstance(self.steps, Sequence) else self.steps
-        return self.trainer(world, calls).train(steps).finish()
+        trainer = self.trainer(world, calls).train(steps)
+        self.last(trainer)
+        return trainer.finish()
 
     def outcomes(self, look: Callable[[Trainer], T] = itself) -> list[Outcome[T]]:
         """Return how every virtual worker ended; their errors are not raised."""
