@@ -46,6 +46,12 @@ def fail(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
+def pause(trainer: Trainer) -> None:
+    """Meet all workers in an evaluation."""
+    with trainer.world.evaluate():
+        pass
+
+
 def note(trainer: Trainer) -> None:
     """Keep the parameters in what is seen."""
     trainer.seen.append(trainer.parameters)
