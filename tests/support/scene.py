@@ -21,6 +21,8 @@ import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.observe.step_times import timing
+from quorate.records.records import Recorder, records_of
 from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import Round
 from quorate.wire import current
@@ -264,6 +266,8 @@ class Trainer:
     def finish(self) -> Trainer:
         """End the training of this optimizer."""
         self.optimizer.finish()
+        if self.scene.records is not None:
+            timing(current.here()).recorder.close()
         return self
 
 
@@ -291,7 +295,7 @@ class Scene:
     a step, evaluates before those in `rests`, and is gone before the step in `dies`, or after so many calls to its wire
     in `deaths`, counted from the first step. Hooks get the `Trainer`: `begin`, and in each step `before`, `between`
     backward pass and step, and `after`; `rest` in evaluations, and `last` before the end. With a `root` checkpoints lie
-    there; `saves` are numbers of steps behind which one is made.
+    there; `saves` are numbers of steps behind which one is made. Workers keep `records` in that folder.
     """
 
     def __init__(
@@ -317,6 +321,7 @@ class Scene:
         root: Path | None = None,
         saves: Collection[int] = (),
         loads: bool = False,
+        records: Path | None = None,
         begin: Hook = nothing,
         before: Hook = nothing,
         between: Hook = nothing,
@@ -335,7 +340,7 @@ class Scene:
         self.data, self.epochs, self.shard = data, epochs, {"batch_size": 4, "seed": 0, **(shard or {})}
         self.passes, self.pause = passes, pause
         self.rests, self.dies, self.deaths, self.drops = rests, dies or {}, deaths or {}, drops
-        self.root, self.saves, self.loads = root, saves, loads
+        self.root, self.saves, self.loads, self.records = root, saves, loads, records
         self.begin, self.before, self.between, self.after, self.rest = begin, before, between, after, rest
         self.last = last
         self.world = {"timeout": 120.0, **(world or {})}
@@ -347,6 +352,8 @@ class Scene:
         if self.root is not None:
             checkpoint_context(current.here()).root = self.root
             checkpoint_context(current.here()).tell = fail
+        if self.records is not None:
+            timing(current.here()).recorder = Recorder(records_of(self.records, world.rank))
         return Trainer(self, world, calls)
 
     def play(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:
