@@ -142,8 +142,8 @@ class Trainer:
         self.scene, self.world, self.rank = scene, world, world.rank
         self.wire, self.clock = world.wire, world.wire.clock
         self.step, self.began = 0, None
-        self.losses, self.times = list[float](), list[float]()
-        """The own loss of every step, and when the step ended."""
+        self.losses, self.times, self.waits = list[float](), list[float](), list[float]()
+        """The own loss of every step, when the step ended, and how long the optimizer took."""
         self.seen = list[Any]()
         """For what the hooks of a test note."""
         if scene.seed is not None:
@@ -233,9 +233,11 @@ class Trainer:
             with self.optimizer.accumulate() if number < scene.passes - 1 else nullcontext():
                 self.backward()
         scene.between(self)
+        begin = self.clock.now()
         self.optimizer.step()
         self.step += 1
         self.times.append(self.clock.now())
+        self.waits.append(self.times[-1] - begin)
         scene.after(self)
         if self.step in scene.saves:
             quorate.save()

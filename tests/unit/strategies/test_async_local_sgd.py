@@ -16,8 +16,8 @@ from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.delayed_nesterov import AsyncLearner
 from quorate.strategies.parts.learners import learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
-from tests.support.local_trainings import flat, loss, net
-from tests.support.scene import Scene, Trainer, zeros
+from tests.support.local_trainings import loss, net
+from tests.support.scene import Scene, Trainer, flat, zeros
 from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, paces, scene, trained, uneven
 
 STEPS, H = 24, 4

@@ -14,24 +14,20 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Request
 from quorate.gossip.topology.mixing import matrix, mixing_of
 from quorate.gossip.topology.reading import topology_of
-from quorate.launch.worker.world import World
 from tests.support.local_trainings import (
     RATE,
     SIZES,
     Models,
-    Told,
     average,
     close,
-    flat,
     in_turn,
     loss,
     net,
     put,
-    run,
-    train,
     trained,
+    training,
 )
-from tests.support.scene import Scene, Trainer, note, ranked, zeros
+from tests.support.scene import Scene, Trainer, flat, note, ranked, zeros
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -66,20 +62,9 @@ class TestHierarchical:
 
 
 def test_with_a_time_a_slow_worker_comes_to_every_mean_of_its_group() -> None:
-    pauses = [0.0, 0.0, 0.11, 0.0]
-    told = run(
-        4,
-        lambda world: train(
-            world,
-            "hierarchical-local-sgd",
-            steps=30 if world.rank != 2 else 5,
-            sync_every="40ms",
-            across_every=3,
-            group_size=2,
-            pause=lambda rank: pauses[rank],
-        ),
-    )
-    assert all(torch.equal(one.end, told[0].end) for one in told)
+    choice = {"sync_every": "40ms", "across_every": 3, "group_size": 2}
+    pause = lambda rank, step: 0.11 * (rank == 2)  # noqa: E731
+    training("hierarchical-local-sgd", 4, steps=[30, 30, 5, 30], pause=pause, **choice).end()
 
 
 @pytest.mark.parametrize(("size", "group_size", "rounds"), [(8, 2, 3), (16, 4, 2), (64, 8, 2), (9, 3, 2), (4, 8, 1)])
@@ -136,11 +121,8 @@ def test_every_so_many_steps_all_replicas_are_equal(size: int) -> None:
 def test_who_is_late_counts_with_its_old_model_and_is_not_waited_for() -> None:
     """Rank 0 makes four steps before the others make one: in these they count with the model they began with."""
 
-    def task(world: World) -> Told:
-        settings = {"sync_every": 5, "group_size": 4, "pause": lambda rank: 1.0 * rank}
-        return train(world, "group-averaging", steps=5, heavy=0.0, **settings)
-
-    told = run(3, task)
+    settings = {"sync_every": 5, "group_size": 4, "pause": lambda rank, step: 1.0 * rank}
+    trainers = training("group-averaging", 3, steps=5, heavy=0.0, **settings).run()
     models = [net(), net(), net()]
     begin = flat(models[0])
     given: list[Tensor] = []
@@ -157,10 +139,10 @@ def test_who_is_late_counts_with_its_old_model_and_is_not_waited_for() -> None:
                 put(model, (flat(model) + 2 * begin) / 3)
             else:  # (sum + w) / (S + 1), with the same sum
                 put(model, (given[step] + 2 * begin + flat(model)) / 4)
-    for one in told:
-        close(one.end, sum(map(flat, models)) / 3)
-    assert max(told[0].waited[:4]) < 0.01
-    assert told[0].waited[4] > 4.0  # at the mean of all
+    for one in trainers:
+        close(one.parameters, sum(map(flat, models)) / 3)
+    assert max(trainers[0].waits[:4]) < 0.01
+    assert trainers[0].waits[4] > 4.0  # at the mean of all
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -173,11 +155,11 @@ def test_who_has_ended_counts_in_no_group(size: int) -> None:
 
 def test_what_is_no_group_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="group_size is 1"):
-        run(2, lambda world: train(world, "group-averaging", group_size=1))
+        training("group-averaging", 2, group_size=1).run()
     with pytest.raises(ConfigurationError, match="across_every=0"):
-        run(2, lambda world: train(world, "hierarchical-local-sgd", across_every=0))
+        training("hierarchical-local-sgd", 2, across_every=0).run()
     with pytest.raises(ConfigurationError, match="group_size=0"):
-        run(2, lambda world: train(world, "hierarchical-local-sgd", group_size=0))
+        training("hierarchical-local-sgd", 2, group_size=0).run()
     with pytest.raises(ConfigurationError, match="group_size is 1"):
         topology_of("butterfly:group_size=1", 4)
 

@@ -17,7 +17,8 @@ from quorate.quorums import rounds
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.learners import Learner, ways_of
-from tests.support.local_trainings import flat, net
+from tests.support.local_trainings import net
+from tests.support.scene import flat
 from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, scene, trained, uneven
 
 CUTOFF, ALPHA, RATE, BETA = 3.0, 0.2, 0.02, 0.8

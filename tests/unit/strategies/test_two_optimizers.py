@@ -15,7 +15,8 @@ from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.local_trainings import flat, loss, net
+from tests.support.local_trainings import loss, net
+from tests.support.scene import flat
 
 STEPS = 12
 GOSSIP: list[tuple[str, dict[str, Any]]] = [
