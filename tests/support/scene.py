@@ -142,8 +142,10 @@ class Trainer:
         self.scene, self.world, self.rank = scene, world, world.rank
         self.wire, self.clock = world.wire, world.wire.clock
         self.step, self.began = 0, None
-        self.losses, self.times, self.waits = list[float](), list[float](), list[float]()
-        """The own loss of every step, when the step ended, and how long the optimizer took."""
+        self.losses, self.times = list[float](), list[float]()
+        """The own loss of every step, and when the step ended."""
+        self.lengths, self.waits = list[float](), list[float]()
+        """How long every step took, pauses and all, and how long the optimizer did."""
         self.seen = list[Any]()
         """For what the hooks of a test note."""
         if scene.seed is not None:
@@ -225,7 +227,7 @@ class Trainer:
                 scene.rest(self)
         if scene.dies.get(self.rank) == self.step:
             self.wire.crash()  # type: ignore[attr-defined]
-        pause = scene.pause
+        start, pause = self.clock.now(), scene.pause
         self.clock.sleep(pause(self.rank, self.step) if callable(pause) else pause)
         scene.before(self)
         self.optimizer.zero_grad()
@@ -238,6 +240,7 @@ class Trainer:
         self.step += 1
         self.times.append(self.clock.now())
         self.waits.append(self.times[-1] - begin)
+        self.lengths.append(self.times[-1] - start)
         scene.after(self)
         if self.step in scene.saves:
             quorate.save()

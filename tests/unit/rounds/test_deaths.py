@@ -63,7 +63,7 @@ class Plan:
     def train(self, world: quorate.World, faulty: Faulty) -> Told:
         model, seen, means, times = net(), [], [], []
         optimizer: Any = quorate.distribute(
-            self.make(model), model, strategy=self.strategy, with_one_worker="algorithm", **self.settings
+            self.make(model.parameters()), model, strategy=self.strategy, with_one_worker="algorithm", **self.settings
         )
         worker = optimizer.__dict__["_quorate_worker"]
         if worker.has_rounds:

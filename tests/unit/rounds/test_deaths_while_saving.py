@@ -30,7 +30,7 @@ def train(wire: Wire, root: Path, plan: Plan, faulty: Faulty | None) -> torch.Te
         checkpoint_context(place).root = root
         model = net()
         optimizer: Any = quorate.distribute(
-            sgd(model), model, plan.strategy, with_one_worker="algorithm", **plan.settings
+            sgd(model.parameters()), model, plan.strategy, with_one_worker="algorithm", **plan.settings
         )
         world.barrier()
         began = quorate.load() if faulty is None else None
