@@ -18,7 +18,7 @@ from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import VirtualWorld
-from tests.unit.rounds.test_deaths import NEVER
+from tests.support.scene import NEVER
 from tests.unit.rounds.test_silence import stand_still
 from tests.unit.strategies.test_decoupled_diloco import common
 

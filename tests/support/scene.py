@@ -212,12 +212,13 @@ class Trainer:
         generator = torch.Generator().manual_seed(1000 * self.step + self.rank)
         return torch.randn(examples, self.inputs, generator=generator, dtype=self.dtype)
 
-    def backward(self) -> None:
+    def backward(self) -> Tensor | None:
         """Go back through the loss of the scene, if this worker has one now."""
         loss = self.scene.loss(self)
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
             self.losses.append(loss.item())
+        return loss
 
     def make_step(self) -> None:
         """Make one step of the scene."""
@@ -231,12 +232,12 @@ class Trainer:
         self.clock.sleep(pause(self.rank, self.step) if callable(pause) else pause)
         scene.before(self)
         self.optimizer.zero_grad()
-        for number in range(scene.passes):
+        for number in range(0 if scene.closure else scene.passes):
             with self.optimizer.accumulate() if number < scene.passes - 1 else nullcontext():
                 self.backward()
         scene.between(self)
         begin = self.clock.now()
-        self.optimizer.step()
+        self.optimizer.step(*[self.backward] * scene.closure)
         self.step += 1
         self.times.append(self.clock.now())
         self.waits.append(self.times[-1] - begin)
@@ -298,9 +299,10 @@ class Scene:
 
     `model` are widths of layers, or a function. `steps` may be by rank. Every worker sleeps for `pause` seconds before
     a step, evaluates before those in `rests`, and is gone before the step in `dies`, or after so many calls to its wire
-    in `deaths`, counted from the first step. Hooks get the `Trainer`: `begin`, and in each step `before`, `between`
-    backward pass and step, and `after`; `rest` in evaluations, and `last` before the end. With a `root` checkpoints lie
-    there; `saves` are numbers of steps behind which one is made. Workers keep `records` in that folder.
+    in `deaths`, counted from the first step. With `closure` the optimizer asks for the loss. Hooks get the `Trainer`:
+    `begin`, and in each step `before`, `between` backward pass and step, and `after`; `rest` in evaluations, and `last`
+    before the end. `wraps` makes of its wire what a worker sees. With a `root` checkpoints lie there; `saves` are
+    numbers of steps behind which one is made. Workers keep `records` in that folder.
     """
 
     def __init__(
@@ -319,10 +321,12 @@ class Scene:
         shard: Mapping[str, Any] | None = None,
         passes: int = 1,
         pause: float | Callable[[int, int], float] = 0.0,
+        closure: bool = False,
         rests: Collection[int] = (),
         dies: Mapping[int, int] | None = None,
         deaths: Mapping[int, int] | None = None,
         drops: Sequence[Fault] = (),
+        wraps: Callable[[Wire], Wire] = lambda wire: wire,
         root: Path | None = None,
         saves: Collection[int] = (),
         loads: bool = False,
@@ -343,14 +347,14 @@ class Scene:
         self.steps: Any = steps or (6 if data is None else math.inf)
         self.loss = loss or (regression if data is None else fit)
         self.data, self.epochs, self.shard = data, epochs, {"batch_size": 4, "seed": 0, **(shard or {})}
-        self.passes, self.pause = passes, pause
+        self.passes, self.pause, self.closure, self.wraps = passes, pause, closure, wraps
         self.rests, self.dies, self.deaths, self.drops = rests, dies or {}, deaths or {}, drops
         self.root, self.saves, self.loads, self.records = root, saves, loads, records
         self.begin, self.before, self.between, self.after, self.rest = begin, before, between, after, rest
         self.last = last
         self.world = {"timeout": 120.0, **(world or {})}
         self.settings = {"with_one_worker": "algorithm", **(settings or {}), **more}
-        self.faults = {rank: Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths}
+        self.faults = dict[int, Fault]()
 
     def trainer(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:
         """Return the worker of a world that is joined, before its first step."""
@@ -370,15 +374,16 @@ class Scene:
 
     def outcomes(self, look: Callable[[Trainer], T] = itself) -> list[Outcome[T]]:
         """Return how every virtual worker ended; their errors are not raised."""
-        stage = VirtualWorld(self.size, **self.world)
+        self.stage = VirtualWorld(self.size, **self.world)
+        self.faults = {rank: Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths}
+        faults = [*self.faults.values(), *self.drops]
 
         def live(wire: Wire) -> T:
-            faults = [*self.faults.values(), *self.drops]
             faulty = Faulty(wire, faults)
             play = joined(lambda world: look(self.play(world, lambda: faulty.calls)))
-            return play(faulty if faults else wire)
+            return play(self.wraps(faulty if faults else wire))
 
-        return stage.outcomes(live)
+        return self.stage.outcomes(live)
 
     def run(self, look: Callable[[Trainer], T] = itself, *, real: bool = False) -> list[T]:
         """Return what `look` sees of every worker at the end, by rank; in `real` processes if asked."""

@@ -73,7 +73,7 @@ def test_random_schedules(seed: int, small_ones_too: None) -> None:
 
 
 @pytest.mark.seeds(5, 60)
-def test_random_deaths(seed: int, small_ones_too: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_deaths(seed: int, small_ones_too: None) -> None:
     """Also while large vectors are exchanged, over thin links."""
     draw = random.Random(seed)
     plan = test_deaths.planned(seed)
@@ -81,12 +81,11 @@ def test_random_deaths(seed: int, small_ones_too: None, monkeypatch: pytest.Monk
     links = {}
     plan.make = test_laws.sgd
     if seed % 2:
-        monkeypatch.setattr(test_deaths, "net", wide)
+        plan.model = wide
         plan.make, plan.settings["max_staleness"] = sgd, 0  # behind a thin link gradients may grow too old
         links = drawn_links(draw, plan.size, latency)
-    plan.network = Network(latency, draw.choice([1e6, 1e7, 1e9]), links, hosts=drawn_hosts(draw))
-    outcomes, _ = plan.run()
-    test_deaths.check(plan, outcomes)
+    plan.world["network"] = Network(latency, draw.choice([1e6, 1e7, 1e9]), links, hosts=drawn_hosts(draw))
+    test_deaths.check(plan)
 
 
 @pytest.mark.seeds(5, 60)
