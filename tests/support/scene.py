@@ -226,6 +226,9 @@ class Trainer:
         if self.step in scene.rests:
             with self.world.evaluate():
                 scene.rest(self)
+        if (self.rank, self.step) in scene.skips:
+            self.step += 1
+            return
         if scene.dies.get(self.rank) == self.step:
             self.wire.crash()  # type: ignore[attr-defined]
         start, pause = self.clock.now(), scene.pause
@@ -299,10 +302,11 @@ class Scene:
 
     `model` are widths of layers, or a function. `steps` may be by rank. Every worker sleeps for `pause` seconds before
     a step, evaluates before those in `rests`, and is gone before the step in `dies`, or after so many calls to its wire
-    in `deaths`, counted from the first step. With `closure` the optimizer asks for the loss. Hooks get the `Trainer`:
-    `begin`, and in each step `before`, `between` backward pass and step, and `after`; `rest` in evaluations, and `last`
-    before the end. `wraps` makes of its wire what a worker sees. With a `root` checkpoints lie there; `saves` are
-    numbers of steps behind which one is made. Workers keep `records` in that folder.
+    in `deaths`, counted from the first step; `skips` are pairs of a rank and a step that it leaves out. With `closure`
+    the optimizer asks for the loss. Hooks get the `Trainer`: `begin`, and in each step `before`, `between` backward
+    pass and step, and `after`; `rest` in evaluations, and `last` before the end. `wraps` makes of its wire what a
+    worker sees. With a `root` checkpoints lie there; `saves` are numbers of steps behind which one is made. Workers
+    keep `records` in that folder.
     """
 
     def __init__(
@@ -323,6 +327,7 @@ class Scene:
         pause: float | Callable[[int, int], float] = 0.0,
         closure: bool = False,
         rests: Collection[int] = (),
+        skips: Collection[tuple[int, int]] = (),
         dies: Mapping[int, int] | None = None,
         deaths: Mapping[int, int] | None = None,
         drops: Sequence[Fault] = (),
@@ -348,7 +353,7 @@ class Scene:
         self.loss = loss or (regression if data is None else fit)
         self.data, self.epochs, self.shard = data, epochs, {"batch_size": 4, "seed": 0, **(shard or {})}
         self.passes, self.pause, self.closure, self.wraps = passes, pause, closure, wraps
-        self.rests, self.dies, self.deaths, self.drops = rests, dies or {}, deaths or {}, drops
+        self.skips, self.rests, self.dies, self.deaths, self.drops = skips, rests, dies or {}, deaths or {}, drops
         self.root, self.saves, self.loads, self.records = root, saves, loads, records
         self.begin, self.before, self.between, self.after, self.rest = begin, before, between, after, rest
         self.last = last
