@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.gossip import neighbours
@@ -17,8 +16,6 @@ from quorate.quorums.worker_group import WorkerGroup
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.mates import Mates
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.learner_trainings import ASYNC, DECOUPLED, Training, drawn
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
 from tests.unit.strategies.test_decoupled_diloco import ledger, resumable, trained, uneven
@@ -199,16 +196,12 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence:
 
 
 def test_nobody_joins_a_learner_of_several_workers() -> None:
-    def live(wire: Wire) -> None:
+    def late(wire: Wire) -> Wire:
         wire.clock.sleep(0.05 if wire.rank == 2 else 0.0)
-        place = current.enter(wire, thread_only=True)
-        try:
-            Training(2, 1, "async-local-sgd", ASYNC, steps=[16] * 3, slow=[1] * 3).train(quorate.join(records=False))
-            place.leave()
-        finally:
-            current.forget(thread_only=True)
+        return wire
 
-    *others, one = VirtualWorld(2, joiners=1, timeout=60.0).outcomes(live)
+    scene = Training(2, 1, "async-local-sgd", ASYNC, steps=[16] * 3, slow=[1] * 3).scene()
+    *others, one = scene.but(wraps=late, world={"joiners": 1, "timeout": 60.0}).outcomes()
     assert isinstance(one.error, ConfigurationError) and "with learners of one worker" in str(one.error)
     assert all(other.error is None for other in others)
 
