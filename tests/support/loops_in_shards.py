@@ -141,16 +141,15 @@ def trained(cell: ShardsCell, model: Any, optimizer: Any, loss: Any = loss_of, b
             at["stepped"](model)
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A loop with nothing out of the ordinary but its model."""
+def of_model(make: Callable[[], Any]) -> Loop:
+    """Make a loop with nothing out of the ordinary but its model."""
 
-    make: Callable[[], Any]
-
-    def __call__(self, cell: ShardsCell) -> list[Tensor]:
-        model, optimizer = cell.made(self.make())
+    def loop(cell: ShardsCell) -> list[Tensor]:
+        model, optimizer = cell.made(make())
         trained(cell, model, optimizer)
         return cell.end(model, optimizer)
+
+    return loop
 
 
 def _loop_with(at: str, does: Callable[[Any, list[Any]], object]) -> Loop:

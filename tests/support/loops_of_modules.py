@@ -18,12 +18,12 @@ from tests.support.loops_in_shards import (
     WIDTH,
     Block,
     Net,
-    Plain,
     ShardsCell,
     Tied,
     by_loss,
     graded,
     loss_of,
+    of_model,
     stepped,
     trained,
 )
@@ -122,7 +122,7 @@ class Beside(Net):
         return self.head(x)
 
 
-layers_beside = Plain(Beside)
+layers_beside = of_model(Beside)
 
 
 class BesideAndHead(Net):
@@ -304,7 +304,7 @@ class Normalized(Block):
         return super().forward(x)
 
 
-written_in_forward = Plain(partial(Net, block=Normalized))
+written_in_forward = of_model(partial(Net, block=Normalized))
 
 
 def spectral_norm_old(cell: ShardsCell) -> Any:
@@ -395,7 +395,7 @@ class Attentive(nn.Module):
         return x + self.mix(y, y, y)[0].mean(1)
 
 
-attention = Plain(partial(Net, block=Attentive))
+attention = of_model(partial(Net, block=Attentive))
 
 
 def attention_eval(cell: ShardsCell) -> Any:
@@ -425,7 +425,7 @@ class Recurrent(nn.Module):
         return x + self.lstm(y)[0][:, -1]
 
 
-lstm = Plain(partial(Net, block=Recurrent))
+lstm = of_model(partial(Net, block=Recurrent))
 
 
 def gru_root(cell: ShardsCell) -> Any:
@@ -452,7 +452,7 @@ class OwnBlock(Block):
         return x + Own.apply(torch.tanh(Own.apply(self.norm(x), self.up.weight)), self.down.weight)
 
 
-own_function = Plain(partial(Net, block=OwnBlock))
+own_function = of_model(partial(Net, block=OwnBlock))
 
 
 class Counting(Block):
@@ -681,7 +681,7 @@ class Lists(nn.Module):
         return self.head(x)
 
 
-lists = Plain(Lists)
+lists = of_model(Lists)
 
 
 def lbfgs_like_closure(cell: ShardsCell) -> Any:

@@ -13,18 +13,18 @@ from tests.support.loops_in_shards import (
     STEPS,
     WIDTH,
     Net,
-    Plain,
     ShardsCell,
     Tied,
     by_loss,
     graded,
     loss_of,
+    of_model,
     stepped,
     trained,
     whole,
 )
 
-plain = Plain(Net)
+plain = of_model(Net)
 
 
 def clip_norm(cell: ShardsCell) -> Any:
